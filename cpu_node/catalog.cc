@@ -125,7 +125,11 @@ absl::StatusOr<std::shared_ptr<ServedModel>> LoadServed(
               << " bytes of weights read to verify them";
   }
   for (const std::string& warning : loaded->warnings) LOG(WARNING) << warning;
-  return ServedModel::Create(std::move(loaded), options);
+  REFRACT_ASSIGN_OR_RETURN(std::shared_ptr<ServedModel> served,
+                           ServedModel::Create(std::move(loaded), options));
+  // So that a node that starts again answers as it did before.
+  if (served->deltas() != nullptr) served->deltas()->CatchUp();
+  return served;
 }
 
 absl::StatusOr<Catalog> Catalog::Load(

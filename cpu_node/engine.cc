@@ -303,6 +303,8 @@ void Engine::Start(Task* task) {
   task->started = true;
   task->began = options_.clock->Now();
   task->times.queue = task->began - task->arrived;
+  // Pieces of a request read what their whole reads.
+  if (task->whole == nullptr) task->tables = task->model->PinTables();
   const absl::Status status = base::WithinMemory([&] {
     REFRACT_RETURN_IF_ERROR(CheckAlive(*task, "at CN queue"));
     return task->model->padding().Pad(task->bound.inputs, task->padded);
@@ -325,6 +327,7 @@ void Engine::RunWhole(Task* task) {
   const absl::Status status = base::WithinMemory([&] {
     model.WholeInputs(task->padded.inputs(), task->inputs);
     context.emplace(part.Acquire());
+    (*context)->set_tables_at(task->tables_at());
     return part.program().Run(task->inputs, {}, **context, task->outputs,
                               &task->run_stats);
   });
@@ -417,6 +420,7 @@ absl::Status Engine::RunPre(Task& task, transport::OutgoingMessage& message) {
   if (!task.pre_context.has_value()) {
     task.pre_context.emplace(model.pre().Acquire());
   }
+  (*task.pre_context)->set_tables_at(task.tables_at());
   REFRACT_RETURN_IF_ERROR(
       program.OutputSpecs(task.inputs, **task.pre_context, task.specs));
   task.up_specs.clear();
@@ -584,6 +588,7 @@ void Engine::RunPost(Task* task) {
     model.PostInputs(task->padded.inputs(), task->pre_outputs, response,
                      task->inputs);
     context.emplace(part.Acquire());
+    (*context)->set_tables_at(task->tables_at());
     return part.program().Run(task->inputs, {}, **context, task->outputs,
                               &post_stats);
   });
@@ -608,6 +613,7 @@ void Engine::Succeed(Task* task) {
   InferResponse& response = *task->answer;
   response.model_name = model.name();
   response.model_version = model.version();
+  response.delta_sequence = task->tables.sequence();
   response.outputs.clear();
   bool non_finite = false;
   for (const size_t index : task->bound.outputs) {

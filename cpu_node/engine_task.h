@@ -15,6 +15,7 @@
 #include "base/tensor.h"
 #include "cpu_node/dispatch/node_pool.h"
 #include "cpu_node/dispatch/worker_pool.h"
+#include "cpu_node/embedding/table_store.h"
 #include "cpu_node/engine.h"
 #include "cpu_node/model_interface.h"
 #include "cpu_node/request.h"
@@ -50,6 +51,8 @@ struct Engine::Task final : public WorkerPool::Job {
   InferCallback done;
   // Pinned until the end of the request.
   std::shared_ptr<const ServedModel> model;
+  // The state of its tables that the request reads, from its first look-up on.
+  TableStore::Pin tables;
   BoundRequest bound;
 
   // What the parts work on: `bound.inputs`, with rows added where needed.
@@ -96,6 +99,10 @@ struct Engine::Task final : public WorkerPool::Job {
   // Always OK; its outputs are filled in by Succeed().
   absl::StatusOr<InferResponse> answer{InferResponse()};
 
+  uint64_t tables_at() const {
+    return (whole == nullptr ? tables : whole->tables).state();
+  }
+
   // What the client sent, of a piece as well.
   const InferRequest& client_request() const {
     return whole == nullptr ? request : whole->client_request();
@@ -107,6 +114,7 @@ struct Engine::Task final : public WorkerPool::Job {
     done = nullptr;
     pre_context.reset();
     response.reset();
+    tables = TableStore::Pin();
     model.reset();  // after what may lie in it
     attempts = 0;
     node.reset();

@@ -210,6 +210,28 @@ void AddControl(CLI::App& app, Flags& flags) {
       ->capture_default_str();
 }
 
+void AddDeltas(CLI::App& app, Flags& flags) {
+  app.add_flag("!--no-deltas", flags.deltas,
+               "Do not follow deltas of embedding tables (docs/deltas.md)");
+  app.add_option("--deltas-folder", flags.deltas_folder,
+                 "Deltas are in DIR/MODEL/VERSION; without this flag in the "
+                 "folder \"deltas\" of each version in the repository")
+      ->type_name("DIR");
+  app.add_option("--deltas-poll", flags.deltas_poll_s,
+                 "How often the folders of deltas are looked at")
+      ->type_name("SECONDS")
+      ->check([](const std::string& text) {
+        return base::CheckNumberIn(text, 0.001, 86400);
+      })
+      ->capture_default_str();
+  app.add_option("--deltas-cpu-percent", flags.deltas_cpu_percent,
+                 "Largest share of a CPU that applying deltas takes")
+      ->check([](const std::string& text) {
+        return base::CheckNumberIn(text, 0.1, 100);
+      })
+      ->capture_default_str();
+}
+
 void AddGpuNodes(CLI::App& app, Flags& flags) {
   app.add_option_function<std::vector<std::string>>(
          "--gpu-nodes",
@@ -299,6 +321,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
   AddSecurity(app, flags);
   AddReadiness(app, flags);
   AddControl(app, flags);
+  AddDeltas(app, flags);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -61,6 +61,10 @@ struct Flags {
   base::ModelControlFlags control;
   size_t keep_versions = 1;
   double load_timeout_s = 60;
+  bool deltas = true;
+  std::string deltas_folder;  // empty: "deltas" in each version's folder
+  double deltas_poll_s = 0.2;
+  double deltas_cpu_percent = 20;
   std::string ready_when = "all";         // all, listed or any
   std::vector<std::string> ready_models;  // for "listed"
 };

@@ -22,6 +22,7 @@
 #include "cpu_node/control/model_control.h"
 #include "cpu_node/discovery/node_watch.h"
 #include "cpu_node/discovery/resolver.h"
+#include "cpu_node/embedding/delta_watch.h"
 #include "cpu_node/engine.h"
 #include "cpu_node/flags.h"
 #include "cpu_node/frontend/server.h"
@@ -195,6 +196,8 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
 
   ServedModelOptions model_options;
   model_options.local_fallback = flags.local_fallback;
+  model_options.deltas = flags.deltas;
+  model_options.deltas_folder = flags.deltas_folder;
   // First: wrong files are found before models take their time.
   std::unique_ptr<TlsServer> tls;
   if (flags.tls.on()) {
@@ -256,6 +259,15 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     control_options.served = model_options;
     control = std::make_unique<ModelControl>(repository, engine->get(),
                                              control_options);
+  }
+  // Ends before the engine, too.
+  std::unique_ptr<DeltaWatch> deltas;
+  if (flags.deltas) {
+    DeltaWatchOptions delta_options;
+    delta_options.interval = absl::Seconds(flags.deltas_poll_s);
+    delta_options.cpu_share = flags.deltas_cpu_percent / 100;
+    REFRACT_ASSIGN_OR_RETURN(deltas,
+                             DeltaWatch::Start(engine->get(), delta_options));
   }
   const size_t http_body_memory =
       flags.http_port.on() ? flags.request_memory / 4 : 0;

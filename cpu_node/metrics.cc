@@ -118,6 +118,38 @@ void AddModel(const ServedModel& served, const Labels& model, Exposition& out) {
                  "Answers with a NaN or an infinity", model, sums.non_finite);
 }
 
+void AddDeltas(const ServedModel& served, const Labels& model,
+               Exposition& out) {
+  const DeltaFeed::Counts counts = served.deltas()->counts();
+  out.AddCounter("refract_deltas_applied_total",
+                 "Deltas of tables that were applied", model,
+                 static_cast<double>(counts.applied));
+  out.AddCounter("refract_deltas_refused_total",
+                 "Deltas of tables that were refused; the log says why", model,
+                 static_cast<double>(counts.refused));
+  out.AddCounter("refract_delta_rows_total",
+                 "Table rows that deltas wrote or deleted", model,
+                 static_cast<double>(counts.rows));
+  out.AddGauge("refract_delta_backlog",
+               "Deltas in the folder that are not applied yet", model,
+               static_cast<double>(counts.backlog));
+  out.AddGauge("refract_delta_sequence",
+               "The last delta that was applied; 0: none", model,
+               static_cast<double>(counts.state.sequence));
+  if (counts.created_unix_ms > 0) {
+    out.AddGauge(
+        "refract_delta_age_seconds",
+        "Age of the data of the last delta that was applied", model,
+        absl::ToDoubleSeconds(absl::Now() -
+                              absl::FromUnixMillis(counts.created_unix_ms)));
+  }
+  out.AddGauge("refract_delta_changed_rows",
+               "Table rows that differ from the version's files", model,
+               static_cast<double>(served.tables()->changed_rows()));
+  out.AddGauge("refract_delta_memory_bytes", "Memory of those rows", model,
+               static_cast<double>(served.tables()->memory_bytes()));
+}
+
 void AddLink(const NodePool::Member& member,
              const std::vector<std::optional<transport::ModelOffer>>& offers,
              Exposition& out) {
@@ -190,7 +222,9 @@ void CollectMetrics(const Engine& engine, const Frontend& frontend,
         "refract_model_ready",
         "1 while requests of the model version can be answered", model,
         entry.model != nullptr && engine.ModelReady(*entry.model).ok());
-    if (entry.model != nullptr) AddModel(*entry.model, model, out);
+    if (entry.model == nullptr) continue;
+    AddModel(*entry.model, model, out);
+    if (entry.model->deltas() != nullptr) AddDeltas(*entry.model, model, out);
   }
   const NodePool& nodes = engine.nodes();
   const auto offers = nodes.offers();

@@ -59,8 +59,14 @@ struct InferResponse {
   };
   absl::string_view model_name;
   int64_t model_version = 0;
+  // Of the delta whose state of the tables it is computed with; 0: none.
+  int64_t delta_sequence = 0;
   std::vector<Output> outputs;
 };
+
+// Parameter of answers of both front ends: InferResponse::delta_sequence, where
+// it is not 0.
+inline constexpr char kDeltaSequence[] = "delta_sequence";
 
 // Of their tensors.
 inline size_t BytesOf(const InferRequest& request) {

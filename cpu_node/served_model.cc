@@ -37,8 +37,10 @@ bool Matches(const models::Value& value, const base::TensorView& tensor) {
 }  // namespace
 
 absl::StatusOr<CompiledPart> CompiledPart::Create(
-    const models::LoadedModel& model, const runtime::Part& part) {
+    const models::LoadedModel& model, const runtime::Part& part,
+    const TableStore* tables) {
   runtime::CompileOptions options;
+  if (tables != nullptr) options.overlays = tables->overlays();
   options.config = model.config;
   CompiledPart result;
   REFRACT_ASSIGN_OR_RETURN(
@@ -68,19 +70,35 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Create(
 
   std::unique_ptr<ServedModel> result(
       new ServedModel(std::move(model), *std::move(interface)));
+  if (options.deltas) {
+    result->tables_ = std::make_unique<TableStore>(*result->model_);
+  }
   absl::Status status;
   if (split) status = result->CompileSplit();
   if (status.ok() && (!split || options.local_fallback)) {
     status = result->CompileWhole();
   }
   if (!status.ok()) return base::Annotate(status, label);
+  if (options.deltas) result->FollowDeltas(options.deltas_folder);
   return result;
+}
+
+void ServedModel::FollowDeltas(const std::string& folder) {
+  std::vector<std::vector<const runtime::Program*>> ways;
+  if (whole_) ways.push_back({&whole_->program()});
+  if (pre_) ways.push_back({&pre_->program(), &post_->program()});
+  tables_->CheckReaders(ways);
+  deltas_ = std::make_unique<DeltaFeed>(
+      name(), version(),
+      folder.empty() ? absl::StrCat(model_->folder, "/deltas")
+                     : absl::StrCat(folder, "/", name(), "/", version()),
+      tables_.get());
 }
 
 absl::Status ServedModel::CompileWhole() {
   REFRACT_ASSIGN_OR_RETURN(
-      whole_,
-      CompiledPart::Create(*model_, runtime::Part::Whole(model_->graph)));
+      whole_, CompiledPart::Create(*model_, runtime::Part::Whole(model_->graph),
+                                   tables_.get()));
   REFRACT_ASSIGN_OR_RETURN(whole_sources_, Resolve(whole_->part(), {}, {}));
   return absl::OkStatus();
 }
@@ -89,9 +107,11 @@ absl::Status ServedModel::CompileSplit() {
   const models::Graph& graph = model_->graph;
   const models::SplitPlan& plan = *model_->plan;
   REFRACT_ASSIGN_OR_RETURN(
-      pre_, CompiledPart::Create(*model_, runtime::Part::CnPre(graph, plan)));
+      pre_, CompiledPart::Create(*model_, runtime::Part::CnPre(graph, plan),
+                                 tables_.get()));
   REFRACT_ASSIGN_OR_RETURN(
-      post_, CompiledPart::Create(*model_, runtime::Part::CnPost(graph, plan)));
+      post_, CompiledPart::Create(*model_, runtime::Part::CnPost(graph, plan),
+                                  tables_.get()));
   const std::vector<models::ValueId>& pre_outputs = pre_->part().outputs;
   if (pre_outputs.size() < plan.up.size() ||
       !std::equal(plan.up.begin(), plan.up.end(), pre_outputs.begin())) {

@@ -14,6 +14,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/tensor.h"
+#include "cpu_node/embedding/delta_feed.h"
+#include "cpu_node/embedding/table_store.h"
 #include "cpu_node/model_interface.h"
 #include "cpu_node/statistics.h"
 #include "models/repository/repository.h"
@@ -28,13 +30,19 @@ namespace refract::cpu_node {
 struct ServedModelOptions {
   // Also compile the unsplit model, for when no GPU node can be had.
   bool local_fallback = false;
+  // Follow deltas of tables (docs/deltas.md): in the version's folder, or in
+  // <deltas_folder>/<model>/<version> where that is given.
+  bool deltas = true;
+  std::string deltas_folder;
 };
 
 // A compiled part and the scratch memory of its runs. Thread-safe.
 class CompiledPart {
  public:
+  // `tables`: of `model`, outlives the part; null: no row ever changes.
   static absl::StatusOr<CompiledPart> Create(const models::LoadedModel& model,
-                                             const runtime::Part& part);
+                                             const runtime::Part& part,
+                                             const TableStore* tables);
 
   const runtime::Program& program() const { return *program_; }
   const runtime::Part& part() const { return program_->part(); }
@@ -72,6 +80,14 @@ class ServedModel {
   };
   const Places& places() const { return places_; }
   void set_places(const Places& places) { places_ = places; }
+
+  // The state of the tables that a request of now reads.
+  TableStore::Pin PinTables() const {
+    return tables_ == nullptr ? TableStore::Pin() : tables_->PinNewest();
+  }
+  // What follows the deltas of its tables, and the tables; null without deltas.
+  DeltaFeed* deltas() const { return deltas_.get(); }
+  const TableStore* tables() const { return tables_.get(); }
 
   // Whether a GPU node has a part in it.
   bool split() const { return pre_.has_value(); }
@@ -127,6 +143,7 @@ class ServedModel {
 
   ServedModel(std::shared_ptr<const models::LoadedModel> model,
               ModelInterface interface);
+  void FollowDeltas(const std::string& folder);
   absl::Status CompileWhole();
   absl::Status CompileSplit();
   // Where each input of `part` comes from. `pre_outputs`: all of CN-pre's, of
@@ -147,6 +164,9 @@ class ServedModel {
   ModelInterface interface_;
   runtime::BatchPadding padding_;
   runtime::BatchLayout layout_;
+  // Before the parts, which read it.
+  std::unique_ptr<TableStore> tables_;
+  std::unique_ptr<DeltaFeed> deltas_;
   std::optional<CompiledPart> whole_;
   std::optional<CompiledPart> pre_;
   std::optional<CompiledPart> post_;

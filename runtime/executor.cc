@@ -311,7 +311,7 @@ absl::Status RunStep(const Plan& plan, const Step& step,
   for (int local : step.operands) {
     state.step_operands.push_back(&state.operands[local]);
   }
-  const Operands operands(state.step_operands);
+  const Operands operands(state.step_operands, state.tables_at);
   if (step.kernel != nullptr) {
     REFRACT_RETURN_IF_ERROR(RunKernel(plan, step, operands, state, stats));
   } else if (step.view != nullptr) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "runtime/compile/compiler.h"
+#include "runtime/cpu/look_ups/look_up_group.h"
 #include "runtime/executor.h"
 
 namespace refract::runtime {
@@ -18,6 +19,12 @@ absl::string_view HowOf(const Step& step) {
   if (step.view != nullptr) return "view";
   if (step.size != nullptr) return "size";
   return step.kernel != nullptr ? step.kernel->name() : "libtorch";
+}
+
+bool LooksUp(const Step& step) {
+  return step.kernel != nullptr &&
+         (step.kernel->look_up() != nullptr ||
+          dynamic_cast<const cpu::LookUpGroup*>(step.kernel.get()) != nullptr);
 }
 
 class CpuProgram final : public Program {
@@ -73,7 +80,7 @@ class CpuProgram final : public Program {
   std::vector<StepInfo> steps() const override {
     std::vector<StepInfo> steps;
     for (const Step& step : plan_.steps) {
-      steps.push_back({step.nodes, std::string(HowOf(step))});
+      steps.push_back({step.nodes, std::string(HowOf(step)), LooksUp(step)});
     }
     return steps;
   }
@@ -140,6 +147,8 @@ int64_t SteadyNanoseconds() {
 RunContext::RunContext(const Program& program) : state_(program.NewState()) {}
 RunContext::~RunContext() = default;
 RunContext::RunContext(RunContext&&) noexcept = default;
+
+void RunContext::set_tables_at(uint64_t state) { state_->tables_at = state; }
 
 uint64_t RunContext::buffer_growths() const { return state_->buffer_growths; }
 

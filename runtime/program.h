@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -21,6 +22,10 @@
 
 namespace refract::runtime {
 
+namespace cpu {
+class RowOverlay;
+}
+
 struct CompileOptions {
   // Look-ups outside their table (models::IdPolicy per weight name), and the
   // form of dense layers' weights.
@@ -28,6 +33,9 @@ struct CompileOptions {
   // Constant results (weights transposed, concatenated, …) up to this size are
   // computed once at compile time. Bytes per result.
   size_t max_folded_bytes = size_t{64} << 20;
+  // Tables whose rows may change while the program runs, by weight name. They
+  // outlive the program. Only look-ups of StepInfo::look_up heed them.
+  absl::flat_hash_map<std::string, const cpu::RowOverlay*> overlays;
 };
 
 // The part of a graph to compile.
@@ -55,6 +63,8 @@ struct RunStats {
 struct StepInfo {
   std::vector<models::NodeId> nodes;  // ascending; several when fused
   std::string kernel;                 // as in Describe(): "linear/f32", "view"
+  // A native look-up in a table, or several of them: its tables may change.
+  bool look_up = false;
 };
 
 // Times of a run, in the order of Program::steps(). Units of the clock,
@@ -83,6 +93,10 @@ class RunContext {
   explicit RunContext(const Program& program);
   ~RunContext();
   RunContext(RunContext&&) noexcept;
+
+  // The state of changed tables (CompileOptions::overlays) that runs read,
+  // until it is set again; the newest by default.
+  void set_tables_at(uint64_t state);
 
   // Number of buffer growths so far; constant once warm.
   uint64_t buffer_growths() const;

@@ -302,6 +302,10 @@ void EncodeResponse(const InferResponse& response,
                     inference::ModelInferResponse& message) {
   message.set_model_name(std::string(response.model_name));
   message.set_model_version(absl::StrCat(response.model_version));
+  if (response.delta_sequence > 0) {
+    (*message.mutable_parameters())[kDeltaSequence].set_int64_param(
+        response.delta_sequence);
+  }
   for (const InferResponse::Output& output : response.outputs) {
     auto* tensor = message.add_outputs();
     tensor->set_name(std::string(output.name));

@@ -230,8 +230,12 @@ absl::StatusOr<HttpInferAnswer> EncodeHttpAnswer(const InferResponse& response,
   out = "{";
   if (!id.empty()) absl::StrAppend(&out, "\"id\":", JsonString(id), ",");
   absl::StrAppend(&out, "\"model_name\":", JsonString(response.model_name),
-                  ",\"model_version\":\"", response.model_version,
-                  "\",\"outputs\":[");
+                  ",\"model_version\":\"", response.model_version, "\"");
+  if (response.delta_sequence > 0) {
+    absl::StrAppend(&out, ",\"parameters\":{\"", kDeltaSequence,
+                    "\":", response.delta_sequence, "}");
+  }
+  out += ",\"outputs\":[";
   for (size_t i = 0; i < response.outputs.size(); ++i) {
     const InferResponse::Output& output = response.outputs[i];
     absl::StrAppend(&out, i > 0 ? "," : "",

@@ -80,7 +80,9 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name,
   return entry;
 }
 
-absl::StatusOr<std::vector<SafetensorsEntry>> ParseFile(
+}  // namespace
+
+absl::StatusOr<std::vector<SafetensorsEntry>> ParseSafetensors(
     absl::Span<const std::byte> file,
     absl::btree_map<std::string, std::string>& metadata) {
   if (file.size() < kLengthBytes) {
@@ -142,12 +144,10 @@ absl::StatusOr<std::vector<SafetensorsEntry>> ParseFile(
   return entries;
 }
 
-}  // namespace
-
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(absl::string_view path) {
   SafetensorsFile result;
   REFRACT_ASSIGN_OR_RETURN(result.file_, base::MappedFile::Open(path));
-  auto entries = ParseFile(result.file_->bytes(), result.metadata_);
+  auto entries = ParseSafetensors(result.file_->bytes(), result.metadata_);
   if (!entries.ok()) return base::Annotate(entries.status(), path);
   result.entries_ = *std::move(entries);
   return result;

@@ -30,6 +30,13 @@ struct SafetensorsEntry {
   uint64_t bytes = 0;
 };
 
+// The tensors of a file whose bytes are in memory, ordered by their bytes, and
+// the text values of "__metadata__". Errors as SafetensorsFile::Open(), without
+// a path.
+absl::StatusOr<std::vector<SafetensorsEntry>> ParseSafetensors(
+    absl::Span<const std::byte> file,
+    absl::btree_map<std::string, std::string>& metadata);
+
 // A mapped, checked file. Nothing of it is read but the header. Thread-safe.
 class SafetensorsFile {
  public:

@@ -203,6 +203,8 @@ class Compiler {
     operand.tensor = {view.dtype,
                       base::Dims(view.sizes.begin(), view.sizes.end()),
                       view.data, bytes};
+    const auto overlay = options_.overlays.find(value.weight);
+    if (overlay != options_.overlays.end()) operand.overlay = overlay->second;
     if (view.is_contiguous() && !view.rows) return local;
     if (bytes <= options_.max_folded_bytes && !view.rows) {
       base::AlignedBuffer dense(bytes);

@@ -31,21 +31,26 @@ struct IntSource {
 // A node's operands while it runs, in the order of models::InputsOf(node).
 class Operands {
  public:
-  explicit Operands(absl::Span<const Operand* const> operands)
-      : operands_(operands) {}
+  // `tables_at`: RunContext::set_tables_at().
+  explicit Operands(absl::Span<const Operand* const> operands,
+                    uint64_t tables_at = ~uint64_t{0})
+      : operands_(operands), tables_at_(tables_at) {}
 
   size_t size() const { return operands_.size(); }
   const Operand& operator[](int i) const { return *operands_[i]; }
   // The operands of one member of a fused step.
   Operands Part(size_t first, size_t count) const {
-    return Operands(operands_.subspan(first, count));
+    return Operands(operands_.subspan(first, count), tables_at_);
   }
+  // The state of changed tables that look-ups read.
+  uint64_t tables_at() const { return tables_at_; }
   int64_t Int(const IntSource& source) const {
     return source.is_literal() ? source.literal : operands_[source.operand]->i;
   }
 
  private:
   absl::Span<const Operand* const> operands_;
+  uint64_t tables_at_;
 };
 
 // Arguments by name. References `node`, which must outlive it. A missing

@@ -16,8 +16,9 @@ enum class ScratchUse : uint8_t {
   kRows = 0,    // rows of a product's left operand, or its nonzero elements
   kPanels = 1,  // a product's right operand in panels
   kKernel = 2,  // other values of a kernel
+  kTable = 3,   // rows of a table whose rows have changed
 };
-inline constexpr int kNumScratchUses = 3;
+inline constexpr int kNumScratchUses = 4;
 
 // Memory of at least `bytes`, aligned to kTensorAlignBytes, with undefined
 // contents; valid until this thread asks for the same use again. Throws

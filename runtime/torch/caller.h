@@ -16,6 +16,10 @@
 #include "models/graph/graph.h"
 #include "models/repository/weights.h"
 
+namespace refract::runtime::cpu {
+class RowOverlay;
+}
+
 namespace refract::runtime::aten {
 
 // A value while a graph runs: what a ValueId stands for.
@@ -24,9 +28,11 @@ struct Operand {
   Kind kind = Kind::kNone;
   base::TensorView tensor;                     // kTensor
   const models::WeightView* weight = nullptr;  // kWeight (strided)
-  int64_t i = 0;                               // kInt
-  double f = 0;                                // kFloat
-  bool b = false;                              // kBool
+  // Of a table whose rows may change, which only look-ups heed; else null.
+  const cpu::RowOverlay* overlay = nullptr;
+  int64_t i = 0;   // kInt
+  double f = 0;    // kFloat
+  bool b = false;  // kBool
 };
 
 // One result. Tensors are dense row-major and start at a multiple of

@@ -28,7 +28,7 @@ class EmbeddingKernel final : public LookUpKernel {
   absl::Status Describe(const Operands& operands,
                         LookUp& look_up) const override {
     const base::TensorView& table = operands[table_].tensor;
-    look_up.table = TableRows::Of(operands[table_]);
+    look_up.table = TableRows::Of(operands, table_);
     look_up.dtype = table.dtype;
     // Rows may have several dimensions.
     look_up.dim = 1;

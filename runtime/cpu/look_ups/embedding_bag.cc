@@ -64,7 +64,7 @@ class EmbeddingBagKernel final : public LookUpKernel {
   absl::Status Describe(const Operands& operands,
                         LookUp& look_up) const override {
     const base::TensorView& table = operands[node_.table].tensor;
-    look_up.table = TableRows::Of(operands[node_.table]);
+    look_up.table = TableRows::Of(operands, node_.table);
     look_up.dtype = table.dtype;
     look_up.dim = table.dims[1];
     look_up.mode = node_.mode;

@@ -72,8 +72,11 @@ absl::StatusOr<int64_t> TableUse::Check(const base::TensorView& ids,
                    " at position ", position, " is outside [0, ", rows, ")"));
 }
 
-TableRows TableRows::Of(const Operand& table) {
+TableRows TableRows::Of(const Operands& operands, int index) {
+  const Operand& table = operands[index];
   TableRows rows;
+  rows.overlay = table.overlay;
+  rows.at = operands.tables_at();
   const base::Dims& dims = table.tensor.dims;
   rows.rows = dims.empty() ? 0 : dims[0];
   if (table.kind == Operand::Kind::kWeight) {

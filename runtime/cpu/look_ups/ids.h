@@ -15,6 +15,7 @@
 #include "models/graph/graph.h"
 #include "models/repository/repository.h"
 #include "models/tables/row_format.h"
+#include "runtime/cpu/look_ups/row_overlay.h"
 #include "runtime/kernel.h"
 
 namespace refract::runtime::cpu {
@@ -50,9 +51,22 @@ struct TableRows {
   size_t row_bytes = 0;  // from a row to the next
   // The format of the rows; null: elements of the operand's dtype.
   const models::RowLayout* layout = nullptr;
+  // Rows that differ from `data` in the state `at`; null: none ever does.
+  const RowOverlay* overlay = nullptr;
+  uint64_t at = 0;
 
-  // `table` is a tensor, or a weight in a row format.
-  static TableRows Of(const Operand& table);
+  // Whether rows may differ, so that they must be asked for one by one.
+  bool changed() const { return overlay != nullptr && overlay->any(); }
+  // Row `id`, which is inside the table.
+  const std::byte* RowAt(uint64_t id) const {
+    if (changed()) {
+      if (const std::byte* const row = overlay->Find(id, at)) return row;
+    }
+    return data + id * row_bytes;
+  }
+
+  // Operand `table` is a tensor, or a weight in a row format.
+  static TableRows Of(const Operands& operands, int table);
 };
 
 // Bag offsets must begin with 0, never fall, and end at or before `num_ids`.

@@ -85,8 +85,55 @@ void LocateReplacing(const LookUp& look_up, int64_t begin, int64_t end,
     if (id >= 0 && id < look_up.table.rows) continue;
     *to = look_up.use->policy == models::IdPolicy::kZeroRow
               ? zero_row
-              : look_up.table.data;
+              : look_up.table.RowAt(0);
   }
+}
+
+// Addresses of rows that have changed. Wrong ids have been found before.
+template <typename Id>
+void LocateChanged(const LookUp& look_up, absl::Span<const Id> ids,
+                   int64_t begin, int64_t end, const std::byte** to) {
+  const TableRows& table = look_up.table;
+  const auto rows = static_cast<uint64_t>(table.rows);
+  for (int64_t i = begin; i < end; ++i, ++to) {
+    const auto id = static_cast<uint64_t>(static_cast<int64_t>(ids[i]));
+    if (id >= rows) continue;
+    if (const std::byte* const row = table.overlay->Find(id, table.at)) {
+      *to = row;
+    }
+  }
+}
+
+// The rows of a look-up's ids, in their order, and ids that count up: a table
+// for loops that compute addresses themselves. Padding stays padding.
+void GatherChanged(const LookUp& look_up, BagReduction& reduction) {
+  const TableRows& table = look_up.table;
+  const int64_t count = look_up.ids->num_elements();
+  const auto n = static_cast<size_t>(count);
+  auto* const ids = reinterpret_cast<int64_t*>(ThreadScratch(
+      ScratchUse::kTable, n * (table.row_bytes + sizeof(int64_t))));
+  auto* const rows = reinterpret_cast<std::byte*>(ids + n);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t id = IntAt(*look_up.ids, i);
+    std::byte* const to = rows + static_cast<size_t>(i) * table.row_bytes;
+    ids[i] = i;
+    if (look_up.padding_id >= 0 && id == look_up.padding_id) {
+      ids[i] = count;
+    } else if (id >= 0 && id < table.rows) {
+      std::copy_n(table.RowAt(static_cast<uint64_t>(id)), table.row_bytes, to);
+    } else if (look_up.use->policy == models::IdPolicy::kZeroRow) {
+      std::fill_n(to, table.row_bytes, std::byte{0});
+    } else {
+      std::copy_n(table.RowAt(0), table.row_bytes, to);
+    }
+  }
+  reduction.table = rows;
+  reduction.rows = count;
+  reduction.ids.dtype = base::DType::kInt64;
+  reduction.ids.data = reinterpret_cast<const std::byte*>(ids);
+  reduction.ids.bytes = n * sizeof(int64_t);
+  reduction.padding_id = look_up.padding_id >= 0 ? count : -1;
+  reduction.replace = models::IdPolicy::kError;
 }
 
 void RunApart(const LookUp& look_up, bool replaces) {
@@ -106,6 +153,7 @@ void RunApart(const LookUp& look_up, bool replaces) {
   if (replaces) reduction.replace = look_up.use->policy;
   reduction.out_stride =
       look_up.out_stride / static_cast<int64_t>(base::SizeOf(look_up.dtype));
+  if (look_up.table.changed()) GatherChanged(look_up, reduction);
   ReduceBags(reduction, look_up.out);
 }
 
@@ -119,8 +167,8 @@ void CopyApart(const LookUp& look_up) {
     if (!inside && look_up.use->policy == models::IdPolicy::kZeroRow) {
       std::fill_n(out, bytes, std::byte{0});
     } else if (bytes > 0) {
-      const size_t row = inside ? static_cast<size_t>(id) : 0;
-      std::copy_n(look_up.table.data + row * bytes, bytes, out);
+      std::copy_n(look_up.table.RowAt(inside ? static_cast<uint64_t>(id) : 0),
+                  bytes, out);
     }
   }
 }
@@ -239,6 +287,13 @@ absl::Status RunSome(absl::Span<const LookUp> look_ups, RunStats& stats) {
             replaces[i] = true;
           }
           LocateReplacing(look_up, from, to, addresses + at);
+        }
+        if (look_up.table.changed()) {
+          look_up.ids->dtype == base::DType::kInt64
+              ? LocateChanged(look_up, look_up.ids->as<int64_t>(), from, to,
+                              addresses + at)
+              : LocateChanged(look_up, look_up.ids->as<int32_t>(), from, to,
+                              addresses + at);
         }
         at += to - from;
         return absl::OkStatus();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/cpu/half.h"
+#include "runtime/cpu/look_ups/row_overlay.h"
 #include "tests/base/random_seed.h"
 #include "tests/runtime/testing/run.h"
 
@@ -186,6 +187,58 @@ TEST(EmbeddingBagTest, MatchesTheDefinitionForOddSizes) {
         bags.padding = num_bags == 33 ? 7 : -1;
         ExpectMatchesReference<int64_t>(bags);
         ExpectMatchesReference<int32_t>(bags);
+      }
+    }
+  }
+}
+
+TEST(EmbeddingBagTest, ReadsChangedRowsOfItsStateAlone) {
+  const unsigned seed = base::RandomSeed();
+  std::mt19937 random(seed);
+  // Dims with a loop of their own and without, padding, replaced ids.
+  for (int64_t dim : {5, 16, 64, 70}) {
+    for (int64_t padding : {-1, 7}) {
+      for (IdPolicy policy :
+           {IdPolicy::kError, IdPolicy::kZeroRow, IdPolicy::kDefaultRow}) {
+        SCOPED_TRACE(absl::StrCat("seed ", seed, " dim ", dim, " padding ",
+                                  padding, " policy ",
+                                  static_cast<int>(policy)));
+        Bags bags = RandomBags(33, dim, random);
+        bags.padding = padding;
+        bags.policy = policy;
+        if (policy != IdPolicy::kError) bags.ids[0] = bags.ids[1] = 1000;
+        BagGraph<int64_t> graph(bags);
+        const auto row_bytes = static_cast<size_t>(dim) * sizeof(float);
+        cpu::RowOverlay overlay(bags.rows, row_bytes);
+        graph.options.overlays["tables.3.weight"] = &overlay;
+        // Row 0 stands for ids outside with kDefaultRow.
+        std::vector<Bags> states = {bags};
+        for (uint64_t state = 1; state <= 3; ++state) {
+          overlay.Reserve(12, state);
+          for (int64_t row = 0; row < 50; row += 4 + state) {
+            const auto values = testing::RandomFloats(dim, random);
+            std::copy(values.begin(), values.end(),
+                      bags.table.begin() + row * dim);
+            overlay.Put(
+                row, state,
+                {reinterpret_cast<const std::byte*>(values.data()), row_bytes});
+          }
+          states.push_back(bags);
+        }
+        const auto program = Must(Program::Compile(
+            graph.builder.graph(), Part::Whole(graph.builder.graph()),
+            graph.builder.Weights(), graph.options));
+        EXPECT_TRUE(program->steps()[0].look_up);
+        RunContext context(*program);
+        for (uint64_t state = 0; state <= 3; ++state) {
+          SCOPED_TRACE(absl::StrCat("state ", state));
+          context.set_tables_at(state);
+          std::vector<base::TensorView> outputs;
+          ASSERT_TRUE(
+              program->Run(testing::Views(graph.inputs), {}, context, outputs)
+                  .ok());
+          ExpectNear(outputs[0].as<float>(), Reference(states[state]), 2e-5);
+        }
       }
     }
   }

@@ -1,0 +1,94 @@
+#ifndef REFRACT_CPU_NODE_EMBEDDING_DELTA_FEED_H_
+#define REFRACT_CPU_NODE_EMBEDDING_DELTA_FEED_H_
+
+// Applies the deltas of a folder to one model version, in order.
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "cpu_node/embedding/table_store.h"
+#include "models/deltas/delta.h"
+
+namespace refract::cpu_node {
+
+// The folder is the log: a node that starts again reads it from the beginning
+// and comes to the same state. Files are only read.
+//
+// Step() may be called by one thread at a time, counts() by any.
+class DeltaFeed {
+ public:
+  // `folder` need not exist. `store` outlives this.
+  DeltaFeed(std::string model, int64_t version, std::string folder,
+            TableStore* store)
+      : model_(std::move(model)),
+        version_(version),
+        folder_(std::move(folder)),
+        store_(*store) {}
+
+  // Looks at the folder and applies at most one delta: of those whose parent is
+  // the present state the one that leads farthest. Returns whether it did. What
+  // cannot be applied is logged and counted once, until its files change.
+  bool Step(const TableStore::Pause& pause);
+  // Step() until nothing is left to do, with one log line about it. For a
+  // version that does not serve yet.
+  void CatchUp();
+
+  struct Counts {
+    uint64_t applied = 0;
+    uint64_t refused = 0;
+    uint64_t rows = 0;     // upserted or deleted
+    uint64_t backlog = 0;  // deltas in the folder after the state
+    models::DeltaState state;
+    int64_t created_unix_ms = 0;  // of the state; 0: not said
+  };
+  Counts counts() const;
+
+ private:
+  // What tells a file from one that took its name: inode, size, time.
+  using FileMark = std::string;
+  struct Seen {
+    FileMark mark;
+    absl::StatusOr<models::DeltaManifest> manifest;
+  };
+
+  std::string Path(absl::string_view name) const;
+  static FileMark MarkOf(const std::string& path);
+  // Names of the manifests after the state, by sequence. Keeps the last
+  // result's log line short where the folder cannot be read.
+  std::map<int64_t, std::string> List();
+  // The manifest, parsed anew if the file has changed.
+  const absl::StatusOr<models::DeltaManifest>& Read(int64_t sequence,
+                                                    const std::string& name);
+  absl::Status Check(int64_t sequence,
+                     const models::DeltaManifest& manifest) const;
+  absl::Status Apply(const models::DeltaManifest& manifest,
+                     const TableStore::Pause& pause);
+  // Logs and counts, once for the present files.
+  void Refuse(const std::string& name, const std::string& rows_file,
+              const absl::Status& why);
+
+  const std::string model_;
+  const int64_t version_;
+  const std::string folder_;
+  TableStore& store_;
+
+  // Of the thread that steps.
+  std::map<int64_t, Seen> seen_;
+  std::map<std::string, std::string> refused_;  // manifest → marks of its files
+  std::string folder_error_;                    // that was logged
+
+  mutable absl::Mutex mu_;
+  Counts counts_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace refract::cpu_node
+
+#endif  // REFRACT_CPU_NODE_EMBEDDING_DELTA_FEED_H_

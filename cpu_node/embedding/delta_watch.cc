@@ -1,0 +1,81 @@
+#include "cpu_node/embedding/delta_watch.h"
+
+#include <sys/resource.h>
+#include <time.h>
+
+#include "base/process/thread.h"
+#include "base/status_macros.h"
+#include "cpu_node/catalog.h"
+#include "cpu_node/served_model.h"
+
+namespace refract::cpu_node {
+namespace {
+
+// As of model control: work that requests go before.
+constexpr int kWatchNice = 10;
+
+absl::Duration CpuTime() {
+  timespec time = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return absl::DurationFromTimespec(time);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeltaWatch>> DeltaWatch::Start(
+    Engine* engine, const DeltaWatchOptions& options) {
+  std::unique_ptr<DeltaWatch> watch(new DeltaWatch(engine, options));
+  REFRACT_ASSIGN_OR_RETURN(
+      watch->thread_,
+      base::StartThread([watch = watch.get()] { watch->Run(); }));
+  return watch;
+}
+
+DeltaWatch::~DeltaWatch() {
+  {
+    absl::MutexLock lock(&mu_);
+    stop_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void DeltaWatch::Run() {
+  setpriority(PRIO_PROCESS, 0, kWatchNice);  // of this thread: Linux
+  worked_ = CpuTime();
+  do {
+    while (Round()) {
+      if (WaitOrStop(absl::ZeroDuration())) return;
+    }
+  } while (!WaitOrStop(options_.interval));
+}
+
+bool DeltaWatch::Round() {
+  bool any = false;
+  // Held for a round only: a version that is retired waits for it.
+  const std::shared_ptr<const Catalog> catalog = engine_.catalog();
+  for (const Catalog::Entry& entry : catalog->entries()) {
+    if (entry.model == nullptr || entry.model->deltas() == nullptr) continue;
+    any |= entry.model->deltas()->Step([this] { Pause(); });
+    Pause();
+  }
+  return any;
+}
+
+void DeltaWatch::Pause() {
+  const absl::Duration worked = CpuTime() - worked_;
+  const absl::Duration rest =
+      worked * ((1 - options_.cpu_share) / options_.cpu_share);
+  // Shorter sleeps are not kept; they add up.
+  if (rest < absl::Milliseconds(1)) return;
+  WaitOrStop(rest);
+  worked_ = CpuTime();
+}
+
+bool DeltaWatch::WaitOrStop(absl::Duration time) {
+  absl::MutexLock lock(&mu_);
+  options_.clock->AwaitWithDeadline(mu_, absl::Condition(&stop_),
+                                    options_.clock->Now() + time);
+  return stop_;
+}
+
+}  // namespace refract::cpu_node

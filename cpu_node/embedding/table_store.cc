@@ -1,0 +1,293 @@
+// A delta is applied in three steps: everything that may fail is done aside,
+// rows are written where no reader looks yet, and one store makes the state
+// visible. A pin counts itself in its state's slot and then looks whether the
+// state is still the newest; the writer makes a state the newest and then looks
+// at the slots. Both in one order of all threads (seq_cst), so that either the
+// reader takes the newer state or the writer sees its pin.
+
+#include "cpu_node/embedding/table_store.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <optional>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "base/process/within_memory.h"
+#include "base/status_macros.h"
+#include "models/graph/op_traits.h"
+#include "models/operators/operator.h"
+#include "models/tables/decode_row.h"
+#include "runtime/compile/node_args.h"
+#include "runtime/cpu/look_ups/encode_rows.h"
+
+namespace refract::cpu_node {
+namespace {
+
+using models::DeltaTable;
+using models::TableDelta;
+
+constexpr size_t kRowsBetweenPauses = 1024;
+
+// Whether `node` looks up rows of `table`, and does not also read it otherwise.
+bool LooksUpIn(const models::Node& node, models::ValueId table) {
+  absl::string_view argument = models::EmbeddingArgsOf(node.op).weight;
+  if (models::LoweringOf(node.op) == models::Lowering::kIndexSelect) {
+    argument = "self";
+  }
+  if (argument.empty()) return false;
+  const std::vector<models::ValueId> operands = models::InputsOf(node);
+  const auto uses = std::count(operands.begin(), operands.end(), table);
+  const runtime::NodeArgs args(node);
+  const int at = args.OperandOf(argument);
+  return uses == 1 && at != runtime::kNoOperand && operands[at] == table;
+}
+
+// Rows of these types are encoded and checked as rows of a format.
+std::optional<models::RowElement> ElementOf(base::DType dtype) {
+  switch (dtype) {
+    case base::DType::kFloat32:
+      return models::RowElement::kFloat32;
+    case base::DType::kFloat16:
+      return models::RowElement::kFloat16;
+    case base::DType::kBFloat16:
+      return models::RowElement::kBFloat16;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::string WhyNotRows(const models::WeightView& view) {
+  if (view.rows) return "";
+  if (view.sizes.size() != 2) {
+    return absl::StrCat("it has ", view.sizes.size(), " dimensions, not 2");
+  }
+  if (!ElementOf(view.dtype)) {
+    return absl::StrCat("it is of ", base::Name(view.dtype));
+  }
+  if (!view.is_contiguous()) return "its rows do not lie one after the other";
+  return "";
+}
+
+}  // namespace
+
+TableStore::Table::Table(const models::WeightView& view, size_t row_bytes)
+    : overlay(view.sizes[0], row_bytes), row_bytes(row_bytes) {
+  if (view.rows) {
+    layout = *view.rows;
+    return;
+  }
+  layout.format.element = *ElementOf(view.dtype);
+  layout.dim = view.sizes[1];
+  layout.stride = static_cast<int64_t>(row_bytes);
+}
+
+TableStore::TableStore(const models::LoadedModel& model) : model_(model) {
+  const models::Graph& graph = model.graph;
+  for (const models::Node& node : graph.nodes) {
+    for (const models::ValueId id : models::InputsOf(node)) {
+      const models::Value& value = graph.value(id);
+      if (!value.is_weight() || !LooksUpIn(node, id)) continue;
+      const auto view = model.weights->GetAsStored(value.weight);
+      if (!view.ok() || tables_.contains(value.weight)) continue;
+      DeltaTable& table = tables_[value.weight];
+      table.why_not = WhyNotRows(*view);
+      if (!table.why_not.empty()) continue;
+      table.rows = view->sizes[0];
+      table.dim = view->sizes[1];
+      table.dtype = view->dtype;
+      table.layout = view->rows;
+      const int64_t row_bytes =
+          view->rows
+              ? view->rows->stride
+              : table.dim * static_cast<int64_t>(base::SizeOf(view->dtype));
+      if (table.rows == 0 || row_bytes == 0) {
+        table.why_not = "it is empty";
+        continue;
+      }
+      auto& changes = changes_[value.weight];
+      changes = std::make_unique<Table>(*view, static_cast<size_t>(row_bytes));
+      overlays_[value.weight] = &changes->overlay;
+    }
+  }
+}
+
+void TableStore::CheckReaders(
+    absl::Span<const std::vector<const runtime::Program*>> ways) {
+  const models::Graph& graph = model_.graph;
+  // Nodes that run as native look-ups, whichever way the model is executed.
+  std::vector<size_t> ways_of(graph.nodes.size(), 0);
+  for (const auto& way : ways) {
+    absl::flat_hash_set<models::NodeId> nodes;
+    for (const runtime::Program* const program : way) {
+      for (const runtime::StepInfo& step : program->steps()) {
+        if (step.look_up) nodes.insert(step.nodes.begin(), step.nodes.end());
+      }
+    }
+    for (const models::NodeId node : nodes) ++ways_of[node];
+  }
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const models::Node& node = graph.nodes[n];
+    for (const models::ValueId id : models::InputsOf(node)) {
+      const models::Value& value = graph.value(id);
+      const auto table = tables_.find(value.weight);
+      if (!value.is_weight() || table == tables_.end()) continue;
+      if (!LooksUpIn(node, id)) {
+        table->second.why_not = absl::StrCat("node '", node.name, "' (",
+                                             node.op, ") reads it whole");
+      } else if (ways_of[n] != ways.size()) {
+        table->second.why_not = absl::StrCat(
+            "node '", node.name, "' (", node.op,
+            ") looks it up on the GPU node, in LibTorch or at load");
+      }
+    }
+  }
+  // Two names of the same rows would differ after a change of one of them.
+  const std::byte* end = nullptr;
+  const std::string* last = nullptr;
+  std::vector<std::pair<const std::byte*, const std::string*>> places;
+  for (const auto& [name, table] : tables_) {
+    const auto view = model_.weights->GetAsStored(name);
+    if (view.ok()) places.emplace_back(view->data, &name);
+  }
+  std::sort(places.begin(), places.end());
+  for (const auto& [begin, name] : places) {
+    if (last != nullptr && begin < end) {
+      tables_[*name].why_not =
+          absl::StrCat("it shares rows with '", *last, "'");
+      tables_[*last].why_not =
+          absl::StrCat("it shares rows with '", *name, "'");
+    }
+    const std::byte* const this_end =
+        begin + model_.weights->GetAsStored(*name)->bytes();
+    if (last == nullptr || this_end > end) {
+      end = this_end;
+      last = name;
+    }
+  }
+}
+
+TableStore::Pin TableStore::PinNewest() const {
+  Pin pin;
+  for (;;) {
+    const uint64_t state = newest_.load(std::memory_order_seq_cst);
+    State& slot = this->slot(state);
+    slot.readers.fetch_add(1, std::memory_order_seq_cst);
+    if (newest_.load(std::memory_order_seq_cst) == state) {
+      pin.readers_ = &slot.readers;
+      pin.state_ = state;
+      pin.sequence_ = slot.sequence;
+      return pin;
+    }
+    // A newer state came meanwhile, so the writer may not have seen this.
+    slot.readers.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+uint64_t TableStore::Oldest() const {
+  const uint64_t newest = newest_.load(std::memory_order_relaxed);
+  const uint64_t first = newest < kStates ? 0 : newest - kStates + 1;
+  for (uint64_t state = first; state < newest; ++state) {
+    if (slot(state).readers.load(std::memory_order_seq_cst) != 0) return state;
+  }
+  return newest;
+}
+
+absl::Status TableStore::Encode(const TableDelta& delta, const Table& table,
+                                const Pause& pause,
+                                std::vector<std::byte>& buffer) const {
+  const auto dim = static_cast<size_t>(table.layout.dim);
+  const auto error = [&](size_t row, absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "table '", delta.table, "': row of id ", delta.ids[row], ": ", what));
+  };
+  if (!delta.encoded) buffer.resize(delta.ids.size() * table.row_bytes);
+  std::vector<float> values(dim);
+  for (size_t i = 0; i < delta.ids.size(); ++i) {
+    if (i % kRowsBetweenPauses == 0 && pause != nullptr) pause();
+    const std::byte* const row = delta.rows + i * delta.row_bytes;
+    if (delta.encoded) {
+      models::DecodeRow(table.layout, row, absl::MakeSpan(values));
+    } else {
+      std::memcpy(values.data(), row, dim * sizeof(float));
+      const absl::Status encoded = runtime::cpu::EncodeRow(
+          values, table.layout, buffer.data() + i * table.row_bytes);
+      if (!encoded.ok()) return error(i, encoded.message());
+    }
+    for (size_t d = 0; d < dim; ++d) {
+      if (std::isfinite(values[d])) continue;
+      return error(i, absl::StrCat("column ", d, " is ", values[d]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TableStore::Apply(absl::Span<const TableDelta> deltas,
+                               int64_t sequence, const Pause& pause) {
+  const uint64_t state = newest_.load(std::memory_order_relaxed) + 1;
+  if (slot(state).readers.load(std::memory_order_seq_cst) != 0) {
+    return absl::UnavailableError(absl::StrCat(
+        "a request is under way that began ", kStates, " deltas ago"));
+  }
+  struct Rows {
+    Table* table = nullptr;
+    std::vector<std::byte> encoded;
+  };
+  std::vector<Rows> rows(deltas.size());
+  REFRACT_RETURN_IF_ERROR(base::WithinMemory([&]() -> absl::Status {
+    const uint64_t oldest = Oldest();
+    for (size_t i = 0; i < deltas.size(); ++i) {
+      const auto found = changes_.find(deltas[i].table);
+      if (found == changes_.end()) {
+        return absl::NotFoundError(
+            absl::StrCat("no table '", deltas[i].table, "'"));
+      }
+      rows[i].table = found->second.get();
+      REFRACT_RETURN_IF_ERROR(
+          Encode(deltas[i], *rows[i].table, pause, rows[i].encoded));
+    }
+    for (size_t i = 0; i < deltas.size(); ++i) {
+      runtime::cpu::RowOverlay& overlay = rows[i].table->overlay;
+      overlay.Collect(oldest);
+      overlay.Reserve(deltas[i].ids.size() + deltas[i].deleted.size(), state);
+    }
+    return absl::OkStatus();
+  }));
+  // Nothing fails from here on.
+  for (size_t i = 0; i < deltas.size(); ++i) {
+    const TableDelta& delta = deltas[i];
+    Table& table = *rows[i].table;
+    const std::byte* from = delta.encoded ? delta.rows : rows[i].encoded.data();
+    for (size_t r = 0; r < delta.ids.size(); ++r, from += table.row_bytes) {
+      if (r % kRowsBetweenPauses == 0 && pause != nullptr) pause();
+      table.overlay.Put(static_cast<uint64_t>(delta.ids[r]), state,
+                        {from, table.row_bytes});
+    }
+    for (const int64_t id : delta.deleted) {
+      table.overlay.Put(static_cast<uint64_t>(id), state, {});
+    }
+  }
+  // No reader has the slot, and none takes it before the state is the newest.
+  slot(state).sequence = sequence;
+  newest_.store(state, std::memory_order_seq_cst);
+  return absl::OkStatus();
+}
+
+size_t TableStore::changed_rows() const {
+  size_t rows = 0;
+  for (const auto& [name, table] : changes_) {
+    rows += table->overlay.changed_rows();
+  }
+  return rows;
+}
+
+size_t TableStore::memory_bytes() const {
+  size_t bytes = 0;
+  for (const auto& [name, table] : changes_) {
+    bytes += table->overlay.memory_bytes();
+  }
+  return bytes;
+}
+
+}  // namespace refract::cpu_node

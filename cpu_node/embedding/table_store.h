@@ -1,0 +1,139 @@
+#ifndef REFRACT_CPU_NODE_EMBEDDING_TABLE_STORE_H_
+#define REFRACT_CPU_NODE_EMBEDDING_TABLE_STORE_H_
+
+// The embedding tables of a model version and the changes of their rows.
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "models/deltas/delta.h"
+#include "models/repository/repository.h"
+#include "runtime/cpu/look_ups/row_overlay.h"
+#include "runtime/program.h"
+
+namespace refract::cpu_node {
+
+// Tables stay mapped; changed rows lie in memory beside them. All changes of a
+// delta become visible at once, and a request reads one state of all tables
+// from its first look-up to its last: it holds a Pin.
+//
+// Pin() may be called by any thread; Apply() by one at a time.
+class TableStore {
+ public:
+  // Tables of `model` that some look-up reads.
+  explicit TableStore(const models::LoadedModel& model);
+
+  // For CompileOptions::overlays. They live as long as the store.
+  const absl::flat_hash_map<std::string, const runtime::cpu::RowOverlay*>&
+  overlays() const {
+    return overlays_;
+  }
+  // Finds the tables that cannot change, because something other than a look-up
+  // of this node reads them. `ways`: the programs of each way of executing the
+  // model here, compiled with overlays(). Before the first Apply().
+  void CheckReaders(
+      absl::Span<const std::vector<const runtime::Program*>> ways);
+
+  // By weight name, with the reasons of those that cannot change.
+  const absl::btree_map<std::string, models::DeltaTable>& tables() const {
+    return tables_;
+  }
+
+  // A state of all tables, which stays readable while the pin lives. Holds
+  // memory of rows that newer states have replaced: a request at a time.
+  class Pin {
+   public:
+    Pin() = default;  // of no store: the tables as imported
+    Pin(Pin&& other) noexcept { *this = std::move(other); }
+    Pin& operator=(Pin&& other) noexcept {
+      Release();
+      readers_ = std::exchange(other.readers_, nullptr);
+      state_ = other.state_;
+      sequence_ = other.sequence_;
+      return *this;
+    }
+    ~Pin() { Release(); }
+
+    // RunContext::set_tables_at().
+    uint64_t state() const { return state_; }
+    // Of the delta that led to the state; 0: none.
+    int64_t sequence() const { return sequence_; }
+
+   private:
+    friend class TableStore;
+    void Release() {
+      if (readers_ == nullptr) return;
+      readers_->fetch_sub(1, std::memory_order_release);
+      readers_ = nullptr;
+    }
+    std::atomic<uint32_t>* readers_ = nullptr;
+    uint64_t state_ = 0;
+    int64_t sequence_ = 0;
+  };
+  // The newest state.
+  Pin PinNewest() const;
+
+  // Called between pieces of work of 1024 rows, to slow it down.
+  using Pause = std::function<void()>;
+  // Applies the changes of one delta and makes them visible. Rows of floats
+  // are brought into the table's own format first, as `refract quantize` does.
+  //   InvalidArgument    a row has a NaN or an infinity, or a value that does
+  //                      not fit the format (names table, id and column)
+  //   ResourceExhausted  no memory
+  //   Unavailable        a request is still under way that began kStates
+  //                      deltas ago
+  // Then nothing has changed.
+  absl::Status Apply(absl::Span<const models::TableDelta> deltas,
+                     int64_t sequence, const Pause& pause);
+
+  size_t changed_rows() const;
+  size_t memory_bytes() const;  // of the changes
+
+ private:
+  // States that pins may refer to at a time.
+  static constexpr uint64_t kStates = 256;
+
+  struct Table {
+    explicit Table(const models::WeightView& view, size_t row_bytes);
+    runtime::cpu::RowOverlay overlay;
+    size_t row_bytes;
+    // Of the rows, also where the file does not say it: to encode floats.
+    models::RowLayout layout;
+  };
+  struct State {
+    std::atomic<uint32_t> readers{0};
+    int64_t sequence = 0;
+  };
+
+  State& slot(uint64_t state) const { return states_[state % kStates]; }
+  // The oldest state that a reader has or may get.
+  uint64_t Oldest() const;
+  // The rows of `delta` as the table keeps them. `buffer` holds them where they
+  // had to be encoded.
+  absl::Status Encode(const models::TableDelta& delta, const Table& table,
+                      const Pause& pause, std::vector<std::byte>& buffer) const;
+
+  const models::LoadedModel& model_;
+  absl::btree_map<std::string, models::DeltaTable> tables_;
+  absl::flat_hash_map<std::string, std::unique_ptr<Table>> changes_;
+  absl::flat_hash_map<std::string, const runtime::cpu::RowOverlay*> overlays_;
+
+  // Number of deltas applied.
+  std::atomic<uint64_t> newest_{0};
+  mutable std::array<State, kStates> states_;
+};
+
+}  // namespace refract::cpu_node
+
+#endif  // REFRACT_CPU_NODE_EMBEDDING_TABLE_STORE_H_

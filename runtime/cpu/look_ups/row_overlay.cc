@@ -1,0 +1,159 @@
+#include "runtime/cpu/look_ups/row_overlay.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+namespace refract::runtime::cpu {
+namespace {
+
+constexpr size_t kFirstCapacity = 1024;
+// Memory is taken in blocks of at least this.
+constexpr size_t kBlockBytes = size_t{1} << 20;
+
+// Spreads neighbouring row numbers (Fibonacci hashing: 2^64 divided by the
+// golden ratio; the high bits of the product are the mixed ones).
+size_t Hash(uint64_t row) {
+  const uint64_t product = row * 0x9E3779B97F4A7C15u;
+  return static_cast<size_t>(product ^ (product >> 32));
+}
+
+}  // namespace
+
+RowOverlay::RowOverlay(int64_t rows, size_t row_bytes)
+    : rows_(rows),
+      row_bytes_(row_bytes),
+      // Floating-point elements of rows are read in place.
+      version_bytes_(sizeof(Version) + (row_bytes + 15) / 16 * 16) {}
+
+RowOverlay::~RowOverlay() = default;
+
+RowOverlay::Entry& RowOverlay::Locate(const Index& index, uint64_t row) {
+  size_t at = Hash(row) & index.mask;
+  for (;;) {
+    Entry& entry = index.entries[at];
+    const uint64_t found = entry.row.load(std::memory_order_acquire);
+    if (found == row || found == kNoRow) return entry;
+    at = (at + 1) & index.mask;
+  }
+}
+
+const std::byte* RowOverlay::FindChanged(uint64_t row, uint64_t state) const {
+  const Index* const index = index_.load(std::memory_order_acquire);
+  if (index == nullptr) return nullptr;
+  const Entry& entry = Locate(*index, row);
+  Version* version = entry.newest.load(std::memory_order_acquire);
+  // A reader meets at most the batches that were published since it began.
+  while (version != nullptr && version->state > state) {
+    version = version->older.load(std::memory_order_acquire);
+  }
+  return version == nullptr ? nullptr : version->bytes();
+}
+
+void RowOverlay::AddFree(Version* version) {
+  version->older.store(free_, std::memory_order_relaxed);
+  free_ = version;
+  ++num_free_;
+}
+
+void RowOverlay::Reserve(size_t count, uint64_t state) {
+  if (bit_memory_ == nullptr) {
+    // From the system's zero pages: only words of changed rows take memory.
+    const size_t words = (static_cast<size_t>(rows_) + 63) / 64;
+    auto* const bits = static_cast<std::atomic<uint64_t>*>(
+        std::calloc(std::max<size_t>(words, 1), sizeof(std::atomic<uint64_t>)));
+    if (bits == nullptr) throw std::bad_alloc();
+    bit_memory_.reset(bits);
+  }
+  if (current_ == nullptr) {
+    current_ = std::make_unique<Index>(kFirstCapacity);
+    memory_.fetch_add(kFirstCapacity * sizeof(Entry),
+                      std::memory_order_relaxed);
+    index_.store(current_.get(), std::memory_order_release);
+  }
+  superseded_.reserve(superseded_.size() + count);
+  if (num_free_ < count) {
+    const size_t more =
+        std::max(count - num_free_, kBlockBytes / version_bytes_ + 1);
+    blocks_.reserve(blocks_.size() + 1);
+    blocks_.emplace_back(new std::byte[more * version_bytes_]);
+    // Backwards, so that the list goes up through the block.
+    for (size_t i = more; i-- > 0;) {
+      AddFree(new (blocks_.back().get() + i * version_bytes_) Version{});
+    }
+    memory_.fetch_add(more * version_bytes_, std::memory_order_relaxed);
+  }
+  size_t capacity = current_->mask + 1;
+  const size_t used = changed_.load(std::memory_order_relaxed);
+  while (capacity < 2 * (used + count)) capacity *= 2;
+  if (capacity == current_->mask + 1) return;
+  auto larger = std::make_unique<Index>(capacity);
+  old_indexes_.emplace_back();  // may throw; nothing has changed yet
+  for (size_t i = 0; i <= current_->mask; ++i) {
+    const Entry& entry = current_->entries[i];
+    const uint64_t row = entry.row.load(std::memory_order_relaxed);
+    if (row == kNoRow) continue;
+    Entry& copy = Locate(*larger, row);
+    copy.newest.store(entry.newest.load(std::memory_order_relaxed),
+                      std::memory_order_relaxed);
+    copy.row.store(row, std::memory_order_relaxed);
+  }
+  memory_.fetch_add(capacity * sizeof(Entry), std::memory_order_relaxed);
+  // Readers that have the smaller index still find all that their states have:
+  // only `state` and later ones are put into the larger one alone.
+  index_.store(larger.get(), std::memory_order_release);
+  current_.swap(larger);
+  old_indexes_.back() = {state, std::move(larger)};
+}
+
+void RowOverlay::Put(uint64_t row, uint64_t state,
+                     absl::Span<const std::byte> bytes) {
+  Version* const version = free_;
+  free_ = version->older.load(std::memory_order_relaxed);
+  --num_free_;
+  version->state = state;
+  if (bytes.empty()) {
+    std::memset(version->bytes(), 0, row_bytes_);
+  } else {
+    std::memcpy(version->bytes(), bytes.data(), row_bytes_);
+  }
+  Entry& entry = Locate(*current_, row);
+  Version* const older = entry.newest.load(std::memory_order_relaxed);
+  version->older.store(older, std::memory_order_relaxed);
+  if (older != nullptr) superseded_.push_back({state, version, older});
+  entry.newest.store(version, std::memory_order_release);
+  if (entry.row.load(std::memory_order_relaxed) == kNoRow) {
+    entry.row.store(row, std::memory_order_release);
+    changed_.fetch_add(1, std::memory_order_relaxed);
+  }
+  std::atomic<uint64_t>& word = bit_memory_[row / 64];
+  word.store(word.load(std::memory_order_relaxed) | uint64_t{1} << (row % 64),
+             std::memory_order_release);
+  if (bits_.load(std::memory_order_relaxed) == nullptr) {
+    bits_.store(bit_memory_.get(), std::memory_order_release);
+  }
+}
+
+void RowOverlay::Collect(uint64_t oldest) {
+  // In the order of states: a row's older versions come first.
+  for (; collected_ < superseded_.size() &&
+         superseded_[collected_].state <= oldest;
+       ++collected_) {
+    const Superseded& next = superseded_[collected_];
+    next.newer->older.store(nullptr, std::memory_order_release);
+    AddFree(next.version);
+  }
+  if (collected_ > superseded_.size() / 2) {
+    superseded_.erase(superseded_.begin(),
+                      superseded_.begin() + static_cast<ptrdiff_t>(collected_));
+    collected_ = 0;
+  }
+  while (!old_indexes_.empty() && old_indexes_.front().state <= oldest) {
+    memory_.fetch_sub((old_indexes_.front().index->mask + 1) * sizeof(Entry),
+                      std::memory_order_relaxed);
+    old_indexes_.pop_front();
+  }
+}
+
+}  // namespace refract::runtime::cpu

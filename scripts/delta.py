@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Writes deltas of a version's embedding tables, which CPU nodes apply while they
+serve (docs/deltas.md).
+
+    scripts/delta.py diff REPOSITORY/NAME/VERSION --before A --after B
+    scripts/delta.py rows REPOSITORY/NAME/VERSION --rows CHANGES.safetensors
+    scripts/delta.py merge REPOSITORY/NAME/VERSION
+
+diff: the rows in which two checkpoints differ (.safetensors, or a state dict that
+torch.load reads). rows: tensors "TABLE/ids" [n] and "TABLE/rows" [n, dim], and
+"TABLE/deleted" [m] if wanted. merge: all deltas of the folder become one. A new delta
+takes the next free sequence, and the last delta is its parent.
+"""
+
+import argparse
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from scripts.lib import deltas
+
+
+def read_checkpoint(path):
+    path = pathlib.Path(path)
+    if path.suffix == ".safetensors":
+        return load_file(path)
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    state = state.get("state_dict", state) if isinstance(state, dict) else None
+    if not isinstance(state, dict):
+        raise deltas.DeltaError(f"{path}: no state dict")
+    return {name: value for name, value in state.items() if torch.is_tensor(value)}
+
+
+def read_rows(path):
+    tensors = load_file(path)
+    tables = {}
+    for name, tensor in tensors.items():
+        table, _, part = name.rpartition("/")
+        if part not in ("ids", "rows", "deleted") or not table:
+            raise deltas.DeltaError(
+                f"{path}: tensor '{name}' is no TABLE/ids, TABLE/rows or TABLE/deleted"
+            )
+        setattr(tables.setdefault(table, deltas.Rows()), part, tensor)
+    for table, changes in tables.items():
+        if (changes.ids is None) != (changes.rows is None):
+            raise deltas.DeltaError(f"{path}: table '{table}' has ids or rows alone")
+    return tables
+
+
+def folder_of(version, folder):
+    path = pathlib.Path(version).absolute()
+    if not (path / "graph.pb").is_file() or not path.name.isdigit():
+        raise deltas.DeltaError(f"{version} is no version: DIR/NAME/VERSION")
+    return deltas.Folder(
+        folder or path / "deltas", path.parent.name, int(path.name)
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("diff", "rows", "merge"):
+        command = commands.add_parser(name)
+        command.add_argument("version", metavar="REPOSITORY/NAME/VERSION")
+        command.add_argument(
+            "--folder", help="of the deltas (default: deltas in the version's folder)"
+        )
+        if name == "diff":
+            command.add_argument("--before", required=True, metavar="FILE")
+            command.add_argument("--after", required=True, metavar="FILE")
+            command.add_argument(
+                "--table", action="append", help="only this one; may be repeated"
+            )
+        if name == "rows":
+            command.add_argument("--rows", required=True, metavar="FILE")
+    arguments = parser.parse_args()
+    try:
+        folder = folder_of(arguments.version, arguments.folder)
+        if arguments.command == "merge":
+            print(f"{folder.merge()} deltas merged in {folder.path}")
+            return 0
+        if arguments.command == "diff":
+            tables = deltas.changed_rows(
+                read_checkpoint(arguments.before),
+                read_checkpoint(arguments.after),
+                arguments.table,
+            )
+        else:
+            tables = read_rows(arguments.rows)
+        if not tables:
+            print("no row differs: no delta is written")
+            return 0
+        sequence = folder.write(tables)
+    except (deltas.DeltaError, SafetensorError, OSError) as error:
+        print(f"delta.py: {error}", file=sys.stderr)
+        return 2
+    for table, changes in sorted(tables.items()):
+        upserted = 0 if changes.ids is None else len(changes.ids)
+        deleted = 0 if changes.deleted is None else len(changes.deleted)
+        print(f"{table}: {upserted} rows, {deleted} deleted")
+    print(f"delta {sequence} in {folder.path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,239 @@
+"""Writes deltas of embedding tables: docs/deltas.md has the format.
+
+    folder = deltas.Folder("models/ranker/1/deltas", "ranker", 1)
+    folder.write({"user.weight": deltas.Rows(ids, rows)})
+
+A delta is written aside and appears by rename, the manifest last, so that a node
+never finds half of it. One writer at a time per folder.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+import time
+
+import torch
+from safetensors.torch import load, save
+
+MANIFEST = re.compile(r"delta-(\d{20})\.json")
+ROWS_KEY = "refract.rows."
+
+
+class DeltaError(ValueError):
+    """Bad input: one line that names the file or table."""
+
+
+@dataclasses.dataclass
+class Rows:
+    """Changes of a table. `rows`: float32 [n, dim], or the table's own dtype.
+
+    `format`: the text of a row format ("tbe-int8 dim=64") for uint8 `rows` that
+    are encoded as the table is.
+    """
+
+    ids: torch.Tensor = None
+    rows: torch.Tensor = None
+    deleted: torch.Tensor = None
+    format: str = None
+
+    def sorted(self, table):
+        ids = torch.as_tensor([] if self.ids is None else self.ids, dtype=torch.int64)
+        deleted = torch.as_tensor(
+            [] if self.deleted is None else self.deleted, dtype=torch.int64
+        )
+        ids, order = ids.reshape(-1).sort()
+        deleted = deleted.reshape(-1).sort().values
+        for name, some in (("ids", ids), ("deleted", deleted)):
+            if some.unique().numel() != some.numel():
+                raise DeltaError(f"table '{table}': an id is twice in {name}")
+        rows = None
+        if ids.numel():
+            rows = torch.as_tensor(self.rows)
+            if rows.dim() != 2 or len(rows) != ids.numel():
+                raise DeltaError(
+                    f"table '{table}': rows {tuple(rows.shape)} for {ids.numel()} ids"
+                )
+            rows = rows.detach()[order].contiguous()
+        return ids, rows, deleted
+
+
+class Folder:
+    """The deltas of one model version."""
+
+    def __init__(self, path, model, version):
+        self.path, self.model, self.version = pathlib.Path(path), model, int(version)
+
+    def manifests(self):
+        """All manifests, by sequence."""
+        found = {}
+        if not self.path.is_dir():
+            return found
+        for file in self.path.iterdir():
+            match = MANIFEST.fullmatch(file.name)
+            if match:
+                found[int(match.group(1))] = json.loads(file.read_text())
+        return dict(sorted(found.items()))
+
+    def last(self):
+        """(sequence, id) of the newest delta; (0, "") if there is none."""
+        names = [f.name for f in self.path.iterdir()] if self.path.is_dir() else []
+        numbers = [int(m.group(1)) for m in map(MANIFEST.fullmatch, names) if m]
+        if not numbers:
+            return 0, ""
+        text = (self.path / f"delta-{max(numbers):020d}.json").read_text()
+        return max(numbers), json.loads(text)["id"]
+
+    def write(self, tables, created=None, parent=None, sequence=None, id=None):
+        """Writes {table: Rows} as the next delta; returns its sequence.
+
+        `created`: when the data ended, in seconds since 1970; now by default.
+        `parent`: (sequence, id) of another delta than the last one.
+        """
+        parent = parent or self.last()
+        sequence = sequence or parent[0] + 1
+        tensors, metadata, counts = {}, {}, {}
+        for table, changes in tables.items():
+            ids, rows, deleted = changes.sorted(table)
+            if ids.numel():
+                tensors[f"{table}/ids"] = ids
+                tensors[f"{table}/rows"] = rows
+                if changes.format:
+                    metadata[f"{ROWS_KEY}{table}/rows"] = changes.format
+            if deleted.numel():
+                tensors[f"{table}/deleted"] = deleted
+            counts[table] = {"upserted": ids.numel(), "deleted": deleted.numel()}
+        data = save(tensors, metadata or None)
+        digest = hashlib.sha256(data).hexdigest()
+        # Another name for other bytes: a merged delta replaces one that nodes read.
+        name = f"delta-{sequence:020d}-{digest[:8]}.safetensors"
+        manifest = {
+            "format": "refract-delta",
+            "schema": 1,
+            "model": self.model,
+            "version": self.version,
+            "sequence": sequence,
+            "id": id or digest,
+            "parent": {"sequence": parent[0], "id": parent[1]},
+            "created_unix_ms": int((time.time() if created is None else created) * 1e3),
+            "rows": {"file": name, "bytes": len(data), "sha256": digest},
+            "tables": counts,
+        }
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._replace(name, data)
+        text = json.dumps(manifest, indent=1).encode()
+        self._replace(f"delta-{sequence:020d}.json", text)
+        return sequence
+
+    def _replace(self, name, data):
+        aside = self.path / f".{name}.{os.getpid()}"
+        with open(aside, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(aside, self.path / name)
+        # A delta that was reported is there after a loss of power, too.
+        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def read(self, manifest):
+        """{table: Rows} of a manifest, checked against its sha256."""
+        file = self.path / manifest["rows"]["file"]
+        data = file.read_bytes()
+        if hashlib.sha256(data).hexdigest() != manifest["rows"]["sha256"]:
+            raise DeltaError(f"{file}: its sha256 is not the manifest's")
+        length = int.from_bytes(data[:8], "little")
+        metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+        tensors = load(data)
+        return {
+            table: Rows(
+                tensors.get(f"{table}/ids"), tensors.get(f"{table}/rows"),
+                tensors.get(f"{table}/deleted"),
+                metadata.get(f"{ROWS_KEY}{table}/rows"),
+            )
+            for table in manifest["tables"]
+        }
+
+    def merge(self):
+        """Replaces the deltas from the imported tables to the last one by one
+        delta with the last one's sequence and id. Returns their number.
+
+        A row of several deltas is that of the last. Nodes that are on the way go
+        on with the old files until these are gone, and then with the merged one
+        only after a start: let nodes catch up first.
+        """
+        manifests = self.manifests()
+        chain, state = [], (0, "")
+        while True:
+            after = [
+                m for m in manifests.values()
+                if (m["parent"]["sequence"], m["parent"]["id"]) == state
+            ]
+            if not after:
+                break
+            chain.append(max(after, key=lambda m: m["sequence"]))
+            state = (chain[-1]["sequence"], chain[-1]["id"])
+        if len(chain) < 2:
+            return len(chain)
+        merged = {}
+        for manifest in chain:
+            for table, changes in self.read(manifest).items():
+                ids, rows, deleted = changes.sorted(table)
+                known, form, dtype = merged.setdefault(
+                    table, ({}, changes.format, None if rows is None else rows.dtype)
+                )
+                if rows is not None and (form, dtype or rows.dtype) != (
+                    changes.format, rows.dtype
+                ):
+                    raise DeltaError(f"table '{table}': rows of two kinds")
+                if rows is not None and dtype is None:
+                    merged[table] = (known, changes.format, rows.dtype)
+                known.update((int(i), row) for i, row in zip(ids, rows if rows is not None else []))
+                known.update((int(i), None) for i in deleted)
+        tables = {}
+        for table, (known, form, _) in merged.items():
+            kept = [i for i, row in known.items() if row is not None]
+            tables[table] = Rows(
+                torch.tensor(kept, dtype=torch.int64),
+                torch.stack([known[i] for i in kept]) if kept else None,
+                torch.tensor([i for i, row in known.items() if row is None]),
+                form,
+            )
+        last = chain[-1]
+        self.write(
+            tables, last["created_unix_ms"] / 1e3, (0, ""), last["sequence"], last["id"]
+        )
+        for manifest in chain[:-1]:
+            (self.path / f"delta-{manifest['sequence']:020d}.json").unlink()
+        kept = {m["rows"]["file"] for m in self.manifests().values()}
+        for manifest in chain:
+            if manifest["rows"]["file"] not in kept:
+                (self.path / manifest["rows"]["file"]).unlink(missing_ok=True)
+        return len(chain)
+
+
+def changed_rows(before, after, names=None):
+    """{table: Rows} of the rows in which two {name: tensor} differ."""
+    tables = {}
+    for name in names or before:
+        if name not in before or name not in after:
+            raise DeltaError(f"tensor '{name}' is not in both checkpoints")
+        old, new = before[name], after[name]
+        if old.dim() != 2 or old.shape != new.shape or old.dtype != new.dtype:
+            if names:
+                raise DeltaError(f"tensor '{name}' is no table of one shape and dtype in both")
+            continue
+        # As bytes: a NaN equals itself, and -0 differs from 0.
+        differ = (
+            old.contiguous().view(torch.uint8) != new.contiguous().view(torch.uint8)
+        ).any(1)
+        ids = differ.nonzero().reshape(-1)
+        if ids.numel():
+            rows = new[ids]
+            tables[name] = Rows(ids, rows.float() if rows.is_floating_point() else rows)
+    return tables

@@ -1,0 +1,295 @@
+"""Deltas of embedding tables, from scripts/delta.py to scores.
+
+The oracle is the PyTorch model with the changed tables.
+"""
+
+import json
+import pathlib
+import shutil
+import sys
+import tempfile
+import threading
+import unittest
+import urllib.request
+
+import torch
+from safetensors.torch import save_file
+
+from scripts.lib import deltas
+from tests.e2e import support
+
+try:
+    import tritonclient.grpc as triton
+    from tritonclient.utils import InferenceServerException
+except ImportError as error:
+    raise unittest.SkipTest(f"tritonclient[grpc] is missing: {error}")
+
+MODEL, ROWS, DIM, ITEMS, SEED = "ranker", 500, 32, 33, 7
+TOLERANCE = 2e-6  # of scores after a sigmoid
+BURST = 20
+
+
+class Ranker(torch.nn.Module):
+    """A bag of ids and one id per item, of two tables."""
+
+    def __init__(self):
+        super().__init__()
+        self.bag = torch.nn.EmbeddingBag(ROWS, DIM, mode="sum", include_last_offset=True)
+        self.one = torch.nn.Embedding(ROWS, DIM)
+        self.top = torch.nn.Linear(2 * DIM, 1)
+
+    def forward(self, ids, offsets, one):
+        both = torch.cat([self.bag(ids, offsets), self.one(one)], 1)
+        return torch.sigmoid(self.top(both)).squeeze(1)
+
+
+class Deltas(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="refract-deltas-"))
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        torch.manual_seed(SEED)
+        cls.model = Ranker().eval()
+        lengths = torch.randint(1, 9, (ITEMS,))
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+        cls.request = {
+            "ids": torch.randint(0, ROWS, (int(offsets[-1]),)),
+            "offsets": offsets,
+            "one": torch.randint(0, ROWS, (ITEMS,)),
+        }
+        batch, count = (torch.export.Dim(n, min=2) for n in ("batch", "count"))
+        program = torch.export.export(
+            cls.model, tuple(cls.request.values()),
+            dynamic_shapes=({0: count}, {0: batch + 1}, {0: batch}),
+        )
+        torch.export.save(program, cls.folder / "model.pt2")
+        save_file(cls.request, cls.folder / "sample.safetensors")
+        support.add_model(cls.folder / "full", MODEL, cls.folder / "model.pt2")
+
+    def setUp(self):
+        # A repository and tables of its own; what each delta's scores are.
+        self.repository = pathlib.Path(tempfile.mkdtemp(dir=self.folder)) / "repo"
+        shutil.copytree(self.folder / "full", self.repository)
+        self.version = self.repository / MODEL / "1"
+        self.deltas = deltas.Folder(self.version / "deltas", MODEL, 1)
+        self.tables = {
+            name: value.clone()
+            for name, value in self.model.state_dict().items()
+            if name in ("bag.weight", "one.weight")
+        }
+        self.expected = {0: self.scores()}
+        self.hn = support.gpu_node(self.repository)
+        self.addCleanup(self.hn.close)
+        self.start_cn()
+
+    def start_cn(self):
+        self.cn = support.cpu_node(
+            self.repository, [self.hn.address], "--deltas-poll", "0.02"
+        )
+        self.addCleanup(self.cn.close)
+        self.client = triton.InferenceServerClient(self.cn.address)
+
+    def scores(self):
+        changed = Ranker().eval()
+        changed.load_state_dict({**self.model.state_dict(), **self.tables})
+        with torch.no_grad():
+            return changed(**self.request)
+
+    def ask(self):
+        """The sequence in an answer, whose scores must be those of its state."""
+        inputs = []
+        for name, tensor in self.request.items():
+            given = triton.InferInput(name, tensor.shape, "INT64")
+            given.set_data_from_numpy(tensor.numpy())
+            inputs.append(given)
+        answer = self.client.infer(MODEL, inputs, client_timeout=30)
+        parameters = answer.get_response().parameters
+        sequence = 0
+        if "delta_sequence" in parameters:
+            sequence = parameters["delta_sequence"].int64_param
+        error = torch.from_numpy(answer.as_numpy("output_0").copy())
+        error = (error - self.expected[sequence]).abs().max().item()
+        self.assertLessEqual(error, TOLERANCE, f"scores after delta {sequence}")
+        return sequence
+
+    def first_answer(self):
+        """After a start: no answer may come before the deltas are applied."""
+        found = []
+
+        def answered():
+            try:
+                found.append(self.ask())
+            except InferenceServerException:
+                return False
+            return True
+
+        support.wait_until(answered, "the node answers")
+        return found[0]
+
+    def await_delta(self, sequence):
+        support.wait_until(
+            lambda: self.ask() == sequence, f"delta {sequence} is served"
+        )
+
+    def delta(self, command, *arguments):
+        return support.run(
+            sys.executable, "scripts/delta.py", command, self.version, *arguments
+        ).stdout
+
+    def change(self, count):
+        """New values of `count` rows of both tables, as a delta; its sequence."""
+        changes = {}
+        for name, table in self.tables.items():
+            # The first ids are among those of the request.
+            asked = self.request["one" if name == "one.weight" else "ids"]
+            ids = torch.cat([asked, torch.randperm(ROWS)]).unique()[:count]
+            ids = torch.cat([asked[:1], ids[ids != asked[0]]])
+            table[ids] = torch.randn(len(ids), DIM)
+            changes[name] = deltas.Rows(ids, table[ids])
+        sequence = self.deltas.last()[0] + 1
+        self.expected[sequence] = self.scores()  # known before it is served
+        return self.deltas.write(changes)
+
+    def metric(self, name):
+        with urllib.request.urlopen(self.cn.metrics_url) as answer:
+            for line in answer.read().decode().splitlines():
+                if line.startswith(name + "{"):
+                    return float(line.rpartition(" ")[2])
+        return None
+
+    def refused(self, reason):
+        support.wait_until(lambda: reason in self.cn.output(), f"'{reason}' is logged")
+
+    def test_scores_are_those_of_the_changed_tables(self):
+        self.assertEqual(self.first_answer(), 0)
+        # The difference of two checkpoints.
+        before, after = self.folder / "before.pt", self.folder / "after.safetensors"
+        torch.save({"state_dict": self.tables}, before)
+        for name in self.tables:
+            self.tables[name] = self.tables[name].clone()
+            self.tables[name][::3] = torch.randn(len(range(0, ROWS, 3)), DIM)
+        save_file(self.tables, after)
+        self.expected[1] = self.scores()
+        self.assertGreater(
+            (self.expected[1] - self.expected[0]).abs().max().item(), 0.01
+        )
+        printed = self.delta("diff", "--before", before, "--after", after)
+        self.assertIn("bag.weight: 167 rows, 0 deleted", printed)
+        self.await_delta(1)
+        # Rows of a file; deleted rows are zero.
+        ids, deleted = torch.tensor([9, 4]), self.request["one"][:3].unique()
+        self.tables["one.weight"][deleted] = 0
+        self.tables["bag.weight"][ids] = 7.5
+        save_file(
+            {
+                "bag.weight/ids": ids,
+                "bag.weight/rows": self.tables["bag.weight"][ids],
+                "one.weight/deleted": deleted,
+            },
+            self.folder / "rows.safetensors",
+        )
+        self.expected[2] = self.scores()
+        self.delta("rows", "--rows", self.folder / "rows.safetensors")
+        self.await_delta(2)
+        self.assertIn(
+            "no row differs", self.delta("diff", "--before", after, "--after", after)
+        )
+        for name, value in (
+            ("refract_deltas_applied_total", 2),
+            ("refract_deltas_refused_total", 0),
+            ("refract_delta_rows_total", 2 * 167 + 2 + len(deleted)),
+            ("refract_delta_backlog", 0),
+            ("refract_delta_sequence", 2),
+        ):
+            self.assertEqual(self.metric(name), value, name)
+        age = self.metric("refract_delta_age_seconds")
+        self.assertTrue(0 <= age < 600, age)
+        # Both become one delta, which a node that starts reads.
+        self.assertIn("2 deltas merged", self.delta("merge"))
+        self.assertEqual(len(list(self.deltas.path.glob("*.json"))), 1)
+        self.assertEqual(self.ask(), 2)
+        self.cn.kill()
+        self.start_cn()
+        self.assertEqual(self.first_answer(), 2)
+        self.assertEqual(self.change(20), 3)
+        self.await_delta(3)
+
+    def test_wrong_deltas_are_refused_by_name_and_change_nothing(self):
+        self.assertEqual(self.first_answer(), 0)
+        self.change(20)
+        self.await_delta(1)
+        # Made aside, so that the node meets them as they shall be met.
+        aside = deltas.Folder(self.folder / self.id(), MODEL, 1)
+        state = self.deltas.last()
+        row = {"one.weight": deltas.Rows([3], torch.ones(1, DIM))}
+
+        def bring(sequence, spoil=None):
+            (manifest,) = aside.path.glob("*.json")
+            rows = aside.path / json.loads(manifest.read_text())["rows"]["file"]
+            if spoil is not None:
+                data = bytearray(rows.read_bytes())
+                data[spoil] ^= 1
+                rows.write_bytes(data)
+            for file in (rows, manifest):
+                shutil.move(file, self.deltas.path / file.name)
+            return self.deltas.path / rows.name, self.deltas.path / manifest.name
+
+        cases = (
+            ({"parent": (1, "other")}, None, "wrong parent"),
+            ({"parent": state}, -1, "sha256"),
+            ({"parent": (4, "x")}, None, "gap: its parent is delta 4"),
+            ({"parent": state, "tables": {"users": row["one.weight"]}}, None,
+             "no table 'users'"),
+            ({"parent": state, "tables": {"one.weight": deltas.Rows(
+                [3, ROWS], torch.ones(2, DIM))}}, None,
+             f"id {ROWS} at position 1 is outside [0, {ROWS})"),
+        )
+        for number, (changes, spoil, reason) in enumerate(cases, 1):
+            with self.subTest(reason):
+                tables = changes.pop("tables", row)
+                sequence = aside.write(tables, **changes)
+                files = bring(sequence, spoil)
+                self.refused(reason)
+                self.assertIn(files[1].name[:26], self.cn.output())
+                self.assertEqual(self.ask(), 1)
+                self.assertEqual(self.metric("refract_deltas_refused_total"), number)
+                self.assertEqual(self.metric("refract_delta_backlog"), 1)
+                for file in files:
+                    file.unlink()
+        self.change(20)
+        self.await_delta(2)
+
+    def test_no_acknowledged_delta_is_lost_by_kill_9(self):
+        self.assertEqual(self.first_answer(), 0)
+        # A client asks all the time; ask() compares every answer.
+        seen, failures, ended = [0], [], threading.Event()
+
+        def ask_on():
+            while not ended.is_set():
+                try:
+                    seen.append(self.ask())
+                except InferenceServerException:
+                    return  # killed
+                except AssertionError as error:
+                    failures.append(error)
+                    return
+
+        for killed in range(3):
+            thread = threading.Thread(target=ask_on)
+            thread.start()
+            for _ in range(BURST // (killed + 1)):
+                self.change(100)
+            # Mid-way: some of the deltas are applied, some are not.
+            self.cn.kill()
+            thread.join()
+            self.assertEqual(failures, [])
+            self.assertEqual(seen, sorted(seen))
+            last = self.deltas.last()[0]
+            self.start_cn()
+            self.assertEqual(self.first_answer(), last)
+            seen = [last]
+        print(f"{last} deltas, 3 kills, the last saw delta {last}")
+
+
+if __name__ == "__main__":
+    unittest.main()
