@@ -105,10 +105,11 @@ function(refract_program name)
   add_executable(${target} ${ARG_SOURCES})
   set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name}
     RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin"
-    INSTALL_RPATH "${TorchCpu_ROOT}/lib")
+    INSTALL_RPATH "\$ORIGIN/../lib/refract;${TorchCpu_ROOT}/lib")
   target_link_libraries(${target} PRIVATE ${ARG_DEPS})
   refract_apply_flags(${target})
-  install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
+    COMPONENT programs)
 endfunction()
 
 # Precompiles the headers that most tests include, once per set of compile flags.

@@ -16,6 +16,7 @@
 #include "base/process/exit_now.h"
 #include "base/process/loopback.h"
 #include "base/process/mutex_checks.h"
+#include "base/process/service_manager.h"
 #include "base/process/shutdown_signal.h"
 #include "base/status_macros.h"
 #include "cpu_node/catalog.h"
@@ -50,6 +51,8 @@ constexpr absl::Duration kLastAnswers = absl::Seconds(1);
 // drain.
 constexpr absl::Duration kQuiet = absl::Milliseconds(200);
 constexpr absl::Duration kLongestWaitForQuiet = absl::Seconds(2);
+// A node that needs longer to say that it lives does not live.
+constexpr absl::Duration kLongestToAnswer = absl::Seconds(5);
 
 // DESIGN section 11: 2 for bad usage or bad input, 1 for other failures.
 int Fail(const absl::Status& status) {
@@ -323,7 +326,12 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   }
   metrics::PrintAddress("refract-cpu-node", flags.metrics, metrics->get());
 
-  const int signal_number = shutdown.Wait();
+  const auto manager = base::ServiceManager::FromEnvironment();
+  manager.Ready();
+  const int signal_number = manager.WaitForSignal(
+      shutdown, [&] { return (*frontend)->AnswersLive(kLongestToAnswer); });
+  manager.Stopping(absl::Seconds(flags.lame_duck_s + flags.drain_timeout_s) +
+                   kLongestWaitForQuiet + 2 * kLastAnswers);
   LOG(INFO) << "signal " << signal_number << ": not ready, stopping in "
             << flags.lame_duck_s << " s";
   (*engine)->AnnounceStop();

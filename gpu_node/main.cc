@@ -14,6 +14,7 @@
 #include "base/process/exit_now.h"
 #include "base/process/loopback.h"
 #include "base/process/mutex_checks.h"
+#include "base/process/service_manager.h"
 #include "base/process/shutdown_signal.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
@@ -195,7 +196,15 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   std::fflush(stdout);
   metrics::PrintAddress("refract-gpu-node", flags.metrics, metrics->get());
 
-  const int signal_number = shutdown.Wait();
+  const auto manager = base::ServiceManager::FromEnvironment();
+  manager.Ready();
+  // Takes the scheduler's locks: a node that holds them for good does not live.
+  const int signal_number = manager.WaitForSignal(shutdown, [&] {
+    (*node)->stats();
+    return true;
+  });
+  manager.Stopping(absl::Seconds(flags.lame_duck_s + flags.drain_timeout_s) +
+                   absl::Seconds(5));
   LOG(INFO) << "signal " << signal_number
             << ": CPU nodes are told, stopping in " << flags.lame_duck_s
             << " s";

@@ -209,6 +209,15 @@ Frontend::Memory Frontend::request_memory() const {
 
 base::ByteBudget* Frontend::memory() { return &impl_->memory; }
 
+bool Frontend::AnswersLive(absl::Duration longest) const {
+  const auto stub = inference::GRPCInferenceService::NewStub(
+      impl_->server->InProcessChannel(grpc::ChannelArguments()));
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + longest));
+  inference::ServerLiveResponse response;
+  return stub->ServerLive(&context, {}, &response).ok() && response.live();
+}
+
 bool Frontend::AwaitQuiet(absl::Duration quiet, absl::Duration longest,
                           absl::FunctionRef<uint64_t()> others) {
   const auto arrivals = [&] { return impl_->service.infer_calls() + others(); };

@@ -83,6 +83,10 @@ class Frontend {
   // Its budget, for other front ends of the node.
   base::ByteBudget* memory();
 
+  // Whether ServerLive is answered within `longest`, asked in this process as a
+  // client would over the network: for a watchdog.
+  bool AnswersLive(absl::Duration longest) const;
+
   // Waits until no ModelInfer call, nor a request that `others` counts, has
   // come for `quiet`, at most for `longest`; returns whether that happened.
   // Called between Engine::StopAdmitting() and Shutdown(), so that clients get

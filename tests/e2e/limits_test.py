@@ -399,7 +399,17 @@ class Limits(unittest.TestCase):
     # --------------------------------------------------------------- shutdown
 
     def test_lame_duck(self):
-        cn = self.start("--lame-duck", 3)
+        # As systemd starts a unit of Type=notify with a watchdog.
+        manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.addCleanup(manager.close)
+        manager.settimeout(60)
+        name = f"refract-limits-{os.getpid()}"
+        manager.bind("\0" + name)
+        told = {"NOTIFY_SOCKET": "@" + name, "WATCHDOG_USEC": "200000"}
+        with unittest.mock.patch.dict(os.environ, told):
+            cn = self.start("--lame-duck", 3)
+        self.assertEqual(manager.recv(256), b"READY=1")
+        self.assertEqual(manager.recv(256), b"WATCHDOG=1")
         stub = self.stub(cn)
         request = service_pb2.ServerReadyRequest()
         self.assertTrue(stub.ServerReady(request, timeout=20).ready)
@@ -424,6 +434,10 @@ class Limits(unittest.TestCase):
         self.assertGreater(time.monotonic() - begin, 1)
         self.assertGreater(served, 10)
         self.assertEqual(cn.stop(), 0)
+        heard = manager.recv(256)
+        while heard == b"WATCHDOG=1":
+            heard = manager.recv(256)
+        self.assertTrue(heard.startswith(b"STOPPING=1\n"), heard)
 
     def test_a_second_signal_ends_the_lame_duck_time(self):
         cn = self.start("--lame-duck", 3600)
