@@ -82,7 +82,8 @@ class Node:
     @property
     def metrics_url(self):
         """None: the node serves no metrics."""
-        if "off" not in self.arguments:  # of --metrics-port
+        pairs = zip(self.arguments, self.arguments[1:])
+        if ("--metrics-port", "off") not in pairs:
             self._metrics_ready.wait(START_TIMEOUT_S)
         return self._metrics_url
 
