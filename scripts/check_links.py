@@ -6,7 +6,9 @@ Checks, over the files that git tracks:
 - links of Markdown pages: the target exists, and so does the heading (#anchor);
 - paths and file names in `code quotes` of Markdown pages;
 - names of Markdown pages in any source file;
-- identifiers in `code quotes` of docs/glossary.md: the source has them.
+- identifiers in `code quotes` of docs/glossary.md: the source has them;
+- pages of docs/how-to: at most 1,200 words each;
+- README.md: links every page below docs/.
 
 CHANGELOG.md is history: only its links are checked.
 """
@@ -17,6 +19,9 @@ import re
 import subprocess
 import sys
 
+# A page that leads by commands is read in one go. What is longer belongs to
+# docs/reference or docs/design.
+HOW_TO_WORDS = 1200
 SOURCES = (".h", ".cc", ".cu", ".py", ".sh", ".proto", ".cmake", ".txt", ".textproto")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 QUOTE = re.compile(r"`([^`\n]+)`")
@@ -93,6 +98,14 @@ class Tree:
         )
         return any(re.fullmatch(pattern, suffix) for suffix in self.suffixes)
 
+    def has_page(self, name):
+        """Comments may leave out the folder between docs/ and the page."""
+        folder, _, file = name.rpartition("/")
+        return name in self.suffixes or (
+            folder == "docs"
+            and any(re.fullmatch(rf"docs/[^/]+/{re.escape(file)}", f) for f in self.files)
+        )
+
     def has_path(self, name):
         name = name.rstrip("/")
         return name in self.folders or name in self.suffixes or name in self.stems
@@ -153,8 +166,25 @@ def glossary_problems(tree, page):
 
 def source_problems(tree, name):
     for page in PAGE_NAME.findall(tree.read(name)):
-        if page not in tree.suffixes and not NOT_TRACKED.search(page):
+        if not tree.has_page(page) and not NOT_TRACKED.search(page):
             yield f"{page}: there is no such page"
+
+
+def length_problems(tree, page):
+    words = len(tree.read(page).split())
+    if words > HOW_TO_WORDS:
+        yield f"{words} words; a how-to page has at most {HOW_TO_WORDS}"
+
+
+def readme_problems(tree):
+    """Pages below docs/ that README.md does not link, alone or by a folder
+    that holds nothing but numbered pages (docs/decisions)."""
+    linked = {link.partition("#")[0] for link in LINK.findall(tree.read("README.md"))}
+    for name in sorted(tree.files):
+        if re.fullmatch(r"docs/.*\.md", name) and name not in linked:
+            folder, _, file = name.rpartition("/")
+            if not (folder in linked and re.match(r"\d{4}-", file)):
+                yield f"no link to {name}"
 
 
 def problems(root):
@@ -163,6 +193,10 @@ def problems(root):
         found = []
         if name.endswith(".md"):
             found += page_problems(tree, name)
+        if name == "README.md":
+            found += readme_problems(tree)
+        if name.startswith("docs/how-to/"):
+            found += length_problems(tree, name)
         if name == "docs/glossary.md":
             found += glossary_problems(tree, name)
         if name.endswith(SOURCES) and "check_links" not in name:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes deltas of a version's embedding tables, which CPU nodes apply while they
-serve (docs/deltas.md).
+serve (docs/how-to/deltas.md).
 
     scripts/delta.py diff REPOSITORY/NAME/VERSION --before A --after B
     scripts/delta.py rows REPOSITORY/NAME/VERSION --rows CHANGES.safetensors

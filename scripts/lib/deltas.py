@@ -1,4 +1,4 @@
-"""Writes deltas of embedding tables: docs/deltas.md has the format.
+"""Writes deltas of embedding tables: docs/design/deltas.md has the format.
 
     folder = deltas.Folder("models/ranker/1/deltas", "ranker", 1)
     folder.write({"user.weight": deltas.Rows(ids, rows)})

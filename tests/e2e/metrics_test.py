@@ -57,7 +57,7 @@ def parse(text):
 
 
 def documented():
-    page = (support.SOURCE / "docs" / "monitoring.md").read_text()
+    page = (support.SOURCE / "docs" / "reference" / "metrics.md").read_text()
     return set(re.findall(r"^\| `((?:nv|refract)_\w+)` \|", page, re.M))
 
 

@@ -41,7 +41,7 @@ class CheckLinks(unittest.TestCase):
             docs__a_md="# A\n\n## Two `Words`\n\n[b](b.md) [r](../README.md#top)\n"
             "[self](#two-words) [web](https://example.org/no.md)\n",
             docs__b_md="[a](a.md#two-words)\n",
-            README_md="# Top\n",
+            README_md="# Top\n\n[a](docs/a.md) [b](docs/b.md)\n",
         )
         self.assertEqual(code, 0, output)
         code, output = self.check(docs__a_md="[b](b.md)\n")
@@ -78,6 +78,30 @@ class CheckLinks(unittest.TestCase):
             base__a_h="// docs/b.md says why, b.md too\n", docs__b_md=""
         )
         self.assertEqual(code, 0, output)
+
+    def test_a_how_to_is_short(self):
+        for words, expected in ((1200, 0), (1201, 1)):
+            code, output = self.check(**{"docs__how-to__a_md": "word " * words})
+            self.assertEqual(code, expected, output)
+        self.assertIn("docs/how-to/a.md: 1201 words", output)
+        code, output = self.check(docs__design__a_md="word " * 1201)
+        self.assertEqual(code, 0, output)
+
+    def test_the_readme_links_every_page(self):
+        pages = {"docs__x__a_md": "", "docs__decisions__0001-b_md": ""}
+        code, output = self.check(README_md="[d](docs/decisions)\n", **pages)
+        self.assertEqual(code, 1)
+        self.assertIn("README.md: no link to docs/x/a.md", output)
+        self.assertNotIn("0001-b.md", output)
+        code, output = self.check(
+            README_md="[d](docs/decisions) [a](docs/x/a.md#top)\n",
+            docs__x__a_md="# Top\n",
+            **{"docs__decisions__0001-b_md": ""},
+        )
+        self.assertEqual(code, 0, output)
+        # A folder does not stand for its pages but where they are numbered.
+        code, output = self.check(README_md="[x](docs/x)\n", docs__x__a_md="")
+        self.assertEqual(code, 1)
 
     def test_a_changelog_may_name_what_is_gone(self):
         code, output = self.check(CHANGELOG_md="`base/b.h`\n", base__a_h="")

@@ -1,7 +1,7 @@
 """Writes the dumps in machines/: sysfs as discovery reads it, for seven machines.
 
 The machines are modelled on block diagrams and on the files that drivers make
-(docs/topology.md names the sources); no real machine was dumped. Run without
+(docs/how-to/topology.md names the sources); no real machine was dumped. Run without
 arguments after a change; the dumps are kept in the tree.
 """
 
