@@ -8,6 +8,7 @@ Checks, over the files that git tracks:
 - names of Markdown pages in any source file;
 - identifiers in `code quotes` of docs/glossary.md: the source has them;
 - pages of docs/how-to: at most 1,200 words each;
+- messages quoted by docs/how-to/troubleshooting.md: the programs have them;
 - README.md: links every page below docs/.
 
 CHANGELOG.md is history: only its links are checked.
@@ -34,7 +35,7 @@ IDENTIFIER = re.compile(r"[A-Za-z_]\w*(?:::\w+)*")
 # Files that programs write or users bring, named by pages.
 NOT_TRACKED = re.compile(
     r"(^|/)(gpu_check\.(json|md)|NAME\.json|result\.json|counters_\w+\.json"
-    r"|profile\.textproto|FILE\.textproto|R\.json|.*<.*)$"
+    r"|profile\.textproto|FILE\.textproto|R\.json|models/ranker/.*|.*<.*)$"
 )
 
 
@@ -176,6 +177,29 @@ def length_problems(tree, page):
         yield f"{words} words; a how-to page has at most {HOW_TO_WORDS}"
 
 
+def message_problems(tree, page):
+    """First cells of the tables hold messages, with … for what varies."""
+    literals = []
+    for name in tree.files:
+        if name.endswith((".h", ".cc")) and not name.startswith(("tests/", "bench/")):
+            text = re.sub(r'"\s*\n\s*"', "", tree.read(name))
+            literals += re.findall(r'"((?:[^"\\\n]|\\.)*)"', text)
+    messages = "\n".join(literals).replace('\\"', '"')
+    in_table = False
+    for line in tree.read(page).splitlines():
+        if not line.startswith("| message"):
+            in_table = in_table and line.startswith("|")
+        else:
+            in_table = True
+            continue
+        if not in_table or line.startswith("| ---"):
+            continue
+        for quote in QUOTE.findall(line.split(" | ")[0]):
+            for part in quote.split("…"):
+                if part.strip() and part.strip() not in messages:
+                    yield f"`{quote}`: no program has the message '{part.strip()}'"
+
+
 def readme_problems(tree):
     """Pages below docs/ that README.md does not link, alone or by a folder
     that holds nothing but numbered pages (docs/decisions)."""
@@ -197,6 +221,8 @@ def problems(root):
             found += readme_problems(tree)
         if name.startswith("docs/how-to/"):
             found += length_problems(tree, name)
+        if name == "docs/how-to/troubleshooting.md":
+            found += message_problems(tree, name)
         if name == "docs/glossary.md":
             found += glossary_problems(tree, name)
         if name.endswith(SOURCES) and "check_links" not in name:

@@ -87,6 +87,23 @@ class CheckLinks(unittest.TestCase):
         code, output = self.check(docs__design__a_md="word " * 1201)
         self.assertEqual(code, 0, output)
 
+    def test_quoted_messages_are_in_the_programs(self):
+        page = (
+            "| message | remedy |\n| --- | --- |\n| `{}` | do |\n\n"
+            "| symptom | remedy |\n| --- | --- |\n| `never said` | do |\n"
+        )
+        source = 'F(absl::StrCat("no room for ", n,\n  " rows of "\n  "a table"));\n'
+        for message, expected in (
+            ("no room for …", 0), ("no room for … rows of a table", 0),
+            ("rows of a table", 0), ("no rooms for …", 1),
+        ):  # fmt: skip
+            code, output = self.check(
+                **{"docs__how-to__troubleshooting_md": page.format(message)},
+                base__a_cc=source,
+            )
+            self.assertEqual(code, expected, output)
+        self.assertIn("no program has the message 'no rooms for'", output)
+
     def test_the_readme_links_every_page(self):
         pages = {"docs__x__a_md": "", "docs__decisions__0001-b_md": ""}
         code, output = self.check(README_md="[d](docs/decisions)\n", **pages)
