@@ -36,9 +36,12 @@ def compile_package(source, target):
     torch.set_num_threads(1)
     config.freezing = True
     program = torch.export.load(source)
-    torch._inductor.aoti_compile_and_package(
-        program, package_path=str(target.absolute())
-    )
+    # With gradients enabled Inductor leaves weights as they are, in spite of
+    # `freezing`.
+    with torch.no_grad():
+        torch._inductor.aoti_compile_and_package(
+            program, package_path=str(target.absolute())
+        )
 
 
 def flat(module, example):

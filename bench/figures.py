@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Writes the tables of docs/measurements whose reports are in bench/results.
+
+    python3 bench/figures.py            # writes them
+    python3 bench/figures.py --check    # fails where a page differs from its report
+
+A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PAGES = ROOT / "docs" / "measurements"
+RESULTS = ROOT / "bench" / "results"
+MARKED = re.compile(
+    r"(?P<begin><!-- table: (?P<name>[\w.]+) -->\n).*?(?P<end><!-- end of table -->)",
+    re.DOTALL,
+)
+
+
+def report(name):
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+
+
+def row(*cells):
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def header(*cells):
+    return row(*cells) + row(*["---"] * len(cells))
+
+
+def figure(value):
+    """Three digits below 1, two decimals from 1 on."""
+    return f"{value:.3f}" if value < 0.9995 else f"{value:.2f}"
+
+
+def quartiles(entry):
+    text = "{} [{}, {}]".format(*(figure(entry[k]) for k in ("median", "q25", "q75")))
+    return text if entry["reached"] else f"**{text}**"
+
+
+def gpu_check():
+    """Ratios of the two kept runs of scripts/gpu_check.sh."""
+    runs = []
+    for name in ("h100/gpu_check_first.json", "h100/gpu_check.json"):
+        run = report(name)
+        rows = run["bench"]["rows"] + run["torch"]["rows"]
+        runs.append({entry["name"]: entry for entry in rows})
+    first, second = runs
+    text = header("ratio", "bar", "first", "second")
+    for name, entry in first.items():
+        side, sign = ("at_most", "≤") if "at_most" in entry else ("at_least", "≥")
+        bar = f"{sign} {entry[side]:g}"
+        text += row(name, bar, quartiles(entry), quartiles(second[name]))
+    return text
+
+
+def gather():
+    """Time of others ÷ the engine's, medians, by batch × look-ups per table."""
+    columns = [
+        ("fp32", "embedding_bags_and_cat", "fp32: bags and cat"),
+        ("fp32", "fbgemm_table_batched", "fp32: FBGEMM"),
+        ("fp32", "load_every_line", "fp32: lines only"),
+        ("tbe-int8", "fbgemm_table_batched", "int8: FBGEMM"),
+        ("tbe-int8", "refract_fp32", "int8: own fp32"),
+        ("tbe-int4", "fbgemm_table_batched", "int4: FBGEMM"),
+        ("tbe-int4", "refract_fp32", "int4: own fp32"),
+    ]
+    cases = {}
+    for result in report("zen4/gather.json")["results"]:
+        key = result["look_ups"], result["batch"]
+        cases.setdefault(key, {})[result["format"]] = result
+    text = header("batch × look-ups", *(title for _, _, title in columns))
+    for (look_ups, batch), formats in sorted(cases.items()):
+        ratios = (
+            formats[form][other]["time_over_refract"]["median"] for form, other, _ in columns
+        )
+        text += row(f"{batch} × {look_ups}", *(f"{ratio:.2f}" for ratio in ratios))
+    return text
+
+
+TABLES = {"gpu_check": gpu_check, "gather": gather}
+
+
+def written(text):
+    """`text` of a page with its tables as the reports have them."""
+    return MARKED.sub(
+        lambda found: found["begin"] + TABLES[found["name"]]() + found["end"], text
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    options = parser.parse_args()
+    names, wrong = set(), []
+    for page in sorted(PAGES.glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        names.update(found["name"] for found in MARKED.finditer(text))
+        if written(text) == text:
+            continue
+        wrong.append(page.name)
+        if not options.check:
+            page.write_text(written(text), encoding="utf-8")
+    for name in sorted(set(TABLES) - names):
+        print(f"no page has the table {name}")
+        return 1
+    for name in wrong:
+        print(f"{name}: {'differs from its reports' if options.check else 'written'}")
+    return 1 if wrong and options.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
