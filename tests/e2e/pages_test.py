@@ -1,4 +1,5 @@
-"""Commands of how-to pages run as they stand there.
+"""Commands of pages: those of three how-to pages run as they stand there, and the
+options of all others exist.
 
 A fenced block that begins with ```sh run holds commands of a page. The blocks of
 PAGES run in this order in one shell, which stops at the first command that fails.
@@ -26,6 +27,8 @@ HOW_TO = SOURCE / "docs" / "how-to"
 # Each goes on where the page before it ends.
 PAGES = ("first_model.md", "monitoring.md", "upgrade.md")
 BLOCK = re.compile(r"^( *)```sh run\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+FENCED = re.compile(r"^ *```[^\n]*\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+PROGRAM = re.compile(r"(?:^|[;&|(]\s*|\$ )(refract(?:-cpu-node|-gpu-node)?) +(.*)")
 PORTS = (8000, 8001, 8002, 8100, 8102)
 TIMEOUT_S = 180
 # A network with nothing in it but a loopback that is up.
@@ -44,6 +47,16 @@ def blocks(page):
     for found in BLOCK.finditer(text):
         line = text.count("\n", 0, found.start()) + 2
         yield line, textwrap.dedent(found[2])
+
+
+def commands(text):
+    """(program, its words) of each command line of ours in fenced blocks."""
+    for block in FENCED.findall(text):
+        for line in block.replace("\\\n", " ").splitlines():
+            found = PROGRAM.search(line.strip())
+            if found:
+                words = re.split(r"\s[#;&|]|&&|[>]", found[2])[0].split()
+                yield found[1], words
 
 
 def script():
@@ -81,6 +94,45 @@ class Pages(unittest.TestCase):
             self.assertEqual(
                 list(blocks(page)), [(4, "x 1\ny\n"), (11, "z\n")]
             )
+
+    def test_commands_are_found(self):
+        text = "```\n$ refract plan x \\\n  --seed 1  # or --seeds\ny; refract-gpu-node --a &\n```\nrefract z\n"
+        self.assertEqual(
+            list(commands(text)),
+            [("refract", ["plan", "x", "--seed", "1"]), ("refract-gpu-node", ["--a"])],
+        )
+
+    def test_options_on_pages_exist(self):
+        helps = {}
+
+        def help_of(*words):
+            if words not in helps:
+                helps[words] = subprocess.run(
+                    [program(words[0]), *words[1:], "--help"],
+                    capture_output=True, text=True, check=True,
+                ).stdout  # fmt: skip
+            return helps[words]
+
+        seen, wrong = 0, []
+        pages = [SOURCE / "README.md", *sorted((SOURCE / "docs").rglob("*.md"))]
+        for page in pages:
+            for name, words in commands(page.read_text(encoding="utf-8")):
+                chain = [name]
+                # Subcommands of subcommands: `refract plan loan`.
+                while name == "refract" and words:
+                    listed = help_of(*chain).partition("ubcommands:")[2]
+                    if not re.search(rf"^ +{re.escape(words[0])}\b", listed, re.M):
+                        break
+                    chain.append(words.pop(0))
+                for word in words:
+                    option = re.match(r"--[a-z][\w-]*", word)
+                    if option is None:
+                        continue
+                    seen += 1
+                    if not re.search(rf"{option[0]}(?![\w-])", help_of(*chain)):
+                        wrong.append(f"{page.name}: {' '.join(chain)} {option[0]}")
+        self.assertEqual(wrong, [])
+        self.assertGreater(seen, 100)
 
     def test_commands_of_the_pages_run(self):
         for name in PAGES:
