@@ -30,7 +30,8 @@ BLOCK = re.compile(r"^( *)```sh run\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 FENCED = re.compile(r"^ *```[^\n]*\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 PROGRAM = re.compile(r"(?:^|[;&|(]\s*|\$ )(refract(?:-cpu-node|-gpu-node)?) +(.*)")
 PORTS = (8000, 8001, 8002, 8100, 8102)
-TIMEOUT_S = 180
+# Most of it is PyTorch's start and what nodes wait before they stop.
+TIMEOUT_S = 600
 # A network with nothing in it but a loopback that is up.
 OWN_NETWORK = ["unshare", "--user", "--map-root-user", "--net"]
 LOOPBACK_UP = """
