@@ -6,6 +6,7 @@ import torch
 from models.zoo.cli import InputError
 from models.zoo.click import DeepFm, WideDeep
 from models.zoo.dlrm import Dlrm, DlrmDcnv2
+from models.zoo.generative import DlrmV3
 from models.zoo.inputs import make_inputs
 from models.zoo.layers import centre, initialise
 from models.zoo.rows import GIB, rows_for_bytes, scale_rows
@@ -15,6 +16,7 @@ from models.zoo.two_tower import TwoTower
 MODELS = {
     "dlrm": Dlrm,
     "dlrm_dcnv2": DlrmDcnv2,
+    "dlrm_v3": DlrmV3,
     "wide_deep": WideDeep,
     "deepfm": DeepFm,
     "din": Din,
@@ -85,7 +87,9 @@ def _calibrate(model, name, preset, seed):
     twin.bind(
         {fqn: table_values(twin, fqn, seed) for fqn in twin.table_modules()}
     )
-    inputs = make_inputs([x.as_json() for x in twin.inputs], 128, seed)
+    inputs = make_inputs(
+        [x.as_json() for x in twin.inputs], twin.calibration_batch, seed
+    )
     # The second pass puts right what terms beside the last layer shifted.
     for _ in range(2):
         with torch.no_grad():

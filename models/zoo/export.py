@@ -126,7 +126,11 @@ def describe(model, name, preset, seed, table_files):
         "torch_version": torch.__version__,
         "inputs": [item.as_json() for item in model.inputs],
         "outputs": [
-            {"name": "output_0", "dtype": "float32", "shape": ["batch"]}
+            {
+                "name": "output_0",
+                "dtype": "float32",
+                "shape": list(model.output_shape),
+            }
         ],
         "tables": [
             {

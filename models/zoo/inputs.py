@@ -64,6 +64,8 @@ def make_inputs(described, batch, seed, skew=0.0, bags="published"):
             values = np.concatenate([[0], np.cumsum(lengths[item["name"]])])
         else:
             values = lengths[item["name"]]
+        if "first" in item:
+            values += item["first"]
         tensors[item["name"]] = torch.from_numpy(values)
     return tensors
 

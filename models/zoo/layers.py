@@ -15,6 +15,7 @@ class Input:
     kind: "dense", "ids", "offsets" or "lengths".
     tables: parameters that these ids select rows of.
     rows: ids lie in [0, rows); one number per column of a matrix of ids.
+    first: ids lie in [first, first + rows) instead, as times do.
     per_item: usual ids per item, for bags and sequences.
     of: the ids that these offsets or lengths belong to.
     """
@@ -26,6 +27,7 @@ class Input:
     rows: list = field(default_factory=list)
     per_item: int = 1
     of: str = ""
+    first: int = 0
 
     @property
     def dtype(self):
@@ -37,6 +39,8 @@ class Input:
         unused = {"ids": ["of"], "dense": ["tables", "rows", "per_item", "of"]}
         for key in unused.get(self.kind, ["tables", "rows", "per_item"]):
             del described[key]
+        if self.first == 0:
+            del described["first"]
         return described
 
 
@@ -110,12 +114,15 @@ class ZooModel(nn.Module):
     `head`, the linear layer that gives the logit. Its class attributes:
       published_rows  {field: rows} of the published data
       presets         {"default" | "tiny": keyword arguments that set widths}
+      calibration_batch  items whose logits set the last layer
+      output_shape    of the scores, float32, that `forward` returns
     The constructor takes the scaled {field: rows}, then the widths.
-    `forward` returns scores, float32 of shape [batch].
     """
 
     published_rows = {}
     presets = {}
+    calibration_batch = 128
+    output_shape = ("batch",)
 
     @staticmethod
     def row_floats(widths):

@@ -23,12 +23,17 @@ class ModelTest(unittest.TestCase):
                 for bags in ("published", "ragged", "empty"):
                     tensors = model.inputs(batch, bags)
                     wanted = model.scores(tensors)
-                    self.assertEqual(wanted.shape, (batch,))
+                    scores = tensors["candidates"].shape[0] if (
+                        model.name == "dlrm_v3"
+                    ) else batch
+                    self.assertEqual(wanted.shape, (scores,))
                     self.assertEqual(wanted.dtype, torch.float32)
                     for suffix in (".pt2", ".pt"):
                         got = model.run(suffix, tensors)
                         self.assertEqual(got.shape, wanted.shape)
-                        error = float((got - wanted).abs().max())
+                        error = float(
+                            (got - wanted).abs().amax() if scores else 0
+                        )
                         where = f"{model.name}{suffix} {batch} {bags}"
                         self.assertLessEqual(error, TOLERANCE, where)
 
@@ -65,7 +70,11 @@ class ModelTest(unittest.TestCase):
             tensors = model.inputs(4, "published")
             wanted = model.scores(tensors)
             changed = dict(tensors)
-            name = {"din": "item", "two_tower": "item_id"}.get(model.name)
+            name = {
+                "din": "item",
+                "two_tower": "item_id",
+                "dlrm_v3": "candidates",
+            }.get(model.name)
             if name is None:
                 name = "dense"
                 changed[name] = tensors[name].clone()
@@ -74,7 +83,8 @@ class ModelTest(unittest.TestCase):
                 changed[name] = tensors[name].clone()
                 changed[name][2] ^= 1
             same = model.scores(changed) == wanted
-            self.assertEqual(same.tolist(), [True, True, False, True])
+            wanted = [item != 2 for item in range(len(same))]
+            self.assertEqual(same.tolist(), wanted)
 
     def test_scores_spread_over_zero_to_one(self):
         for model in self.each():
@@ -87,7 +97,10 @@ class ModelTest(unittest.TestCase):
         for model in self.each():
             guards = model.program(".pt2")._program._guards_code
             for guard in guards:
-                self.assertNotRegex(guard, r"(!= 1|>= 2)$")
+                # Sums of sizes may differ from 1: a user of DLRM-v3 without
+                # history and candidates has nothing to score.
+                if " + " not in guard:
+                    self.assertNotRegex(guard, r"(!= 1|>= 2)$")
 
     def test_values_follow_the_seed_alone(self):
         rows = build.choose_rows("dlrm", "tiny")
