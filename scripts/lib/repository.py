@@ -1,10 +1,15 @@
 """Model repositories made by the programs, from models of models/zoo."""
 
+import fcntl
+import hashlib
+import os
 import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 
-from scripts.lib.nodes import SOURCE, program
+from scripts.lib.nodes import BUILD, SOURCE, program
 
 
 def run(*command, check=True, timeout=300, **kwargs):
@@ -31,12 +36,36 @@ def refract(*arguments, **kwargs):
 
 
 def export(model, folder, *arguments, preset="tiny"):
-    """Exports a zoo model, a tiny one by default; returns the folder."""
-    run(
+    """Exports a zoo model, a tiny one by default; returns the folder.
+
+    Tests share exports in a folder of the build (REFRACT_BUILD_DIR is set): an
+    export takes seconds, and its files depend on models/zoo and the arguments
+    alone.
+    """
+    folder = pathlib.Path(folder)
+    command = [
         sys.executable, "-m", "models.zoo.export", "--model", model,
-        "--preset", preset, "--out", folder, *arguments,
-    )
-    return pathlib.Path(folder)
+        "--preset", preset, *map(str, arguments),
+    ]
+    if "REFRACT_BUILD_DIR" not in os.environ:
+        run(*command, "--out", folder)
+        return folder
+    digest = hashlib.sha256(repr(command).encode())
+    for source in sorted((SOURCE / "models" / "zoo").glob("*.py")):
+        digest.update(source.read_bytes())
+    exports = BUILD / "tests" / "exports"
+    exports.mkdir(parents=True, exist_ok=True)
+    kept = exports / f"{model}-{digest.hexdigest()[:20]}"
+    with open(exports / f"{kept.name}.lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            # A folder under its final name is complete.
+            fresh = pathlib.Path(tempfile.mkdtemp(dir=exports))
+            run(*command, "--out", fresh)
+            fresh.rename(kept)
+    # A copy: tests change files in place.
+    shutil.copytree(kept, folder, dirs_exist_ok=True)
+    return folder
 
 
 def add_model(repository, name, file, method="heuristic"):
