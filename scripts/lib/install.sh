@@ -7,7 +7,7 @@ REFRACT_VENV="$REFRACT_ROOT/.venv"
 REFRACT_TORCH_VERSION=2.11.0
 
 REFRACT_PACKAGES=(
-  g++ cmake ninja-build pkg-config git ccache ca-certificates
+  g++ cmake ninja-build pkg-config git ccache ca-certificates curl
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libabsl-dev libgoogle-glog-dev libcli11-dev nlohmann-json3-dev libxxhash-dev
   libboost-dev libgtest-dev libgmock-dev libibverbs-dev prometheus-cpp-dev
