@@ -66,7 +66,7 @@ def end(process):
 
 
 class Output:
-    """What a process prints, by part."""
+    """Output of a process, by part."""
 
     def __init__(self, result, log):
         self.result, self.log = result, log

@@ -31,7 +31,7 @@ def revision():
 
 
 def output_of(*command):
-    """What a program prints, on one line; "" where there is none."""
+    """Output of a program on one line; "" where there is none."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=20
@@ -50,7 +50,7 @@ def machine():
 
 
 def number(value, digits=3):
-    """What was no finite number is null in JSON."""
+    """A value that was no finite number is null in JSON."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 

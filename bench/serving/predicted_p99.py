@@ -85,7 +85,7 @@ def sums(node, metric):
 
 
 class Costs:
-    """What one request costs, from a run at low load."""
+    """Costs of a request, from a run at low load."""
 
     def __init__(self, client, cn, hn, qps, duration, seed):
         cpu, executed = cpu_seconds(cn.process), self.executions(hn)

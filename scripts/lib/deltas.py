@@ -107,7 +107,7 @@ class Folder:
             counts[table] = {"upserted": ids.numel(), "deleted": deleted.numel()}
         data = save(tensors, metadata or None)
         digest = hashlib.sha256(data).hexdigest()
-        # Another name for other bytes: a merged delta replaces one that nodes read.
+        # Another name for other bytes: a merged delta replaces a delta that nodes read.
         name = f"delta-{sequence:020d}-{digest[:8]}.safetensors"
         manifest = {
             "format": "refract-delta",

@@ -109,7 +109,7 @@ class Cancelling:
             self.stub.ModelInfer(self.local)
 
     def check_rest(self, succeeded):
-        """Others are answered, rightly, and the GPU node has counted the rest."""
+        """Other requests get right answers; the GPU node has counted the rest."""
         x = torch.randn(ROWS, 2)
         answer = self.stub.ModelInfer(request_of("deep", {"x": x}))
         scores = torch.frombuffer(

@@ -340,7 +340,7 @@ class DiscoveryTest(unittest.TestCase):
             drained = status(i)
             self.assertEqual(drained["state"], "drained")
             self.assertEqual(drained["requests_pending"], 0)
-            # None is sent there any more, and the other has them all.
+            # No request goes to that node any more; the other node gets all.
             before = sent(i)
             self.wait_used(hns[1 - i].address)
             self.assertEqual(sent(i), before)

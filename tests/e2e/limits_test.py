@@ -111,7 +111,7 @@ class Limits(unittest.TestCase):
         for stream in streams:
             connection.call(stream)
             left[stream] = length
-            # One byte more than ever comes.
+            # A length of one byte more than the test sends.
             prefix = struct.pack("!BI", 0, length + 1)
             self.assertEqual(connection.send_some(stream, prefix), len(prefix))
         zeros = memoryview(bytes(MIB))
@@ -130,7 +130,7 @@ class Limits(unittest.TestCase):
         # 3.8 GiB without a quota. Of the 128 MiB for messages that arrive gRPC
         # may be over by what it had asked for before.
         self.assertLess(self.peak_mib(cn) - before, 300)
-        # Others are served meanwhile, and this client's memory comes back.
+        # Other clients are served meanwhile; this client's memory comes back.
         self.infer(cn)
         connection.close()
         for _ in range(3):

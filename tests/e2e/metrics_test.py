@@ -261,7 +261,7 @@ class Metrics(unittest.TestCase):
         )
         self.assertEqual(total(hn, "refract_gpu_node_connections"), 1)
         self.assertEqual(total(hn, "refract_model_ready", **model), 1)
-        # What the GPU node did is part of what the CPU node waited for.
+        # The GPU node's time is part of the time that the CPU node waited.
         inside = sum(
             total(hn, f"refract_gpu_node_{part}_duration_seconds_sum")
             for part in ("queue", "execution")

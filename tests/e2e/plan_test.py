@@ -67,7 +67,7 @@ class PlanTest(Planned):
         service = self.json["services"][0]
         name, answer = service["name"], service["answer"]
         files = {path.name: path.read_text() for path in self.manifests.iterdir()}
-        # What an earlier plan left is gone, other files are not.
+        # Files of an earlier plan are gone, other files are not.
         self.assertEqual(
             set(files), {f"10-{name}-hn.yaml", f"20-{name}-cn.yaml", "mine.yaml"}
         )

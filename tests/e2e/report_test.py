@@ -133,7 +133,7 @@ class ReportTest(Reported):
     chromium.find(), "no browser: Debian package chromium is not installed"
 )
 class BrowserTest(Reported):
-    """What only a browser can tell."""
+    """Properties of the page that only a browser shows."""
 
     @classmethod
     def setUpClass(cls):

@@ -229,7 +229,7 @@ class VerifyTest(unittest.TestCase):
         for cut in verification["cuts"]:
             for error in cut.get("errors", []):
                 self.assertLessEqual(error["max_abs_error"], 1e-4)
-        # Nothing is small enough for that in int8.
+        # In int8 no error is small enough for that bound.
         done = self.refract(
             "partition", self.model, "--method", "all-hn", "--verify",
             "--verify-rounds", 1, "--calibration", self.calibration,

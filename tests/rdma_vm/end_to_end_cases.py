@@ -272,7 +272,7 @@ class EndToEnd(unittest.TestCase):
             self.assertGreater(sent_packets() - before, len(self.requests))
 
     def queue_pairs_of_hn(self):
-        """Those of its device. Not by process: the kernel names a thread."""
+        """Queue pairs of its device. Not by process: the kernel names a thread."""
         if not self.verbs:
             return 0
         shown = subprocess.run(
@@ -286,7 +286,7 @@ class EndToEnd(unittest.TestCase):
         )
 
     def wait_for_queue_pairs(self, count):
-        """Those of an earlier connection go some time after it."""
+        """Queue pairs of an earlier connection go some time after it."""
         nodes.wait_until(
             lambda: self.queue_pairs_of_hn() == count,
             f"the HN has {count} queue pairs", PATIENCE_S,

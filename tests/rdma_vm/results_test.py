@@ -34,7 +34,7 @@ class Folder(unittest.TestCase):
 
 class ProgramTest(Folder):
     def program(self, name, exit_code, *cases, limit_s=10, seconds=1):
-        """One that ran; `cases` are (name, status, inner XML)."""
+        """A program that ran; `cases` are (name, status, inner XML)."""
         program = programs.Program([f"/x/{name}"], self.folder / name, limit_s)
         program.write({"A": "it's"}, program.folder)
         for file, text in (

@@ -64,7 +64,7 @@ class RunInVmTest(unittest.TestCase):
         commands.write_text(
             # Output, a quoted argument, the environment.
             """bash -c 'echo "out $0 $A"; echo err >&2; exit 3' "a b"\n"""
-            # What it leaves behind: a process, loss, a file beyond the share.
+            # The test leaves behind a process, loss and a file beyond the share.
             "bash -c 'sleep 1000 & tc qdisc add dev refract0 root netem loss 5%;"
             f" touch /etc/left-behind {shared}/file'\n"
             # …is gone: the counters are new, the interface too.
@@ -122,7 +122,7 @@ class RunInVmTest(unittest.TestCase):
 
     def start(self):
         """(run_in_vm, its guests)."""
-        # No probe of KVM, whose machine is not the one that is meant.
+        # No probe of KVM: its machine is not the emulated machine.
         environment = os.environ | {"REFRACT_RDMA_VM_ACCEL": "tcg"}
         process = subprocess.Popen(
             self.command("--layout", "none", "--", "sleep", "1000"),

@@ -132,7 +132,7 @@ def kernels(path):
 
 
 def problems(kernel):
-    """What is wrong with it, in words."""
+    """The kernel's excesses over the limits, in words."""
     wrong = []
     name = short(kernel.mangled)
     allowed = ELSEWHERE_BYTES

@@ -69,7 +69,7 @@ def in_child(tries):
 
 
 def changed(value, dice):
-    """`value` with a number or a size that is another one."""
+    """`value` with one number or size changed."""
     if isinstance(value, torch.Tensor):
         if value.dim() and (dice.random() < 0.4 or value.is_floating_point()):
             sizes = list(value.shape)
