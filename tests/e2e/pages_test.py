@@ -1,4 +1,4 @@
-"""Commands of pages: those of three how-to pages run as they stand there, and the
+"""Commands of pages: those of some how-to pages run as they stand there, and the
 options of all others exist.
 
 A fenced block that begins with ```sh run holds commands of a page. The blocks of
@@ -25,7 +25,7 @@ from scripts.lib.nodes import BUILD, SOURCE, program
 
 HOW_TO = SOURCE / "docs" / "how-to"
 # Each goes on where the page before it ends.
-PAGES = ("first_model.md", "monitoring.md", "upgrade.md")
+PAGES = ("first_model.md", "monitoring.md", "deltas.md", "upgrade.md")
 BLOCK = re.compile(r"^( *)```sh run\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 FENCED = re.compile(r"^ *```[^\n]*\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 PROGRAM = re.compile(r"(?:^|[;&|(]\s*|\$ )(refract(?:-cpu-node|-gpu-node)?) +(.*)")
@@ -81,6 +81,7 @@ def with_own_network(command):
 
 
 def clone_in(folder):
+    (folder / "scripts").symlink_to(SOURCE / "scripts")
     (folder / "build").mkdir()
     (folder / "build" / "release").symlink_to(BUILD)
     (folder / ".venv").symlink_to(sys.prefix)
