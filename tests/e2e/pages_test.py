@@ -25,11 +25,13 @@ from scripts.lib.nodes import BUILD, SOURCE, program
 
 HOW_TO = SOURCE / "docs" / "how-to"
 # Each goes on where the page before it ends.
-PAGES = ("first_model.md", "monitoring.md", "deltas.md", "upgrade.md")
+PAGES = (
+    "first_model.md", "monitoring.md", "security.md", "deltas.md", "upgrade.md",
+)  # fmt: skip
 BLOCK = re.compile(r"^( *)```sh run\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 FENCED = re.compile(r"^ *```[^\n]*\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 PROGRAM = re.compile(r"(?:^|[;&|(]\s*|\$ )(refract(?:-cpu-node|-gpu-node)?) +(.*)")
-PORTS = (8000, 8001, 8002, 8100, 8102)
+PORTS = (8000, 8001, 8002, 8010, 8011, 8100, 8102)
 # Most of it is PyTorch's start and what nodes wait before they stop.
 TIMEOUT_S = 600
 # A network with nothing in it but a loopback that is up.
