@@ -26,7 +26,8 @@ from scripts.lib.nodes import BUILD, SOURCE, program
 HOW_TO = SOURCE / "docs" / "how-to"
 # Each goes on where the page before it ends.
 PAGES = (
-    "first_model.md", "monitoring.md", "security.md", "deltas.md", "upgrade.md",
+    "first_model.md", "monitoring.md", "security.md", "deltas.md",
+    "two_machines.md", "upgrade.md",
 )  # fmt: skip
 BLOCK = re.compile(r"^( *)```sh run\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 FENCED = re.compile(r"^ *```[^\n]*\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
