@@ -110,6 +110,25 @@ function(refract_program name)
   refract_apply_flags(${target})
   install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
     COMPONENT programs)
+  # Manual page and completion scripts, printed by the program itself.
+  install(CODE "
+    set(share \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}\")
+    foreach(page IN ITEMS
+        man/man1/${name}.1=--man bash-completion/completions/${name}=--completion=bash
+        zsh/vendor-completions/_${name}=--completion=zsh
+        fish/vendor_completions.d/${name}.fish=--completion=fish)
+      string(REGEX MATCH \"^([^=]*)=(.*)$\" matched \"\${page}\")
+      set(file \"\${share}/\${CMAKE_MATCH_1}\")
+      set(option \"\${CMAKE_MATCH_2}\")
+      get_filename_component(folder \"\${file}\" DIRECTORY)
+      file(MAKE_DIRECTORY \"\${folder}\")
+      execute_process(COMMAND \"$<TARGET_FILE:${target}>\" \${option}
+        OUTPUT_FILE \"\${file}\" RESULT_VARIABLE status)
+      if(status)
+        message(FATAL_ERROR \"${name} \${option}: \${status}\")
+      endif()
+      message(STATUS \"Installing: \${file}\")
+    endforeach()" COMPONENT programs)
 endfunction()
 
 # Precompiles the headers that most tests include, once per set of compile flags.

@@ -5,7 +5,8 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/string_view.h"
 #include "base/number_range.h"
-#include "base/process/command_line_error.h"
+#include "base/command_line/command_line_error.h"
+#include "base/command_line/program_pages.h"
 #include "base/process/request_memory_flag.h"
 #include "placement/binding/daemon_binding.h"
 #include "transport/links/channel.h"
@@ -305,7 +306,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
       "Serves models over KServe v2: the CPU part here, the GPU part "
       "on GPU nodes.",
       "refract-cpu-node");
-  app.set_version_flag("--version", "refract-cpu-node " REFRACT_VERSION);
+  base::AddProgramPages(app, REFRACT_VERSION);
   app.add_option("--model-repository", flags.model_repository,
                  "Folder with the models")
       ->required()

@@ -6,7 +6,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
 #include "base/number_range.h"
-#include "base/process/command_line_error.h"
+#include "base/command_line/command_line_error.h"
+#include "base/command_line/program_pages.h"
 #include "base/process/request_memory_flag.h"
 #include "placement/binding/daemon_binding.h"
 #include "transport/links/channel.h"
@@ -28,7 +29,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
   Flags flags;
   CLI::App app("Executes the GPU part of split models for CPU nodes.",
                "refract-gpu-node");
-  app.set_version_flag("--version", "refract-gpu-node " REFRACT_VERSION);
+  base::AddProgramPages(app, REFRACT_VERSION);
   app.add_option("--model-repository", flags.model_repository,
                  "Folder with the models; each version's split plan says what "
                  "runs here")

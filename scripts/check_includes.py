@@ -86,7 +86,8 @@ THIRD_PARTY = {
     r"CLI/": (
         r"tools/.*_(command|options)\.cc$",
         r"tools/command(_line)?\.cc$",
-        r"base/process/(command_line_error|model_control_flags|port_or_off|request_memory_flag)\.h$",
+        r"base/command_line/.*",
+        r"base/process/(model_control_flags|port_or_off|request_memory_flag)\.h$",
         r"metrics/flags\.h$",
         r"(cpu_node|gpu_node|tests|bench)/.*",
     ),

@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/process/command_line_error.h"
+#include "base/command_line/command_line_error.h"
+#include "base/command_line/program_pages.h"
 #include "tools/command.h"
 
 namespace refract::tools {
@@ -53,6 +55,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
       "refract");
   app.option_defaults()->always_capture_default();
   app.get_formatter()->column_width(32);
+  base::AddProgramPages(app, REFRACT_VERSION);
   AddImportCommand(app, context);
   AddInspectCommand(app, context);
   AddProfileCommand(app, context);
@@ -80,6 +83,10 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
     app.parse(std::move(reversed));
   } catch (const CLI::CallForHelp&) {
     out << app.help();  // of the subcommand that was named, if any
+    return kExitOk;
+  } catch (const CLI::CallForVersion& pages) {
+    out << pages.what();
+    if (!absl::EndsWith(pages.what(), "\n")) out << "\n";
     return kExitOk;
   } catch (const CLI::ParseError& error) {
     return Fail(err, NamedCommand(app),

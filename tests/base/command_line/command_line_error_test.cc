@@ -1,4 +1,4 @@
-#include "base/process/command_line_error.h"
+#include "base/command_line/command_line_error.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

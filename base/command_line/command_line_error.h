@@ -1,5 +1,5 @@
-#ifndef REFRACT_BASE_PROCESS_COMMAND_LINE_ERROR_H_
-#define REFRACT_BASE_PROCESS_COMMAND_LINE_ERROR_H_
+#ifndef REFRACT_BASE_COMMAND_LINE_COMMAND_LINE_ERROR_H_
+#define REFRACT_BASE_COMMAND_LINE_COMMAND_LINE_ERROR_H_
 
 #include <string>
 
@@ -25,4 +25,4 @@ inline std::string CommandLineError(const CLI::App& app,
 
 }  // namespace refract::base
 
-#endif  // REFRACT_BASE_PROCESS_COMMAND_LINE_ERROR_H_
+#endif  // REFRACT_BASE_COMMAND_LINE_COMMAND_LINE_ERROR_H_
