@@ -67,7 +67,9 @@ std::unique_ptr<const Kernel> CreateDenseKernel(
 
 // Attention written as single operators: see AttentionOp. Sums as in matmul,
 // chains and softmax as in their own kernels. Holds the scores of 64 queries at
-// a time.
+// a time. Without a softmax, blocks of scores that the chain's last operator
+// (where, masked_fill) replaces by 0 are not computed, while the values there
+// are finite; that can change the sign of a zero sum.
 std::unique_ptr<const Kernel> CreateWrittenAttentionKernel(
     const AttentionOp& op);
 

@@ -1,6 +1,7 @@
-// Finds attention written as single operators. The match starts at a softmax
-// and follows single-reader values in both directions: a reader elsewhere would
-// need the scores or weights in memory.
+// Finds attention written as single operators. The match starts at a softmax,
+// or at an element-wise chain between two products, and follows single-reader
+// values in both directions: a reader elsewhere would need the scores or
+// weights in memory.
 
 #include <algorithm>
 #include <utility>
@@ -54,31 +55,42 @@ class AttentionPass {
     return dim && (*dim == -1 || *dim + 1 == rank);
   }
 
-  void Match(int softmax) {
-    const Step& weigh = plan_.steps[softmax];
-    if ((!IsKernelOf(weigh, "aten.softmax.int") &&
-         !IsKernelOf(weigh, "aten._softmax.default")) ||
-        weigh.outputs[0] == kNoLocal || !IsOverTheLast(weigh)) {
-      return;
-    }
-    std::vector<int> members = {softmax};
-    // The chain between scores and softmax, if any.
-    int maker = OwnProducer(weigh.operands[0], softmax);
-    if (maker < 0) return;
-    int chain = -1;
-    if (ChainOf(plan_.steps[maker]) != nullptr) {
-      // The chain's operand that is a product has the scores' shape.
-      chain = maker;
-      if (plan_.steps[chain].outputs.size() != 1) return;
-      members.push_back(chain);
-      maker = -1;
-      for (int local : plan_.steps[chain].operands) {
-        const int step = OwnProducer(local, chain);
-        if (step >= 0 && BareBatchedProduct(plan_.steps[step]) != nullptr &&
-            SameShape(graph_, plan_, local, weigh.operands[0])) {
-          maker = step;
-        }
+  // The operand of `chain` that is a product of its own of the scores' shape:
+  // the step that computes it, or -1.
+  int ScoresOf(int chain) const {
+    const Step& step = plan_.steps[chain];
+    int found = -1;
+    for (int local : step.operands) {
+      const int maker = OwnProducer(local, chain);
+      if (maker >= 0 && BareBatchedProduct(plan_.steps[maker]) != nullptr &&
+          SameShape(graph_, plan_, local, step.outputs[0])) {
+        found = maker;
       }
+    }
+    return found;
+  }
+
+  void Match(int start) {
+    const Step& weigh = plan_.steps[start];
+    std::vector<int> members = {start};
+    if (weigh.outputs.size() != 1 || weigh.outputs[0] == kNoLocal) return;
+    const bool softmax = IsKernelOf(weigh, "aten.softmax.int") ||
+                         IsKernelOf(weigh, "aten._softmax.default");
+    // The chain between scores and softmax, if any, or instead of a softmax.
+    int chain = ChainOf(weigh) != nullptr ? start : -1;
+    int maker = -1;
+    if (softmax) {
+      if (!IsOverTheLast(weigh)) return;
+      maker = OwnProducer(weigh.operands[0], start);
+      if (maker < 0) return;
+      if (ChainOf(plan_.steps[maker]) != nullptr) {
+        chain = maker;
+        if (plan_.steps[chain].outputs.size() != 1) return;
+        members.push_back(chain);
+        maker = ScoresOf(chain);
+      }
+    } else if (chain >= 0) {
+      maker = ScoresOf(chain);
     }
     if (maker < 0) return;
     const MatMulOp* const scores = BareBatchedProduct(plan_.steps[maker]);
@@ -105,6 +117,7 @@ class AttentionPass {
     AttentionOp op;
     std::vector<int> operands = plan_.steps[maker].operands;
     op.scores = *scores;
+    op.softmax = softmax;
     if (chain >= 0) {
       op.chain = ChainAfter(plan_.steps[chain], plan_.steps[maker].outputs[0],
                             operands, op.given);

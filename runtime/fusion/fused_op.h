@@ -149,14 +149,17 @@ struct DenseOp {
 };
 
 // Attention written as single operators: out = softmax(chain(a × b)) × v, the
-// softmax over the last dimension. Both products are batched, without bias or
-// relu.
+// softmax over the last dimension, or out = chain(a × b) × v. Both products are
+// batched, without bias or relu.
 struct AttentionOp {
   MatMulOp scores;
-  // Over the scores' shape; its input `given` is the scores.
+  // Over the scores' shape; its input `given` is the scores. Always there
+  // without a softmax.
   std::optional<ElementChainOp> chain;
   int given = -1;
-  MatMulOp values;  // `a` is unused: the softmax's result
+  // False: each score is weighed by itself, as in HSTU (SiLU).
+  bool softmax = true;
+  MatMulOp values;  // `a` is unused: the softmax's or the chain's result
 };
 
 enum class RecurrentCell : uint8_t { kLstm, kGru, kTanh, kRelu };

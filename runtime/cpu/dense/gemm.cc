@@ -446,15 +446,22 @@ void GemmUnpacked(const float* a, int64_t a_stride, int64_t m, const float* b,
 void Gemm(const float* a, int64_t a_stride, int64_t m, const float* panels,
           int64_t k, int64_t n, const Epilogue& epilogue, float* c,
           int64_t c_stride, bool resumes) {
-  const Product product = {panels,
+  Gemm(a, a_stride, m, panels, k, n, {0, k, resumes}, epilogue, c, c_stride);
+}
+
+void Gemm(const float* a, int64_t a_stride, int64_t m, const float* panels,
+          int64_t k, int64_t n, const Terms& terms, const Epilogue& epilogue,
+          float* c, int64_t c_stride) {
+  const Product product = {panels + terms.first * kPanelColumns,
                            sizeof(float),
                            WeightForm::kFloat32,
                            nullptr,
-                           k,
+                           terms.count,
                            n,
                            k * kPanelColumns,
-                           resumes};
-  Run(ChosenTileSet(), a, a_stride, m, product, epilogue, c, c_stride);
+                           terms.resumes};
+  Run(ChosenTileSet(), a, a_stride, m, product,
+      terms.ends ? epilogue : Epilogue{}, c, c_stride);
 }
 
 }  // namespace refract::runtime::cpu

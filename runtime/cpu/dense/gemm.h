@@ -89,6 +89,10 @@ void Gemm(const float* a, int64_t a_stride, int64_t m, const PackedMatrix& b,
 void Gemm(const float* a, int64_t a_stride, int64_t m, const float* panels,
           int64_t k, int64_t n, const Epilogue& epilogue, float* c,
           int64_t c_stride, bool resumes = false);
+// As above for some terms: `panels` hold all k rows.
+void Gemm(const float* a, int64_t a_stride, int64_t m, const float* panels,
+          int64_t k, int64_t n, const Terms& terms, const Epilogue& epilogue,
+          float* c, int64_t c_stride);
 // With an unpacked b [k, n], n a multiple of kPanelColumns, for at most
 // kStreamingRows rows: packing would take longer than the product.
 void GemmUnpacked(const float* a, int64_t a_stride, int64_t m, const float* b,

@@ -1,7 +1,12 @@
 // As attention.cc, with an element-wise chain of the model between scores and
-// softmax. Each operator keeps the arithmetic that it has when it runs alone.
+// softmax, or instead of a softmax. Each operator keeps the arithmetic that it
+// has when it runs alone.
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -38,18 +43,38 @@ struct RightSide {
     rows = view.dims[transposed ? last : last - 1];
     columns = view.dims[transposed ? last - 1 : last];
   }
+  // Whether rows [first, end) hold no infinity and no NaN.
+  bool AreFinite(int64_t first, int64_t end) const {
+    constexpr uint32_t kExponent = 0x7f800000;
+    const int64_t outer = transposed ? columns : 1;
+    const int64_t count = transposed ? end - first : (end - first) * columns;
+    int found = 0;
+    for (int64_t i = 0; i < outer; ++i) {
+      const float* const from =
+          data + (transposed ? i * rows + first : first * columns);
+      for (int64_t j = 0; j < count; ++j) {
+        const uint32_t bits = std::bit_cast<uint32_t>(from[j]);
+        found |= (bits & kExponent) == kExponent ? 1 : 0;
+      }
+    }
+    return found == 0;
+  }
   void Pack(float* panels) const {
     PackPanels(data, rows, columns, transposed ? 1 : columns,
                transposed ? rows : 1, panels);
   }
 };
 
-class WrittenAttentionKernel final : public Kernel {
+// Bytes in whole cache lines.
+size_t Rounded(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// What both kernels share: shapes and names.
+class AttentionKernel : public Kernel {
  public:
-  explicit WrittenAttentionKernel(const AttentionOp& op) : op_(op) {
+  explicit AttentionKernel(const AttentionOp& op) : op_(op) {
     if (op.chain) chain_.emplace(*op.chain);
-    name_ =
-        absl::StrCat("bmm+", chain_ ? chain_->name() + "+" : "", "softmax+bmm");
+    name_ = absl::StrCat("bmm+", chain_ ? chain_->name() + "+" : "",
+                         op.softmax ? "softmax+bmm" : "bmm");
   }
 
   absl::string_view name() const override { return name_; }
@@ -76,6 +101,34 @@ class WrittenAttentionKernel final : public Kernel {
     return absl::OkStatus();
   }
 
+ protected:
+  const AttentionOp op_;
+  std::optional<ChainProgram> chain_;
+
+ private:
+  // Changes dims [batch…, m, k] to [batch…, m, n].
+  static absl::Status Multiply(base::Dims& dims, const base::Dims& b,
+                               const MatMulOp& op) {
+    const size_t rank = dims.size();
+    bool fits = rank >= 2 && b.size() == rank &&
+                dims.back() == b[rank - (op.b_transposed ? 1 : 2)];
+    for (size_t d = 0; fits && d + 2 < rank; ++d) fits = dims[d] == b[d];
+    if (!fits) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "matrices ", base::DimsToString(dims), " and ", base::DimsToString(b),
+          op.b_transposed ? " (transposed)" : "", " do not fit together"));
+    }
+    dims.back() = b[rank - (op.b_transposed ? 2 : 1)];
+    return absl::OkStatus();
+  }
+
+  std::string name_;
+};
+
+class WrittenAttentionKernel final : public AttentionKernel {
+ public:
+  using AttentionKernel::AttentionKernel;
+
   absl::Status Run(const Operands& operands,
                    absl::Span<const KernelOutput> outputs,
                    RunStats&) const override {
@@ -92,14 +145,13 @@ class WrittenAttentionKernel final : public Kernel {
     const int64_t items = total / (length * out_width);
     // Scratch memory: panels of keys and values; scores, weights and the
     // chain's registers. Each begins at a cache line.
-    const auto rounded = [](size_t bytes) { return (bytes + 63) / 64 * 64; };
-    const size_t key_bytes = rounded(PackedMatrix::PanelBytes(width, steps));
+    const size_t key_bytes = Rounded(PackedMatrix::PanelBytes(width, steps));
     float* const key_panels =
         ThreadScratch(ScratchUse::kPanels,
                       key_bytes + PackedMatrix::PanelBytes(steps, out_width));
     float* const value_panels = key_panels + key_bytes / sizeof(float);
     const size_t block_bytes =
-        rounded(static_cast<size_t>(std::min(length, kQueries) * steps) *
+        Rounded(static_cast<size_t>(std::min(length, kQueries) * steps) *
                 sizeof(float));
     float* const scores = ThreadScratch(
         ScratchUse::kKernel,
@@ -147,33 +199,190 @@ class WrittenAttentionKernel final : public Kernel {
     }
     return absl::OkStatus();
   }
+};
+
+// Where the chain gives 0 whatever the scores are: its last instruction selects
+// by a bool tensor between a value and the number 0.
+struct ZeroMask {
+  int operand = kNoOperand;  // of the step; kNoOperand: unknown
+  bool zero_where = false;   // this truth gives the 0
+
+  explicit ZeroMask(const ElementChainOp& op) {
+    const ElementInstruction& last = op.code.back();
+    const int inputs = static_cast<int>(op.inputs.size());
+    const auto is_zero = [&](int index) {
+      return index >= 0 && index < inputs &&
+             op.inputs[index].operand == kNoOperand &&
+             op.inputs[index].number == 0.0f;
+    };
+    if (last.code != ElementCode::kSelect || last.a >= inputs ||
+        op.outputs[0].instruction + 1 != static_cast<int>(op.code.size()) ||
+        (!is_zero(last.b) && !is_zero(last.c))) {
+      return;
+    }
+    operand = op.inputs[last.a].operand;
+    zero_where = is_zero(last.b);
+  }
+};
+
+// The mask of one request's scores. Tells which blocks of weights are 0.
+class MaskBlocks {
+ public:
+  MaskBlocks(const ZeroMask& mask, const Operands& operands,
+             const base::Dims& scores)
+      : zero_where_(mask.zero_where) {
+    if (mask.operand == kNoOperand) return;
+    const TensorView& view = operands[mask.operand].tensor;
+    const size_t rank = view.dims.size();
+    const int64_t steps = scores.back();
+    if (view.dtype != base::DType::kBool || rank == 0 || steps < 2 ||
+        view.dims.back() != steps) {
+      return;
+    }
+    data_ = view.data;
+    dims_ = scores;
+    rows_ = rank > 1 ? view.dims[rank - 2] : 1;
+    row_step_ = rows_ == 1 ? 0 : steps;
+    // Strides of the dimensions before the last two, innermost first.
+    int64_t stride = rows_ * steps;
+    for (size_t d = 2; d < scores.size(); ++d) {
+      const int64_t size = d < rank ? view.dims[rank - 1 - d] : 1;
+      stride_[d - 2] = size == 1 ? 0 : stride;
+      stride *= size;
+    }
+  }
+
+  // Whether all weights of these queries and steps of an item are 0. Items
+  // count through the dimensions before the last two.
+  bool IsZero(int64_t item, int64_t query, int64_t queries, int64_t step,
+              int64_t steps) const {
+    if (data_ == nullptr) return false;
+    const std::byte* from = data_ + query * row_step_ + step;
+    for (size_t d = 2; d < dims_.size(); ++d) {
+      const int64_t size = dims_[dims_.size() - 1 - d];
+      from += item % size * stride_[d - 2];
+      item /= size;
+    }
+    for (int64_t row = 0; row < (row_step_ == 0 ? 1 : queries); ++row) {
+      int kept = 0;
+      for (int64_t j = 0; j < steps; ++j) {
+        kept |= (from[j] != std::byte{0}) != zero_where_ ? 1 : 0;
+      }
+      if (kept != 0) return false;
+      from += row_step_;
+    }
+    return true;
+  }
 
  private:
-  // Changes dims [batch…, m, k] to [batch…, m, n].
-  static absl::Status Multiply(base::Dims& dims, const base::Dims& b,
-                               const MatMulOp& op) {
-    const size_t rank = dims.size();
-    bool fits = rank >= 2 && b.size() == rank &&
-                dims.back() == b[rank - (op.b_transposed ? 1 : 2)];
-    for (size_t d = 0; fits && d + 2 < rank; ++d) fits = dims[d] == b[d];
-    if (!fits) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "matrices ", base::DimsToString(dims), " and ", base::DimsToString(b),
-          op.b_transposed ? " (transposed)" : "", " do not fit together"));
+  bool zero_where_;
+  const std::byte* data_ = nullptr;  // null: nothing is known
+  base::Dims dims_;
+  int64_t rows_ = 0;
+  int64_t row_step_ = 0;
+  std::array<int64_t, kMaxKernelRank> stride_{};
+};
+
+// Each weight depends on its own score alone, so blocks of steps follow one
+// another: out += chain(a × b[:, block]) × v[block]. Blocks of weights that the
+// mask makes 0 are left out, where the values are finite; as with Gemm's zeros,
+// that can change the sign of a zero sum.
+class PointwiseAttentionKernel final : public AttentionKernel {
+ public:
+  explicit PointwiseAttentionKernel(const AttentionOp& op)
+      : AttentionKernel(op), mask_(*op.chain) {}
+
+  absl::Status Run(const Operands& operands,
+                   absl::Span<const KernelOutput> outputs,
+                   RunStats&) const override {
+    const base::Dims& dims = outputs[0].spec.dims;
+    int64_t total = 1;
+    for (int64_t dim : dims) total *= dim;
+    if (outputs[0].data == nullptr || total == 0) return absl::OkStatus();
+    RightSide keys(op_.scores, operands[op_.scores.b].tensor);
+    RightSide values(op_.values, operands[op_.values.b].tensor);
+    const int64_t length = dims[dims.size() - 2];
+    const int64_t width = keys.rows;
+    const int64_t steps = keys.columns;
+    const int64_t out_width = values.columns;
+    const int64_t items = total / (length * out_width);
+    // As in WrittenAttentionKernel; values that are read in place are read
+    // once.
+    const bool unpacked = length <= kStreamingRows && !values.transposed &&
+                          out_width % kPanelColumns == 0;
+    const int64_t block = unpacked ? std::max<int64_t>(steps, 1) : kSteps;
+    const size_t key_bytes = Rounded(PackedMatrix::PanelBytes(width, steps));
+    float* const key_panels =
+        ThreadScratch(ScratchUse::kPanels,
+                      key_bytes + PackedMatrix::PanelBytes(steps, out_width));
+    float* const value_panels = key_panels + key_bytes / sizeof(float);
+    const size_t block_bytes =
+        Rounded(static_cast<size_t>(std::min(length, kQueries) * block) *
+                sizeof(float));
+    float* const scores = ThreadScratch(
+        ScratchUse::kKernel, 2 * block_bytes + chain_->register_bytes());
+    float* const weights = scores + block_bytes / sizeof(float);
+    float* const registers = weights + block_bytes / sizeof(float);
+    base::Dims score_dims = dims;
+    score_dims.back() = steps;
+    ChainRun run;
+    run.Begin(*chain_, operands, score_dims, registers, op_.given);
+    const MaskBlocks mask(mask_, operands, score_dims);
+    const float* query = Floats(operands[op_.scores.a].tensor);
+    float* out = reinterpret_cast<float*>(outputs[0].data);
+    for (int64_t item = 0; item < items; ++item) {
+      keys.Pack(key_panels);
+      if (!unpacked) values.Pack(value_panels);
+      for (int64_t first = 0; first < length; first += kQueries) {
+        const int64_t rows = std::min(kQueries, length - first);
+        bool begun = false;
+        for (int64_t step = 0; step < steps; step += block) {
+          const int64_t columns = std::min(block, steps - step);
+          if (mask.IsZero(item, first, rows, step, columns) &&
+              values.AreFinite(step, step + columns)) {
+            continue;
+          }
+          Gemm(query, width, rows, key_panels + step * width, width, columns,
+               {}, scores, columns);
+          for (int64_t row = 0; row < rows; ++row) {
+            run.MoveTo((item * length + first + row) * steps + step);
+            float* const to = weights + row * columns;
+            std::byte* const bytes = reinterpret_cast<std::byte*>(to);
+            run.Run(columns, &bytes, scores + row * columns);
+          }
+          if (unpacked) {
+            GemmUnpacked(weights, columns, rows, values.data, columns,
+                         out_width, {}, out, out_width);
+          } else {
+            Gemm(weights, columns, rows, value_panels, steps, out_width,
+                 {step, columns, begun}, {}, out, out_width);
+          }
+          begun = true;
+        }
+        if (!begun) std::fill_n(out, rows * out_width, 0.0f);
+        query += rows * width;
+        out += rows * out_width;
+      }
+      // The next item's matrices follow directly.
+      keys.data += width * steps;
+      values.data += steps * out_width;
     }
-    dims.back() = b[rank - (op.b_transposed ? 2 : 1)];
     return absl::OkStatus();
   }
 
-  const AttentionOp op_;
-  std::optional<ChainProgram> chain_;
-  std::string name_;
+ private:
+  // Steps of a block, a multiple of kPanelColumns: a block's scores, weights,
+  // keys and values stay in the second-level cache for widths up to 256.
+  static constexpr int64_t kSteps = 128;
+
+  const ZeroMask mask_;
 };
 
 }  // namespace
 
 std::unique_ptr<const Kernel> CreateWrittenAttentionKernel(
     const AttentionOp& op) {
+  if (!op.softmax) return std::make_unique<PointwiseAttentionKernel>(op);
   return std::make_unique<WrittenAttentionKernel>(op);
 }
 

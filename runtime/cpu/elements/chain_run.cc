@@ -109,6 +109,16 @@ BroadcastWalk::BroadcastWalk(const base::TensorView& from,
   }
 }
 
+void BroadcastWalk::MoveTo(int64_t element) {
+  place_ = 0;
+  for (int d = 0; d < rank_; ++d) {
+    index_[d] = element % size_[d];
+    element /= size_[d];
+    // Take() adds the steps within the innermost dimension itself.
+    if (d > 0) place_ += index_[d] * step_[d];
+  }
+}
+
 void BroadcastWalk::Take(int64_t count, float* out) {
   while (count > 0) {
     const int64_t run = std::min(count, size_[0] - index_[0]);
@@ -240,6 +250,13 @@ void ChainRun::Begin(const ChainProgram& chain, const Operands& operands,
     }
     // Numbers fill their register once per run.
     std::fill_n(registers + i * kTile, std::min(kTile, total), *number);
+  }
+}
+
+void ChainRun::MoveTo(int64_t element) {
+  position_ = element;
+  for (size_t i = 0; i < chain_->op_.inputs.size(); ++i) {
+    if (how_[i] == How::kTaken) walks_[i].MoveTo(element);
   }
 }
 

@@ -36,6 +36,8 @@ class BroadcastWalk {
   base::DType dtype() const { return dtype_; }
   const std::byte* data() const { return data_; }
 
+  // Goes to the element of the result with this index.
+  void MoveTo(int64_t element);
   // Writes the next `count` elements as float32.
   void Take(int64_t count, float* out);
 
@@ -88,6 +90,9 @@ class ChainRun {
   // `chain` and `operands` must outlive this.
   void Begin(const ChainProgram& chain, const Operands& operands,
              const base::Dims& dims, float* registers, int given = -1);
+
+  // The next element is the one with this index.
+  void MoveTo(int64_t element);
 
   // Computes the next `count` elements. `outputs[i]` is the place of these
   // elements of output i, null if it is not read. `given_values` are these

@@ -25,13 +25,15 @@ using ::testing::Contains;
 using ::testing::EndsWith;
 using testing::Float;
 using testing::GraphBuilder;
+using ::testing::HasSubstr;
 using testing::Int;
 using testing::Must;
 using testing::Ref;
+using ::testing::StartsWith;
 using testing::Sym;
 
 enum class Scale : uint8_t { kNone, kMultiply, kDivide };
-enum class Mask : uint8_t { kNone, kAdd, kFill };
+enum class Mask : uint8_t { kNone, kAdd, kFill, kSelect };
 
 struct Form {
   bool heads;    // [b, 2, l, e], by matmul; else [b, l, e], by bmm
@@ -39,6 +41,8 @@ struct Form {
   bool dropout;  // that is off
   Scale scale;
   Mask mask;
+  // SiLU of each score instead of a softmax; masked weights are 0 then.
+  bool pointwise = false;
 };
 
 // Widths: 5 of queries and keys, 16 or 7 of values.
@@ -76,23 +80,36 @@ struct WrittenAttention {
           form.scale == Scale::kDivide ? "aten.div.Tensor" : "aten.mul.Tensor",
           {Ref("self", x), Float("other", 2.236068)}, scores);
     }
+    if (form.pointwise) {
+      x = builder.Node("aten.silu.default", {Ref("self", x)}, scores);
+    }
     if (form.mask == Mask::kAdd) {
       const auto mask = builder.Input("mask", DType::kFloat32, {l, s});
       x = builder.Node("aten.add.Tensor", {Ref("self", x), Ref("other", mask)},
                        scores);
-    } else if (form.mask == Mask::kFill) {
+    } else if (form.mask != Mask::kNone) {
       const auto lengths = builder.Input("mask", DType::kFloat32, {l, s});
       const auto mask = builder.Node(
           "aten.gt.Scalar", {Ref("self", lengths), Float("other", 0.5)},
           {DType::kBool, {l, s}});
-      x = builder.Node(
-          "aten.masked_fill.Scalar",
-          {Ref("self", x), Ref("mask", mask),
-           Float("value", -std::numeric_limits<double>::infinity())},
-          scores);
+      x = form.mask == Mask::kSelect
+              ? builder.Node("aten.where.ScalarOther",
+                             {Ref("condition", mask), Ref("self", x),
+                              Float("other", 0.0)},
+                             scores)
+              : builder.Node(
+                    "aten.masked_fill.Scalar",
+                    {Ref("self", x), Ref("mask", mask),
+                     Float("value",
+                           form.pointwise
+                               ? 0.0
+                               : -std::numeric_limits<double>::infinity())},
+                    scores);
     }
-    x = builder.Node("aten.softmax.int",
-                     {Ref("self", x), Int("dim", softmax_dim)}, scores);
+    if (!form.pointwise) {
+      x = builder.Node("aten.softmax.int",
+                       {Ref("self", x), Int("dim", softmax_dim)}, scores);
+    }
     if (form.dropout) {
       x = builder.Node("aten.dropout.default",
                        {Ref("input", x), Float("p", 0.5), Bool("train", false)},
@@ -193,6 +210,84 @@ TEST(FuseAttentionTest, NothingButMaskedScoresIsNan) {
   const auto got = Must(testing::RunWhole(attention.builder, request));
   EXPECT_TRUE(std::isnan(got[0].view().as<float>()[0]));
   testing::ExpectLibTorchs(attention.builder, request, 1e-5f);
+}
+
+TEST(FuseAttentionTest, EveryPointwiseFormIsOneStepAndLibTorchs) {
+  const unsigned seed = base::RandomSeed();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937 random(seed);
+  for (const bool heads : {false, true}) {
+    for (const Mask mask :
+         {Mask::kNone, Mask::kAdd, Mask::kFill, Mask::kSelect}) {
+      const Form form = {heads,
+                         random() % 2 == 0,
+                         random() % 2 == 0,
+                         random() % 2 == 0 ? Scale::kMultiply : Scale::kNone,
+                         mask,
+                         true};
+      SCOPED_TRACE(absl::StrCat(heads, form.turned, form.dropout,
+                                static_cast<int>(form.scale),
+                                static_cast<int>(mask)));
+      WrittenAttention attention(form, random() % 2 == 0 ? 16 : 7);
+      const auto kernels = testing::KernelsOf(attention.builder);
+      EXPECT_THAT(kernels, Contains(::testing::AllOf(StartsWith("bmm+"),
+                                                     EndsWith("+bmm"),
+                                                     HasSubstr("silu"))));
+      // More queries and steps than blocks hold; few; none.
+      for (const auto& [length, steps] : {std::pair<int64_t, int64_t>{70, 300},
+                                          {2, 290},
+                                          {3, 1},
+                                          {3, 0},
+                                          {0, 4}}) {
+        const auto request = attention.Request(3, length, steps, random);
+        testing::ExpectLibTorchs(attention.builder, request, 1e-5f);
+        if (length != 3) continue;
+        testing::ExpectCutsChangeNothing(attention.builder, request);
+      }
+    }
+  }
+}
+
+// Queries 0 to 63 and 64 to 127 are blocks; so are steps 0 to 127, and so on.
+TEST(FuseAttentionTest, BlocksThatAreMaskedAreLeftOut) {
+  std::mt19937 random(1);
+  for (const Mask mask : {Mask::kFill, Mask::kSelect}) {
+    WrittenAttention attention(
+        {true, true, false, Scale::kMultiply, mask, true}, 16);
+    auto request = attention.Request(2, 130, 300, random);
+    const auto keep = request[3].as<float>();
+    for (int64_t query = 0; query < 130; ++query) {
+      for (int64_t step = 0; step < 300; ++step) {
+        // Causal, and nothing at all for the last two queries.
+        const bool kept = step <= query && query < 128;
+        keep[query * 300 + step] = kept == (mask == Mask::kSelect) ? 1 : 0;
+      }
+    }
+    testing::ExpectLibTorchs(attention.builder, request, 1e-5f);
+    testing::ExpectCutsChangeNothing(attention.builder, request);
+    // Infinite keys are masked by the selection; infinite values show even
+    // where weights are 0.
+    const auto keys = request[1].as<float>();
+    std::fill(keys.begin() + 200 * 5, keys.begin() + 300 * 5,
+              std::numeric_limits<float>::infinity());
+    testing::ExpectLibTorchs(attention.builder, request, 1e-5f);
+    const auto values = request[2].as<float>();
+    values[299 * 16 + 3] = -std::numeric_limits<float>::infinity();
+    const auto got = Must(testing::RunWhole(attention.builder, request));
+    EXPECT_TRUE(std::isnan(got[0].view().as<float>()[3]));
+    EXPECT_FALSE(std::isnan(got[0].view().as<float>()[4]));
+    testing::ExpectLibTorchs(attention.builder, request, 1e-5f);
+  }
+}
+
+TEST(FuseAttentionTest, PointwiseWeightsThatAreReadElsewhereStay) {
+  std::mt19937 random(1);
+  WrittenAttention attention(
+      {false, true, false, Scale::kMultiply, Mask::kSelect, true}, 7);
+  attention.builder.Output(attention.weights);
+  EXPECT_THAT(testing::KernelsOf(attention.builder), Contains("bmm"));
+  testing::ExpectLibTorchs(attention.builder,
+                           attention.Request(2, 4, 6, random), 1e-5f);
 }
 
 }  // namespace
