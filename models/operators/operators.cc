@@ -187,7 +187,7 @@ constexpr Op kTable[] = {
     Elementwise("pow").Lowers(L::kPow, kAnyOverload),
     AddProduct("addcmul", E::kMultiply),
     AddProduct("addcdiv", E::kDivide),
-    Op("addr dist cross", kElementwise, R::kNone),
+    Op("addr dist cross diff", kElementwise, R::kNone),
     Op("outer ger", kElementwise, R::kOuter).Multiplies("self", "vec2"),
     // Exponentials and friends.
     Unary("exp", E::kExp),

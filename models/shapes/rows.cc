@@ -89,6 +89,17 @@ class RowPicker {
       picker.bags_of_.resize(graph.inputs.size());
       picker.bags_of_[maker.ragged(i)->ids] = i;
     }
+    // Rows that lie in the bags of something else, as a user's candidates do,
+    // are not chosen without their offsets.
+    for (size_t i = 0; i < graph.inputs.size(); ++i) {
+      const auto& ragged = maker.ragged(i);
+      if (ragged && ragged->is_offsets && picker.roles_[i] == Role::kFixed &&
+          picker.roles_[ragged->ids] == Role::kRows) {
+        return absl::UnimplementedError(absl::StrCat(
+            "the rows of input ", graph.value(graph.inputs[ragged->ids]).name,
+            " lie in the bags of input ", graph.value(graph.inputs[i]).name));
+      }
+    }
     picker.FindBesideBags(graph);
     if (picker.rows_ == 0) {
       return absl::UnimplementedError("no input has the batch as a size");
