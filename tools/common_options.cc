@@ -1,6 +1,7 @@
 #include "tools/common_options.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "CLI/CLI.hpp"
@@ -8,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "partitioner/costs/work.h"
 #include "runtime/torch/op_library.h"
@@ -41,12 +43,12 @@ absl::Status LoadOpLibraries(const std::vector<std::string>& libraries) {
 
 void AddSizeOption(CLI::App& command, std::vector<std::string>& sizes) {
   command
-      .add_option(
-          "--size", sizes,
-          "SYMBOL=N for the numbers per item: N per item for a symbol "
-          "that counts rows (look-ups), N for others (steps of a "
-          "sequence); may be repeated; default: those of the request that "
-          "the model was imported with (--sample), else 1 each")
+      .add_option("--size", sizes,
+                  "SYMBOL=N for the numbers per item: N per item for a symbol "
+                  "that counts rows (look-ups), N for others (steps of a "
+                  "sequence), N/request for N in every request; may be "
+                  "repeated; default: those of the request that "
+                  "the model was imported with (--sample), else 1 each")
       ->type_name("SYMBOL=N")
       ->default_str("")
       ->allow_extra_args(false);
@@ -70,11 +72,16 @@ absl::StatusOr<absl::flat_hash_map<std::string, int64_t>> ParseSizes(
   for (const std::string& text : sizes) {
     const std::pair<std::string, std::string> parts =
         absl::StrSplit(text, absl::MaxSplits('=', 1));
+    absl::string_view number = parts.second;
+    const bool per_request = absl::ConsumeSuffix(&number, "/request");
     int64_t size = 0;
-    if (!absl::SimpleAtoi(parts.second, &size) || size < 0) {
+    if (!absl::SimpleAtoi(number, &size) || size < (per_request ? 1 : 0)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--size ", text, ": wants SYMBOL=N with N >= 0"));
+          absl::StrCat("--size ", text,
+                       ": wants SYMBOL=N with N >= 0, or SYMBOL=N/request with "
+                       "N >= 1"));
     }
+    if (per_request) size = -size;
     if (std::count(symbols.begin(), symbols.end(), parts.first) == 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           "--size ", text, ": no input has a size ", parts.first,
@@ -93,7 +100,8 @@ absl::Status CheckGivenSizes(
     return partitioner::CheckSizes(graph,
                                    partitioner::SizesForBatch(graph, 1, given));
   };
-  for (const auto& [symbol, size] : sizes) {
+  for (const auto& [symbol, given] : sizes) {
+    const int64_t size = std::abs(given);
     // Sizes that count rows are given per item, but the model's limits are per
     // request.
     const bool counts_rows = std::any_of(
@@ -104,8 +112,8 @@ absl::Status CheckGivenSizes(
           return std::count(symbols.begin(), symbols.end(), symbol) > 0;
         });
     for (const models::SymbolRange& range : graph.symbols) {
-      if (counts_rows || range.symbol != symbol || range.min > range.max ||
-          (size >= range.min && size <= range.max)) {
+      if ((counts_rows && given >= 0) || range.symbol != symbol ||
+          range.min > range.max || (size >= range.min && size <= range.max)) {
         continue;
       }
       return absl::InvalidArgumentError(absl::StrCat(
@@ -119,6 +127,7 @@ absl::Status CheckGivenSizes(
   // Which of them is too small, and what would do.
   constexpr int64_t kReach = 4096;
   for (const auto& [symbol, size] : sizes) {
+    if (size < 0) continue;
     absl::flat_hash_map<std::string, int64_t> others = sizes;
     for (int64_t enough = size + 1; enough <= size + kReach; ++enough) {
       others[symbol] = enough;

@@ -1,6 +1,7 @@
 #include "tools/sizes.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -75,7 +76,8 @@ std::string AssumedSizes::Text() const {
   std::string text;
   for (const AssumedSize& size : all) {
     absl::StrAppend(&text, text.empty() ? "" : ", ", size.symbol, " ",
-                    size.size, " (", SourceText(size.source), ")");
+                    std::abs(size.size), size.size < 0 ? " per request" : "",
+                    " (", SourceText(size.source), ")");
   }
   return text;
 }

@@ -131,8 +131,8 @@ class DlrmV3(ZooModel):
     users; each has a ragged history and ragged candidates, and every candidate
     gets a score.
 
-    One thousandth of the published rows and one hundredth of the published
-    lengths are usual here; widths are as published.
+    Requests have one hundredth of the published lengths here; widths are as
+    published.
     """
 
     # User and item are hashed ids; the category is one of 128.

@@ -406,7 +406,11 @@ SymbolBindings SizesForBatch(
     if (sizes.contains(symbol)) return;
     const auto it = per_item.find(symbol);
     int64_t size = it == per_item.end() ? 1 : it->second;
-    if (counts_rows && !graph.batch_symbol.empty()) size *= batch;
+    if (size < 0) {
+      size = -size;
+    } else if (counts_rows && !graph.batch_symbol.empty()) {
+      size *= batch;
+    }
     for (const models::SymbolRange& range : graph.symbols) {
       if (range.symbol != symbol || range.min > range.max) continue;
       size = std::clamp(size, range.min, range.max);

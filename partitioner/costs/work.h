@@ -40,9 +40,10 @@ std::optional<double> BytesOf(const models::Value& value,
 // Values of the symbols of a request with `batch` items. A symbol that counts
 // rows of an input but is not the batch (look-ups of ragged ids) is `per_item`
 // × batch; other symbols (steps of a sequence) are `per_item` itself; both
-// within the declared range. Default of `per_item`: 1, or the least value for
-// which every tensor has an element (a convolution needs as many steps as its
-// kernel).
+// within the declared range. A negative number −N stands for N in every request
+// (one user with many candidates). Default of `per_item`: 1, or the least value
+// for which every tensor has an element (a convolution needs as many steps as
+// its kernel).
 models::SymbolBindings SizesForBatch(
     const models::Graph& graph, int64_t batch,
     const absl::flat_hash_map<std::string, int64_t>& per_item);

@@ -85,11 +85,9 @@ class DlrmV3Test(unittest.TestCase):
         """What the command printed, and the optimal plan of its report. For
         30 candidates, 300 users and 1,800 steps, so that the HN is worth it."""
         report = cls.folder / "report.json"
-        printed = support.refract("inspect", cls.repository / suffix).stdout
         sizes = []
         for name, per_item in (("history", 60), ("user", 10)):
-            symbol = re.search(rf"^  {name} +int64 +\[(\w+)\]", printed, re.M)[1]
-            sizes += ["--size", f"{symbol}={per_item}"]
+            sizes += ["--size", f"{cls.size_of(suffix, name)}={per_item}"]
         done = support.refract(
             "partition", cls.repository / suffix, "--json", report,
             "--batch", 30, *sizes, *options,
@@ -97,6 +95,13 @@ class DlrmV3Test(unittest.TestCase):
         plans = json.loads(report.read_text())["partition"]["alternatives"]
         (plan,) = (plan for plan in plans if plan["method"] == "optimal")
         return done.stdout, plan
+
+    @classmethod
+    @functools.cache
+    def size_of(cls, suffix, name):
+        """The symbol of the size of an input."""
+        printed = support.refract("inspect", cls.repository / suffix).stdout
+        return re.search(rf"^  {name} +int64 +\[(\w+)\]", printed, re.M)[1]
 
     @classmethod
     @functools.cache
@@ -141,6 +146,22 @@ class DlrmV3Test(unittest.TestCase):
             self.assertIn("unknown operators: none", done.stdout)
             # The attention of both layers is one step each.
             self.assertEqual(done.stdout.count("silu+mul+where+bmm"), 2)
+
+    def test_a_size_may_be_that_of_every_request(self):
+        model, symbol = self.repository / "pt2", self.size_of("pt2", "user")
+        done = support.refract("inspect", model, "--size", f"{symbol}=3/request")
+        self.assertIn(f"{symbol} 3 per request (--size)", done.stdout)
+        for command, number in (
+            ("inspect", "0/request"),
+            ("partition", "-2/request"),
+            ("partition", "/request"),
+            ("profile", "3/request"),
+        ):
+            size = f"{symbol}={number}"
+            done = support.refract(command, model, "--size", size, check=False)
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn(f"--size {size}: ", done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1)
 
     def test_nodes_serve_pytorchs_scores(self):
         hn = support.gpu_node(self.repository)

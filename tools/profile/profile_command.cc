@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -85,6 +86,13 @@ absl::Status CheckOptions(ProfileOptions& options, const models::Graph& graph) {
   if (!options.inputs.empty() && !options.sizes.empty()) {
     return absl::InvalidArgumentError(
         "--size: the samples of --inputs say how large requests are");
+  }
+  for (const std::string& size : options.sizes) {
+    if (!absl::EndsWith(size, "/request")) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--size ", size,
+                     ": a profile has several batches and wants numbers per "
+                     "item; --inputs takes requests"));
   }
   return absl::OkStatus();
 }
