@@ -10,7 +10,7 @@
 namespace refract::base {
 
 // Element types. The numbers are part of the message format
-// (docs/wire_format.md) and of graph.proto: never renumber.
+// (docs/design/wire_format.md) and of graph.proto: never renumber.
 enum class DType : uint8_t {
   kUnknown = 0,
   kBool = 1,  // one byte, 0 or 1

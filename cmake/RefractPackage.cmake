@@ -1,6 +1,6 @@
 # `cpack --config build/release/CPackConfig.cmake -B build/packages`: one .deb
 # with the programs, the libraries of LibTorch that they need, and systemd units
-# (docs/packages.md). Libraries and headers for developers are not part of it.
+# (docs/how-to/packages.md). Libraries and headers for developers are not part of it.
 #
 # `cmake --install` takes none of what is below.
 set(package COMPONENT package EXCLUDE_FROM_ALL)

@@ -87,7 +87,7 @@ void AddServing(CLI::App& app, Flags& flags) {
                  "triton,file=FILE or opentelemetry,url=URL switches them on; "
                  "level=TIMESTAMPS|OFF, rate=N (of N requests one), count=N, "
                  "slow-ms=MS, failed=true|false, mode=triton|opentelemetry "
-                 "(docs/tracing.md)")
+                 "(docs/how-to/tracing.md)")
       ->type_name("[MODE,]NAME=VALUE")
       ->allow_extra_args(false);
   app.add_flag("--allow-trace-settings", flags.allow_trace_settings,
@@ -155,7 +155,7 @@ void AddSecurity(CLI::App& app, Flags& flags) {
       app.add_option("--tls-cert,--grpc-server-cert", flags.tls.certificate,
                      "gRPC and HTTP speak TLS with this certificate, PEM; with "
                      "those that lead to its root, and read again when it "
-                     "changes (docs/security.md)")
+                     "changes (docs/how-to/security.md)")
           ->type_name("FILE");
   CLI::Option* const key =
       app.add_option("--tls-key,--grpc-server-key", flags.tls.key,
@@ -213,7 +213,7 @@ void AddControl(CLI::App& app, Flags& flags) {
 
 void AddDeltas(CLI::App& app, Flags& flags) {
   app.add_flag("!--no-deltas", flags.deltas,
-               "Do not follow deltas of embedding tables (docs/deltas.md)");
+               "Do not follow deltas of embedding tables (docs/how-to/deltas.md)");
   app.add_option("--deltas-folder", flags.deltas_folder,
                  "Deltas are in DIR/MODEL/VERSION; without this flag in the "
                  "folder \"deltas\" of each version in the repository")
@@ -244,7 +244,7 @@ void AddGpuNodes(CLI::App& app, Flags& flags) {
          "GPU nodes, separated by commas: addresses; dns:NAME:PORT, all "
          "addresses of a name; srv:NAME, its SRV records; or file:PATH, an "
          "address per line. Names and files are read again, and nodes come "
-         "and go with them (docs/discovery.md). Without any, only models that "
+         "and go with them (docs/how-to/discovery.md). Without any, only models that "
          "need none are ready")
       ->delimiter(',')
       ->type_name("HOST:PORT|dns:NAME:PORT|srv:NAME|file:PATH")

@@ -9,8 +9,9 @@
 
 namespace refract::cpu_node {
 
-// All metrics of a CPU node, as docs/monitoring.md lists them. Their number is
-// bounded by models × GPU nodes: no label has a value that a client chose.
+// All metrics of a CPU node, as docs/reference/metrics.md lists them. Their
+// number is bounded by models × GPU nodes: no label has a value that a client
+// chose.
 void CollectMetrics(const Engine& engine, const Frontend& frontend,
                     metrics::Exposition& exposition);
 

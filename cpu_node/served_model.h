@@ -30,8 +30,8 @@ namespace refract::cpu_node {
 struct ServedModelOptions {
   // Also compile the unsplit model, for when no GPU node can be had.
   bool local_fallback = false;
-  // Follow deltas of tables (docs/deltas.md): in the version's folder, or in
-  // <deltas_folder>/<model>/<version> where that is given.
+  // Follow deltas of tables (docs/design/deltas.md): in the version's folder,
+  // or in <deltas_folder>/<model>/<version> where that is given.
   bool deltas = true;
   std::string deltas_folder;
 };

@@ -117,7 +117,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--no-isolation", flags.no_isolation,
                "Do not bound the length of executions on a node of several "
-               "models (docs/serving.md, How a GPU node decides): for "
+               "models (docs/design/scheduling.md): for "
                "measurements of models that get requests in turns");
   app.add_option("--pollers", flags.pollers,
                  "Threads that run the connections of CPU nodes; one drives a "

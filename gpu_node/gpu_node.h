@@ -65,9 +65,9 @@ struct GpuNodeOptions {
   // Null: the CPU, where models are measured.
   std::function<DeviceFacts(const DeviceModel&)> facts;
 
-  // Model control (docs/model_control.md). Loads a version that a CN offers and
-  // that this node does not have. Null: the node keeps the models that it was
-  // given.
+  // Model control (docs/how-to/model_control.md). Loads a version that a CN
+  // offers and that this node does not have. Null: the node keeps the models
+  // that it was given.
   std::function<absl::StatusOr<std::unique_ptr<DeviceModel>>(
       const std::string& name, int64_t version)>
       load;

@@ -1,4 +1,5 @@
-// Versions that come and go while a GPU node serves (docs/model_control.md).
+// Versions that come and go while a GPU node serves
+// (docs/how-to/model_control.md).
 
 #include <sys/resource.h>
 

@@ -10,8 +10,8 @@
 
 namespace refract::gpu_node {
 
-// All metrics of a GPU node, as docs/monitoring.md lists them. Their number is
-// bounded by the models. `device`: "cpu" or "cuda:N".
+// All metrics of a GPU node, as docs/reference/metrics.md lists them. Their
+// number is bounded by the models. `device`: "cpu" or "cuda:N".
 void CollectMetrics(const GpuNode& node, const transport::Server& server,
                     const base::ByteBudget& request_memory,
                     const std::string& device, metrics::Exposition& exposition);

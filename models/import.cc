@@ -196,11 +196,11 @@ class TableBinder {
           entry.sizes[1]);
     }
     return absl::InvalidArgumentError(absl::StrCat(
-        is,
-        tensor.dtype == base::DType::kUInt8 && !same
-            ? absl::StrCat("; rows of a format need metadata ", kRowsKeyPrefix,
-                           tensor.name, " in the file (docs/models.md)")
-            : ""));
+        is, tensor.dtype == base::DType::kUInt8 && !same
+                ? absl::StrCat("; rows of a format need metadata ",
+                               kRowsKeyPrefix, tensor.name,
+                               " in the file (docs/reference/models.md)")
+                : ""));
   }
 
   void SetRows(const std::optional<RowLayout>& layout, WeightEntry& entry) {

@@ -100,12 +100,7 @@ class Tree:
         return any(re.fullmatch(pattern, suffix) for suffix in self.suffixes)
 
     def has_page(self, name):
-        """Comments may leave out the folder between docs/ and the page."""
-        folder, _, file = name.rpartition("/")
-        return name in self.suffixes or (
-            folder == "docs"
-            and any(re.fullmatch(rf"docs/[^/]+/{re.escape(file)}", f) for f in self.files)
-        )
+        return name in self.suffixes
 
     def has_path(self, name):
         name = name.rstrip("/")

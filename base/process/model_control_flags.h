@@ -11,7 +11,7 @@
 
 namespace refract::base {
 
-// Flags of both daemons, with Triton's names (docs/model_control.md).
+// Flags of both daemons, with Triton's names (docs/how-to/model_control.md).
 struct ModelControlFlags {
   std::vector<std::string> modes = {"none"};  // none, or poll and explicit
   double poll_s = 15;

@@ -1,8 +1,9 @@
 #ifndef REFRACT_CPU_NODE_CONTROL_MODEL_CONTROL_H_
 #define REFRACT_CPU_NODE_CONTROL_MODEL_CONTROL_H_
 
-// Which versions a CPU node serves while it serves (docs/model_control.md):
-// loads and unloads models by request or as the repository changes.
+// Which versions a CPU node serves while it serves
+// (docs/how-to/model_control.md): loads and unloads models by request or as the
+// repository changes.
 
 #include <cstddef>
 #include <cstdint>

@@ -10,7 +10,7 @@
 // compare with the times of the model's latest requests: the CPU part before
 // the GPU node (start), the GPU node with transport and its queue (away), and
 // the CPU part after it (finish). Without this, an overloaded node spends its
-// time on requests that miss their deadlines (docs/serving.md).
+// time on requests that miss their deadlines (docs/design/scheduling.md).
 //
 // A state machine without threads and without a clock: WorkerPool drives it,
 // tests drive it in virtual time.

@@ -1,8 +1,8 @@
 #ifndef REFRACT_GPU_NODE_SCHEDULER_SCHEDULER_H_
 #define REFRACT_GPU_NODE_SCHEDULER_SCHEDULER_H_
 
-// Which requests a device executes when. docs/serving.md, "How a GPU node
-// decides", explains the whole. Each rule is a file of its own that knows
+// Which requests a device executes when. docs/design/gpu_node.md explains the
+// whole. Each rule is a file of its own that knows
 // nothing of devices or locks:
 //
 //   admission.h             refuse what cannot be executed in time

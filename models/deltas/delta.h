@@ -2,7 +2,8 @@
 #define REFRACT_MODELS_DELTAS_DELTA_H_
 
 // Deltas: changed rows of a version's embedding tables, as files
-// (docs/deltas.md has the format). A delta is a manifest and a file of rows:
+// (docs/design/deltas.md has the format). A delta is a manifest and a file of
+// rows:
 //
 //   delta-<sequence>.json         what the delta is; written last
 //   <any name>.safetensors        per table T: "T/ids" and "T/rows",

@@ -15,7 +15,7 @@
 // A switch without a default or a table of checked length proves at build time
 // that each rule is there; of lowerings a test does, which builds a node for
 // each record.
-// docs/adding_an_operator.md shows how a record is added.
+// docs/design/adding_an_operator.md shows how a record is added.
 // tests/models/operators/operator_test.cc and
 // tests/runtime/cuda_plan/operator_lowerings_test.cc walk the table.
 

@@ -63,7 +63,7 @@ enum class GpuPrecision : uint8_t {
   kBFloat16,
 };
 
-// How GPU nodes serve a model beside others (docs/serving.md).
+// How GPU nodes serve a model beside others (docs/design/scheduling.md).
 struct ServingConfig {
   GpuPrecision gpu_precision = GpuPrecision::kFloat32;
   // Of a device's time while other models want it too, relative to theirs.

@@ -2,8 +2,8 @@
 #define REFRACT_MODELS_REPOSITORY_WIRE_FORM_H_
 
 // In which form a tensor crosses between the nodes. A plan chooses one for each
-// value that crosses; runtime/wire encodes and decodes, docs/wire_format.md has
-// the bytes.
+// value that crosses; runtime/wire encodes and decodes,
+// docs/design/wire_format.md has the bytes.
 
 #include <cstdint>
 #include <optional>

@@ -10,7 +10,7 @@ namespace refract::partitioner {
 
 // Bytes of the message with `values` between a CN and an HN, as the transport
 // counts them: header, tensor table, each tensor at a multiple of 64
-// (docs/wire_format.md). `bytes`: of every value of the graph, as in
+// (docs/design/wire_format.md). `bytes`: of every value of the graph, as in
 // ValueSizes; `wire`: of every value, or empty (WirePrices). A value of unknown
 // rank counts as a matrix. A value with unique rows is two tensors.
 double MessageBytes(const models::Graph& graph,

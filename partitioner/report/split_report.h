@@ -2,7 +2,7 @@
 #define REFRACT_PARTITIONER_REPORT_SPLIT_REPORT_H_
 
 // The report on an optimal split and its alternatives: JSON
-// (docs/partitioning.md lists the fields) and an HTML page.
+// (docs/reference/partition_json.md lists the fields) and an HTML page.
 
 #include <optional>
 #include <string>

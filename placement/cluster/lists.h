@@ -16,8 +16,8 @@
 //            Alibaba gpu-v2023   name,…,num_gpu,gpu_milli,gpu_spec,…
 //            Alibaba gpu-v2025   instance_sn,role,app_name,…
 //
-// docs/planning.md describes the columns. All errors are InvalidArgument and
-// name file, line and column.
+// docs/reference/planning_files.md describes the columns. All errors are
+// InvalidArgument and name file, line and column.
 
 #include <cstdint>
 #include <string>

@@ -7,7 +7,7 @@
 // cluster's own schedulers decide where they run. A manifest therefore carries
 // what a scheduler can use: claims that join GPU and NIC of one PCIe root,
 // affinity and spread over the labels of the fabric, counts and their bounds.
-// docs/kubernetes.md says what is written and why.
+// docs/how-to/kubernetes.md says what is written and why.
 
 #include <cstdint>
 #include <optional>

@@ -14,8 +14,8 @@ constexpr char kHostname[] = "kubernetes.io/hostname";
 // Of the user that the containers run as; images of distroless bases have it.
 constexpr int kUser = 65532;
 
-// Seconds. The CN's lame-duck time and drain (docs/serving.md), and some more;
-// GPU nodes stop sooner.
+// Seconds. The CN's lame-duck time and drain (docs/how-to/serving.md), and some
+// more; GPU nodes stop sooner.
 constexpr int kGracePeriod = 45;
 // Longest start, as failureThreshold × period: tables of 100 GB are verified.
 constexpr int kStartPeriod = 10;

@@ -2,8 +2,8 @@
 #define REFRACT_PLACEMENT_PLANNER_SPEC_H_
 
 // What a capacity plan is made from: node types with prices, and services with
-// a model's costs, a latency objective and traffic. docs/planning.md lists the
-// fields of the file.
+// a model's costs, a latency objective and traffic.
+// docs/reference/planning_files.md lists the fields of the file.
 
 #include <cstdint>
 #include <functional>

@@ -3,7 +3,7 @@
 
 // Chooses the node of an instance: filters, then scores. Prism's Algorithm 1
 // (NSDI '25, section 4.2) with the gaps of the paper filled as
-// docs/planning.md says.
+// docs/design/placement.md says.
 
 #include <array>
 #include <cstdint>

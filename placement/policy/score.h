@@ -89,7 +89,7 @@ Choice ScoreNode(Policy policy, const ScoreInputs& in);
 
 // 0..99: ⌊100 · sigmoid((before − after) ÷ 1 GPU)⌋, as the published FGD
 // scheduler rounds; 50 = no change, a bucket is about 0.04 GPU wide there.
-// Without buckets, FGD never packs (docs/planning.md).
+// Without buckets, FGD never packs (docs/design/placement.md).
 int FgdBucket(double before_milli, double after_milli);
 
 // The score of the path between the NIC and the farthest of `devices`' GPUs;

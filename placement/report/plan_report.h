@@ -1,7 +1,7 @@
 #ifndef REFRACT_PLACEMENT_REPORT_PLAN_REPORT_H_
 #define REFRACT_PLACEMENT_REPORT_PLAN_REPORT_H_
 
-// A capacity plan for people and programs. docs/planning.md explains the
+// A capacity plan for people and programs. docs/how-to/planning.md explains the
 // fields.
 
 #include <string>

@@ -2,8 +2,8 @@
 #define REFRACT_RUNTIME_WIRE_CODEC_H_
 
 // Conversion between values that cross and the tensors of their message
-// (docs/wire_format.md, "Values in messages"). Independent of the transport:
-// messages are views and addresses.
+// (docs/design/wire_format.md, "Values in messages"). Independent of the
+// transport: messages are views and addresses.
 //
 // A value is one tensor of the message and, if the plan allows unique rows, a
 // second one, its index. A message itself shows how each value was sent, within

@@ -42,7 +42,7 @@ struct ServingReport {
 };
 
 // The report with what is needed to repeat it: revision, machine, options,
-// seed. docs/benchmarking.md lists the fields.
+// seed. docs/measurements/benchmarking.md lists the fields.
 std::string ServingJson(const ServingOptions& options,
                         const ServingReport& report);
 

@@ -8,7 +8,7 @@
 
 namespace refract::tools {
 
-// docs/benchmarking.md lists the fields. NaN becomes null.
+// docs/measurements/benchmarking.md lists the fields. NaN becomes null.
 std::string TransportJson(const TransportOptions& options,
                           const transport_bench::Report& report);
 

@@ -246,7 +246,7 @@ void AddPlaceCommand(CLI::App& app, Context& context) {
   AddClusterOptions(*command, options->cluster);
   command
       ->add_option("--instances", options->instances,
-                   "instances to place, CSV (docs/planning.md)")
+                   "instances to place, CSV (docs/reference/planning_files.md)")
       ->type_name("FILE")
       ->required();
   command

@@ -24,7 +24,7 @@ void AddClusterOptions(CLI::App& command, ClusterOptions& options) {
   command
       .add_option("--nodes", options.nodes,
                   "node list, CSV: columns of refract, of Alibaba's gpu-v2023 "
-                  "or v2026-spot trace (docs/planning.md)")
+                  "or v2026-spot trace (docs/reference/planning_files.md)")
       ->type_name("FILE")
       ->required();
   command
@@ -74,9 +74,10 @@ void AddClusterOptions(CLI::App& command, ClusterOptions& options) {
       ->check(InRange(0, 1e4))
       ->capture_default_str();
   command
-      .add_option("--fabric", options.fabric_file,
-                  "leaves and pods of the nodes by name: `kubectl get nodes -o "
-                  "json`, Slurm's topology.conf, or text (docs/topology.md)")
+      .add_option(
+          "--fabric", options.fabric_file,
+          "leaves and pods of the nodes by name: `kubectl get nodes -o "
+          "json`, Slurm's topology.conf, or text (docs/how-to/topology.md)")
       ->type_name("FILE");
   command
       .add_option("--fabric-seed", options.fabric.seed,

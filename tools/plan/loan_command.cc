@@ -49,7 +49,8 @@ void AddPlanLoanCommand(CLI::App& plan, Context& context) {
       "Which training nodes to borrow for a peak, and when each step happens");
   command
       ->add_option("spec", options->spec,
-                   "services, nodes, jobs, the peak: JSON (docs/planning.md)")
+                   "services, nodes, jobs, the peak: JSON "
+                   "(docs/reference/planning_files.md)")
       ->type_name("SPEC")
       ->required();
   command->add_option("--json", options->json, "write everything as JSON")

@@ -19,7 +19,7 @@ void AddManifestFlags(CLI::App& command, ManifestFlags& flags) {
       command
           .add_option("--manifests", flags.folder,
                       "write Kubernetes objects into this folder "
-                      "(docs/kubernetes.md)")
+                      "(docs/how-to/kubernetes.md)")
           ->type_name("DIR");
   const auto add = [&](const char* name, std::string& value, const char* what,
                        const char* type) {

@@ -56,7 +56,7 @@ absl::Status RunPlan(PlanCommand options, std::ostream& out,
                      std::ostream& err) {
   if (options.spec.empty()) {
     return absl::InvalidArgumentError(
-        "which SPEC? (docs/planning.md has its fields)");
+        "which SPEC? (docs/reference/planning_files.md has its fields)");
   }
   Progress progress(err);
   options.plan.sensitivity = !options.no_sensitivity;
@@ -105,7 +105,8 @@ void AddPlanCommand(CLI::App& app, Context& context) {
       "what they cost");
   command
       ->add_option("spec", options->spec,
-                   "node types, services, traffic: JSON (docs/planning.md)")
+                   "node types, services, traffic: JSON "
+                   "(docs/reference/planning_files.md)")
       ->type_name("SPEC");
   const auto between = [](double least, double most) {
     return [least, most](const std::string& text) {

@@ -1,7 +1,8 @@
 #ifndef REFRACT_TOOLS_PROFILE_PROFILE_REPORT_H_
 #define REFRACT_TOOLS_PROFILE_PROFILE_REPORT_H_
 
-// The text and JSON output of `refract profile` (docs/partitioning.md).
+// The text and JSON output of `refract profile`
+// (docs/reference/partition_json.md).
 
 #include <ostream>
 

@@ -61,7 +61,7 @@ absl::Duration MaxSpin(unsigned cores, bool cheap_poll);
 // Runs many connections on one thread. A task that has work takes a bounded
 // step per round, so it delays other tasks by no more than that. A task that
 // has had no work for a while is armed and left to the kernel; when all tasks
-// are armed, the thread sleeps. More: docs/threading.md.
+// are armed, the thread sleeps. More: docs/design/threading.md.
 //
 // Round(), Add() and the other methods marked so belong to the loop's thread;
 // Reserve(), Wake() and the wakers of seats are for any thread.

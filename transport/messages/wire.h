@@ -1,9 +1,9 @@
 #ifndef REFRACT_TRANSPORT_MESSAGES_WIRE_H_
 #define REFRACT_TRANSPORT_MESSAGES_WIRE_H_
 
-// The bytes of a message, field by field (docs/wire_format.md): a 64 B header,
-// the tensor table, the status text, and the payload at a multiple of 64 B. All
-// numbers are little-endian. Pure functions; decoding trusts nothing.
+// The bytes of a message, field by field (docs/design/wire_format.md): a 64 B
+// header, the tensor table, the status text, and the payload at a multiple of
+// 64 B. All numbers are little-endian. Pure functions; decoding trusts nothing.
 
 #include <cstddef>
 #include <cstdint>
@@ -80,8 +80,8 @@ struct MessageHeader {
 // Writes kHeaderBytes to `out`, checksum included.
 void EncodeHeader(const MessageHeader& header, std::byte* out);
 
-// InvalidArgument names the field that breaks docs/wire_format.md or whose
-// total passes `max_total_bytes`. `bytes` must be a private copy.
+// InvalidArgument names the field that breaks docs/design/wire_format.md or
+// whose total passes `max_total_bytes`. `bytes` must be a private copy.
 absl::StatusOr<MessageHeader> DecodeHeader(absl::Span<const std::byte> bytes,
                                            uint64_t max_total_bytes);
 

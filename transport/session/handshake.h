@@ -1,7 +1,7 @@
 #ifndef REFRACT_TRANSPORT_SESSION_HANDSHAKE_H_
 #define REFRACT_TRANSPORT_SESSION_HANDSHAKE_H_
 
-// The handshake over the HN's TCP port (docs/wire_format.md, "session"):
+// The handshake over the HN's TCP port (docs/design/wire_format.md, "session"):
 //   client: Hello                    server: HelloReply
 //   for each path of the reply, until one works, and for each address of this
 //   side that the path may start from while the two ends find no way to one

@@ -1,8 +1,8 @@
 #ifndef REFRACT_TRANSPORT_TCP_FRAME_H_
 #define REFRACT_TRANSPORT_TCP_FRAME_H_
 
-// Frames of the tcp DataPath (docs/wire_format.md, "tcp frames"): 32 B of
-// header, then the payload of puts and get replies.
+// Frames of the tcp DataPath (docs/design/wire_format.md, "tcp frames"): 32 B
+// of header, then the payload of puts and get replies.
 
 #include <cstddef>
 #include <cstdint>

@@ -12,7 +12,7 @@
 namespace refract::transport::verbs {
 
 // One end of a connection, as its peer needs it. proto/verbs.proto has the
-// meaning of each field; docs/wire_format.md the encoding.
+// meaning of each field; docs/design/wire_format.md the encoding.
 struct EndpointDescription {
   struct Pair {
     uint32_t number = 0;

@@ -77,7 +77,7 @@ constexpr GuardedOperator kGuarded[] = {
 };
 
 // Operators that trust their arguments and that no model of the survey calls
-// (docs/models.md): a refusal by name costs less than a check.
+// (docs/reference/models.md): a refusal by name costs less than a check.
 struct RefusedOperator {
   const char* name;
   const char* why;

@@ -27,7 +27,7 @@ class AccessTest : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  // By rename, as docs/security.md says.
+  // By rename, as docs/how-to/security.md says.
   std::string Write(const std::string& name, const std::string& text) {
     const std::string path = folder_ + "/" + name;
     std::ofstream(path + ".new") << text;

@@ -21,8 +21,8 @@ TargetWorkload SomeWorkload() {
            {Asks(16, 2), 0.1}}};
 }
 
-// Every device choice on every node, by the rules of docs/planning.md: the
-// shortest path, the best bucket, the best fit, the name.
+// Every device choice on every node, by the rules of docs/design/placement.md:
+// the shortest path, the best bucket, the best fit, the name.
 int BruteForce(Policy policy, const Cluster& cluster, const State& state,
                const FragmentMeter& meter, const Demand& demand) {
   int best = -1;

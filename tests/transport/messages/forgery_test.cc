@@ -1,5 +1,5 @@
 // Every field that a peer can forge, by a table and exhaustively where the
-// field is small: what breaks a rule of docs/wire_format.md ends the
+// field is small: what breaks a rule of docs/design/wire_format.md ends the
 // connection, what does not is delivered.
 #include <glog/logging.h>
 #include <gtest/gtest.h>

@@ -67,7 +67,8 @@ MessageHeader Example() {
   return header;
 }
 
-// The bytes that docs/wire_format.md promises. A change here is a new version.
+// The bytes that docs/design/wire_format.md promises. A change here is a new
+// version.
 TEST(HeaderTest, GoldenBytes) {
   std::array<std::byte, kHeaderBytes> bytes;
   EncodeHeader(Example(), bytes.data());

@@ -41,8 +41,9 @@ TEST(VerbsDescriptor, ComesBackAsItWent) {
   EXPECT_EQ(decoded->access, region.access);
 }
 
-// docs/wire_format.md, "verbs data path": bytes written down by hand from
-// proto/verbs.proto, not by this code. Peers of other versions rely on them.
+// docs/design/wire_format.md, "verbs data path": bytes written down by hand
+// from proto/verbs.proto, not by this code. Peers of other versions rely on
+// them.
 constexpr char kGolden[] =
     "0a2d0801121000000000000000000000ffff0a0000011802288020320708"
     "1110ef9baf053a0408121001401048800210011900000000007f00002080"
