@@ -1,5 +1,6 @@
 #include "metrics/server.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "boost/asio/io_context.hpp"
 #include "boost/asio/ip/tcp.hpp"
 #include "boost/beast/core.hpp"
@@ -54,10 +56,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
   ~Connection() { --*connections_; }
 
   void Read() {
-    // A request may have no body.
     parser_.emplace();
     parser_->header_limit(kMaxHead);
-    parser_->body_limit(0);
+    // The target is not known yet: the limit of the route is checked later.
+    uint64_t most = 0;
+    for (const Route& route : routes_.routes) {
+      most = std::max(most, route.most_body_bytes);
+    }
+    parser_->body_limit(most);
     stream_.expires_after(kPatience);
     http::async_read(stream_, buffer_, *parser_,
                      [self = shared_from_this()](error_code error, size_t) {
@@ -71,6 +77,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
     answer_.set(http::field::content_type, "text/plain; charset=utf-8");
     if (!error) {
       Answer();
+    } else if (error == http::error::body_limit) {
+      answer_.result(http::status::bad_request);
+      answer_.body() = "the body is too large\n";
+      answer_.keep_alive(false);
     } else if (error.category() ==
                    http::make_error_code(http::error::bad_method).category() &&
                error != http::error::end_of_stream &&
@@ -90,13 +100,21 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void Answer() {
-    const http::request<http::empty_body>& request = parser_->get();
+    const http::request<http::string_body>& request = parser_->get();
     answer_.keep_alive(request.keep_alive());
+    const auto takes = [&](uint64_t most_bytes) {
+      if (request.body().size() <= most_bytes) return true;
+      answer_.result(http::status::bad_request);
+      answer_.body() = "the body is too large\n";
+      return false;
+    };
     for (const Route& route : routes_.routes) {
       if (request.target() == beast::string_view(route.target)) {
-        return AnswerRoute(route);
+        if (takes(route.most_body_bytes)) AnswerRoute(route);
+        return;
       }
     }
+    if (!takes(0)) return;
     if (request.target() != "/metrics") {
       answer_.result(http::status::not_found);
       answer_.body() = "metrics are at /metrics\n";
@@ -110,7 +128,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void AnswerRoute(const Route& route) {
-    const http::request<http::empty_body>& request = parser_->get();
+    const http::request<http::string_body>& request = parser_->get();
     const http::verb verb = route.changes ? http::verb::post : http::verb::get;
     if (!Allows(route.changes ? "POST" : "GET", request.method() == verb)) {
       return;
@@ -130,7 +148,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
         return;
       }
     }
-    const Route::Answer answer = route.answer();
+    const Route::Answer answer = route.answer_body != nullptr
+                                     ? route.answer_body(request.body())
+                                     : route.answer();
     answer_.result(static_cast<unsigned>(answer.status));
     answer_.set(http::field::content_type, answer.type);
     answer_.body() = answer.body;
@@ -155,7 +175,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const Routes& routes_;
   const std::shared_ptr<int> connections_;  // shared by all connections
   beast::flat_buffer buffer_{kMaxHead};
-  std::optional<http::request_parser<http::empty_body>> parser_;
+  std::optional<http::request_parser<http::string_body>> parser_;
   http::response<http::string_body> answer_;
 };
 
@@ -202,7 +222,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const std::string& host,
   const asio::ip::address address = asio::ip::make_address(host, error);
   if (error) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--metrics-host: '", host, "' is no IP address"));
+        absl::StrCat("'", host, "' is no IP address"));
   }
   const tcp::endpoint endpoint(address, static_cast<uint16_t>(port));
   tcp::acceptor& acceptor = impl->acceptor;
@@ -212,9 +232,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const std::string& host,
   if (!error) acceptor.listen(tcp::acceptor::max_listen_connections, error);
   if (!error) impl->port = acceptor.local_endpoint(error).port();
   if (error) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", Address(host, port),
-                     " for metrics: ", error.message()));
+    return absl::UnavailableError(absl::StrCat(
+        "cannot listen on ", Address(host, port), ": ", error.message()));
   }
   impl->Accept();
   impl->thread = std::thread([raw = impl.get()] { raw->context.run(); });
@@ -231,8 +250,12 @@ absl::StatusOr<std::unique_ptr<Server>> Serve(const Flags& flags,
   absl::StatusOr<std::unique_ptr<Server>> server =
       Server::Create(flags.host, *port, std::move(collect), std::move(routes));
   if (server.ok()) return server;
-  if (flags.port.given) return server.status();
-  LOG(WARNING) << server.status().message()
+  const absl::Status failed =
+      absl::IsInvalidArgument(server.status())
+          ? base::Annotate(server.status(), "--metrics-host")
+          : base::Annotate(server.status(), "metrics");
+  if (flags.port.given) return failed;
+  LOG(WARNING) << failed.message()
                << "; no metrics are served, --metrics-port chooses another";
   return nullptr;
 }

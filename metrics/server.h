@@ -1,6 +1,7 @@
 #ifndef REFRACT_METRICS_SERVER_H_
 #define REFRACT_METRICS_SERVER_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,6 +26,10 @@ struct Route {
   bool changes = false;
   // Called on the server's thread, must be quick.
   std::function<Answer()> answer;
+  // In place of `answer`, for a route that takes a body, of at most
+  // `most_body_bytes`. Other routes refuse bodies.
+  std::function<Answer(const std::string& body)> answer_body = nullptr;
+  uint64_t most_body_bytes = 0;
 };
 
 struct Routes {

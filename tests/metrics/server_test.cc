@@ -199,6 +199,33 @@ TEST(ServerTest, AnswersOtherRoutes) {
   EXPECT_EQ(changes, 1);
 }
 
+TEST(ServerTest, GivesBodiesToRoutesThatTakeThem) {
+  int changes = 0;
+  Routes routes = TestRoutes(&changes, false);
+  routes.routes.push_back(
+      {.target = "/echo",
+       .changes = true,
+       .answer_body =
+           [](const std::string& body) { return Route::Answer{.body = body}; },
+       .most_body_bytes = 20'000});
+  auto server = Server::Create(
+      "127.0.0.1", 0, [](Exposition&) {}, std::move(routes));
+  ASSERT_TRUE(server.ok()) << server.status();
+  const std::string address = "127.0.0.1:" + std::to_string((*server)->port());
+  const auto post = [&](const char* target, size_t bytes) {
+    return Post(address, target, "text/plain", std::string(bytes, 'x'),
+                absl::Seconds(10));
+  };
+  // Longer than the buffer of the head.
+  EXPECT_EQ(post("/echo", 20'000)->body, std::string(20'000, 'x'));
+  EXPECT_EQ(post("/echo", 0)->body, "");
+  EXPECT_EQ(post("/echo", 20'001)->status, 400);
+  // Other routes take none still.
+  EXPECT_EQ(post("/change", 1)->status, 400);
+  EXPECT_EQ(post("/metrics", 1)->status, 400);
+  EXPECT_EQ(changes, 0);
+}
+
 TEST(ClientTest, AsksAServer) {
   int changes = 0;
   auto server = Server::Create(
