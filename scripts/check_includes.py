@@ -80,7 +80,7 @@ THIRD_PARTY = {
         r"tools/(bench_json|profile/profile_report|place/placement_options|simulate/simulate)\.h$",
         r"partitioner/report/split_report\.h$",
         # Read by .cc files of placement alone.
-        r"placement/(topology/json_fields|planner/json_text|report/plan_json)\.h$",
+        r"placement/(topology/json_fields|planner/json_text|report/plan_json|fabric/kubernetes_node|extender/objects)\.h$",
         r"(tests|bench)/.*",
     ),
     r"CLI/": (

@@ -72,6 +72,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
   AddPlaceCommand(app, context);
   AddPlanCommand(app, context);
   AddSimulateCommand(app, context);
+  AddExtenderCommand(app, context);
   AddDoctorCommand(app, context);
   AddDrainCommand(app, context);
   AddUndrainCommand(app, context);

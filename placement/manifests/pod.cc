@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "placement/cluster/cluster.h"
 #include "placement/manifests/objects.h"
 
 namespace refract::placement {
@@ -240,6 +241,12 @@ Yaml PodLabels(const ManifestOf& of) {
 
 Yaml PodAnnotations(const ManifestOf& of) {
   Yaml annotations = Yaml::Map();
+  const Demand& demand = of.service.demand;
+  if (demand.mig != MigProfile::kNone) {
+    annotations.Set(kGpuAnnotation, std::string(Name(demand.mig)));
+  } else if (demand.gpus > 0 && demand.gpu_milli == kWholeGpu) {
+    annotations.Set(kGpuAnnotation, absl::StrCat(demand.gpus));
+  }
   const std::vector<std::string>& keys = of.deployment.tier_keys;
   switch (of.options.flavour) {
     case Flavour::kKueue:
@@ -251,11 +258,10 @@ Yaml PodAnnotations(const ManifestOf& of) {
       }
       break;
     case Flavour::kKai:
-      if (of.service.demand.gpus > 0 && of.service.demand.gpu_milli < 1000 &&
-          of.service.demand.mig == MigProfile::kNone) {
-        annotations.Set(
-            "gpu-fraction",
-            absl::StrFormat("%.3f", of.service.demand.gpu_milli / 1000.0));
+      if (demand.gpus > 0 && demand.gpu_milli < kWholeGpu &&
+          demand.mig == MigProfile::kNone) {
+        annotations.Set("gpu-fraction",
+                        absl::StrFormat("%.3f", demand.gpu_milli / 1000.0));
       }
       break;
     case Flavour::kPlain:

@@ -14,6 +14,10 @@
 
 namespace refract::placement {
 
+// Annotation of pods whose GPU comes with a DRA claim: number of whole GPUs, or
+// the MIG profile. Schedulers' extenders cannot see claims (extender/).
+inline constexpr char kGpuAnnotation[] = "refract-gpu";
+
 // Equal instances of one role: a Deployment or StatefulSet in Kubernetes.
 struct Service {
   std::string name;  // DNS label (RFC 1123), unique: "ranker-cn"

@@ -81,8 +81,7 @@ Decision Placer::Decide(const Instance& instance) {
     decision.node = Choose(all_nodes_, instance, cache);
   }
   if (decision.node >= 0) {
-    decision.choice =
-        ScoreNode(options_.policy, InputsOf(decision.node, instance.demand));
+    decision.choice = ChoiceAt(decision.node, instance);
   }
   return decision;
 }
@@ -278,6 +277,10 @@ Obstacle Placer::ObstacleAt(int node, const Instance& instance) const {
                                         : RuleObstacle(node, instance);
 }
 
+Choice Placer::ChoiceAt(int node, const Instance& instance) {
+  return ScoreNode(options_.policy, InputsOf(node, instance.demand));
+}
+
 Obstacle Placer::MainObstacle(const Instance& instance) const {
   Obstacles counts{};
   for (const int node : all_nodes_) {
@@ -299,8 +302,7 @@ std::vector<Verdict> Placer::Explain(const Instance& instance,
     Verdict verdict{.node = node, .obstacle = ObstacleAt(node, instance)};
     verdict.under_leaf = state_.UnderLeaf(instance.app, leaf_of(node));
     if (verdict.obstacle == Obstacle::kNothing) {
-      verdict.choice =
-          ScoreNode(options_.policy, InputsOf(node, instance.demand));
+      verdict.choice = ChoiceAt(node, instance);
       const Score& score = verdict.choice.score;
       if (node == decision.node) {
         verdict.loses_by = Criterion::kChosen;

@@ -85,6 +85,8 @@ class Placer {
   std::vector<Verdict> Explain(const Instance& instance,
                                const Decision& decision);
   Obstacle ObstacleAt(int node, const Instance& instance) const;
+  // The instance's devices on a node without an obstacle, and their score.
+  Choice ChoiceAt(int node, const Instance& instance);
   // What keeps the instance off most nodes of its pod.
   Obstacle MainObstacle(const Instance& instance) const;
 

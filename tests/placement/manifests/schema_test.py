@@ -130,6 +130,26 @@ class SchemaTest(unittest.TestCase):
                 else:
                     self.validate(document)
 
+    def test_the_deployment_of_the_extender(self):
+        text = (SOURCE / "deploy/kubernetes/extender.yaml").read_text()
+        documents = list(yaml.safe_load_all(text))
+        for document in documents:
+            self.validate(document)
+        (config,) = (d for d in documents if d["kind"] == "ConfigMap")
+        config = yaml.safe_load(config["data"]["scheduler.yaml"])
+        (extender,) = config["extenders"]
+        # What the command serves.
+        source = (SOURCE / "tools/extender/extender_command.cc").read_text()
+        for verb in ("filter", "prioritize", "bind"):
+            self.assertEqual(extender[verb + "Verb"], verb)
+            self.assertIn(f'"/{verb}"', source)
+        (deployment,) = (d for d in documents if d["kind"] == "Deployment")
+        pod = deployment["spec"]["template"]["spec"]
+        (command,) = (
+            c["command"] for c in pod["containers"] if c["name"] == "extender"
+        )
+        self.assertIn(f'"{command[2]}"', source)
+
     def test_the_check_finds_mistakes(self):
         (case,) = (c for c in self.cases if c.name == "ranker-plain")
         (claim,) = (

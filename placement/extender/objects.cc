@@ -1,0 +1,293 @@
+#include "placement/extender/objects.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/shorten.h"
+#include "base/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "placement/fabric/kubernetes_node.h"
+#include "placement/planner/deployment.h"
+
+namespace refract::placement {
+namespace {
+
+using JsonValue = nlohmann::json;
+using Quantities = std::map<std::string, double>;
+
+constexpr absl::string_view kGpu = "nvidia.com/gpu";
+constexpr absl::string_view kMig = "nvidia.com/mig-";
+constexpr double kMib = 1 << 20;
+
+// The member, or null where there is none.
+const JsonValue& Member(const JsonValue& object, const char* name) {
+  static const auto& null = *new JsonValue();
+  if (!object.is_object()) return null;
+  const auto found = object.find(name);
+  return found == object.end() ? null : *found;
+}
+
+std::string TextOf(const JsonValue& object, const char* name) {
+  const JsonValue& text = Member(object, name);
+  return text.is_string() ? text.get<std::string>() : "";
+}
+
+absl::StatusOr<Quantities> AmountsOf(const JsonValue& resources) {
+  Quantities amounts;
+  if (!resources.is_object()) return amounts;
+  for (const auto& [name, value] : resources.items()) {
+    const auto amount = value.is_string()
+                            ? ParseQuantity(value.get<std::string>())
+                        : value.is_number() ? ParseQuantity(value.dump())
+                                            : std::nullopt;
+    if (!amount.has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(base::Shorten(name), ": '", base::Shorten(value.dump()),
+                       "' is no quantity"));
+    }
+    amounts[name] = *amount;
+  }
+  return amounts;
+}
+
+void AddTo(const Quantities& more, Quantities& sum) {
+  for (const auto& [name, amount] : more) sum[name] += amount;
+}
+
+// What a pod asks for: its containers together with init containers that keep
+// running, and at least what each other init container asks for.
+absl::StatusOr<Quantities> RequestsOf(const JsonValue& spec) {
+  Quantities sum;
+  std::vector<Quantities> passing;
+  for (const char* kind : {"containers", "initContainers"}) {
+    const JsonValue& list = Member(spec, kind);
+    for (size_t i = 0; list.is_array() && i < list.size(); ++i) {
+      absl::StatusOr<Quantities> asked =
+          AmountsOf(Member(Member(list[i], "resources"), "requests"));
+      if (!asked.ok()) {
+        return base::Annotate(
+            asked.status(),
+            absl::StrCat("spec.", kind, "[", i, "].resources.requests"));
+      }
+      if (absl::string_view(kind) == "containers" ||
+          TextOf(list[i], "restartPolicy") == "Always") {
+        AddTo(*asked, sum);
+      } else {
+        passing.push_back(*std::move(asked));
+      }
+    }
+  }
+  for (const Quantities& asked : passing) {
+    for (const auto& [name, amount] : asked) {
+      sum[name] = std::max(sum[name], amount);
+    }
+  }
+  absl::StatusOr<Quantities> overhead = AmountsOf(Member(spec, "overhead"));
+  if (!overhead.ok()) return base::Annotate(overhead.status(), "spec.overhead");
+  AddTo(*overhead, sum);
+  return sum;
+}
+
+int64_t RoundedUp(double value) {
+  // Beyond what any check lets pass, so that it does not overflow.
+  return static_cast<int64_t>(std::ceil(std::min(value, 1e15)));
+}
+
+absl::Status SetMig(absl::string_view name, Demand& demand) {
+  const auto profile = MigProfileFromName(name);
+  if (!profile.has_value() || demand.gpus != 0) {
+    return absl::InvalidArgumentError(
+        profile.has_value()
+            ? "a MIG slice beside other GPUs in one pod"
+            : absl::StrCat("'", base::Shorten(name), "' is no MIG profile"));
+  }
+  demand.mig = *profile;
+  demand.gpus = 1;
+  demand.gpu_milli = MigGpuMilli(*profile);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Demand> DemandOf(const JsonValue& pod) {
+  REFRACT_ASSIGN_OR_RETURN(Quantities asked, RequestsOf(Member(pod, "spec")));
+  Demand demand;
+  demand.cpu_milli = RoundedUp(1000 * asked["cpu"]);
+  demand.memory_mib = RoundedUp(asked["memory"] / kMib);
+  demand.disk_mib = RoundedUp(asked["ephemeral-storage"] / kMib);
+  const auto take_whole = [&](double gpus) {
+    demand.gpus = static_cast<int32_t>(std::min(std::ceil(gpus), 1e6));
+    demand.gpu_milli = kWholeGpu;
+  };
+  if (asked[std::string(kGpu)] > 0) take_whole(asked[std::string(kGpu)]);
+  for (const auto& [name, amount] : asked) {
+    absl::string_view profile = name;
+    if (!absl::ConsumePrefix(&profile, kMig) || amount == 0) continue;
+    if (amount != 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": more than one slice in one pod"));
+    }
+    REFRACT_RETURN_IF_ERROR(base::Annotate(SetMig(profile, demand), name));
+  }
+  const std::string claimed =
+      TextOf(Member(Member(pod, "metadata"), "annotations"), kGpuAnnotation);
+  int gpus = 0;
+  if (demand.gpus == 0 && !claimed.empty()) {
+    if (absl::SimpleAtoi(claimed, &gpus) && gpus >= 1) {
+      take_whole(gpus);
+    } else {
+      REFRACT_RETURN_IF_ERROR(base::Annotate(
+          SetMig(claimed, demand),
+          absl::StrCat("metadata.annotations.", kGpuAnnotation)));
+    }
+  }
+  REFRACT_RETURN_IF_ERROR(Check(demand));
+  return demand;
+}
+
+// The items of a list, each as `read` reads it.
+template <typename Read>
+auto ItemsOf(const JsonValue& list, const Read& read) -> absl::StatusOr<
+    std::vector<std::decay_t<decltype(*read(std::declval<JsonValue>()))>>> {
+  const JsonValue& items = Member(list, "items");
+  std::vector<std::decay_t<decltype(*read(items))>> objects;
+  if (items.is_null() && list.is_object()) return objects;
+  if (!items.is_array()) {
+    return absl::InvalidArgumentError("items: is no list");
+  }
+  for (size_t i = 0; i < items.size(); ++i) {
+    auto object = read(items[i]);
+    if (!object.ok()) {
+      return base::Annotate(object.status(), absl::StrCat("items[", i, "]"));
+    }
+    objects.push_back(*std::move(object));
+  }
+  return objects;
+}
+
+}  // namespace
+
+std::optional<double> ParseQuantity(absl::string_view text) {
+  static constexpr std::pair<absl::string_view, double> kSuffixes[] = {
+      {"Ki", 0x1p10}, {"Mi", 0x1p20}, {"Gi", 0x1p30}, {"Ti", 0x1p40},
+      {"Pi", 0x1p50}, {"Ei", 0x1p60}, {"n", 1e-9},    {"u", 1e-6},
+      {"m", 1e-3},    {"k", 1e3},     {"M", 1e6},     {"G", 1e9},
+      {"T", 1e12},    {"P", 1e15},    {"E", 1e18}};
+  double unit = 1;
+  for (const auto& [suffix, factor] : kSuffixes) {
+    if (absl::ConsumeSuffix(&text, suffix)) {
+      unit = factor;
+      break;
+    }
+  }
+  double number = 0;
+  // SimpleAtod() takes blanks, "inf" and "nan", too.
+  if (text.find_first_not_of("0123456789.+eE-") != absl::string_view::npos ||
+      !absl::SimpleAtod(text, &number) || !std::isfinite(number) ||
+      number < 0) {
+    return std::nullopt;
+  }
+  return number * unit;
+}
+
+absl::StatusOr<PodObject> PodFromJson(const JsonValue& json) {
+  if (!json.is_object()) return absl::InvalidArgumentError("is no object");
+  const JsonValue& metadata = Member(json, "metadata");
+  PodObject pod;
+  pod.name = TextOf(metadata, "name");
+  pod.name_space = TextOf(metadata, "namespace");
+  pod.uid = TextOf(metadata, "uid");
+  if (pod.name.empty()) {
+    return absl::InvalidArgumentError("metadata.name: is missing");
+  }
+  pod.node = TextOf(Member(json, "spec"), "nodeName");
+  const std::string phase = TextOf(Member(json, "status"), "phase");
+  pod.ended = phase == "Succeeded" || phase == "Failed";
+  const JsonValue& labels = Member(metadata, "labels");
+  const std::string app = TextOf(labels, "app.kubernetes.io/part-of");
+  if (!app.empty()) pod.app = absl::StrCat(pod.name_space, "/", app);
+  const std::string role = TextOf(labels, "app.kubernetes.io/component");
+  pod.role = role == "gpu-node"   ? Role::kHn
+             : role == "cpu-node" ? Role::kCn
+                                  : Role::kWhole;
+  absl::StatusOr<Demand> demand = DemandOf(json);
+  if (!demand.ok()) {
+    return base::Annotate(demand.status(),
+                          absl::StrCat("pod ", base::Shorten(pod.name)));
+  }
+  pod.demand = *demand;
+  return pod;
+}
+
+absl::StatusOr<NodeObject> NodeFromJson(const JsonValue& json) {
+  REFRACT_ASSIGN_OR_RETURN(const FabricHost host, HostFromNode(json));
+  absl::StatusOr<Quantities> amounts =
+      AmountsOf(Member(Member(json, "status"), "allocatable"));
+  if (!amounts.ok()) {
+    return base::Annotate(
+        amounts.status(),
+        absl::StrCat("node ", base::Shorten(host.name), ": allocatable"));
+  }
+  NodeObject object;
+  object.leaf = host.leaf;
+  object.pod = host.pod;
+  Node& node = object.node;
+  node.name = host.name;
+  // Rounded down: a node never has more than it says.
+  const auto amount = [&](absl::string_view name, double unit) {
+    return static_cast<int64_t>(
+        std::min((*amounts)[std::string(name)] * unit, 1e15));
+  };
+  node.cpu_milli = amount("cpu", 1000);
+  node.memory_mib = amount("memory", 1 / kMib);
+  if (amounts->contains("ephemeral-storage")) {
+    node.disk_mib = amount("ephemeral-storage", 1 / kMib);
+  }
+  const JsonValue& labels = Member(Member(json, "metadata"), "labels");
+  // Allocatable GPUs are those of the device plugin that are not divided; the
+  // label counts all, also those of DRA drivers.
+  int64_t count = 0;
+  if (!absl::SimpleAtoi(TextOf(labels, "nvidia.com/gpu.count"), &count)) {
+    count = 0;
+  }
+  const int64_t gpus = std::max(amount(kGpu, 1), count);
+  object.judged = gpus >= 0 && gpus <= kMaxGpus;
+  node.gpus = object.judged ? static_cast<int>(gpus) : 0;
+  if (node.gpus > 0) {
+    object.gpu_model = TextOf(labels, "nvidia.com/gpu.product");
+    if (object.gpu_model.empty()) object.gpu_model = "GPU";
+    absl::string_view model = object.gpu_model;
+    absl::ConsumePrefix(&model, "NVIDIA-");
+    node.mig_capable = IsMigCapable(model);
+  }
+  AttachEvenly(node, 1);
+  return object;
+}
+
+absl::StatusOr<std::vector<NodeObject>> NodesFromJson(const JsonValue& list) {
+  return ItemsOf(list, NodeFromJson);
+}
+
+absl::StatusOr<PodPage> PodsFromText(absl::string_view text) {
+  const JsonValue json =
+      JsonValue::parse(text, nullptr, /*allow_exceptions=*/false);
+  PodPage page;
+  REFRACT_ASSIGN_OR_RETURN(page.pods, ItemsOf(json, PodFromJson));
+  page.next = TextOf(Member(json, "metadata"), "continue");
+  return page;
+}
+
+absl::StatusOr<NodePage> NodesFromText(absl::string_view text) {
+  const JsonValue json =
+      JsonValue::parse(text, nullptr, /*allow_exceptions=*/false);
+  NodePage page;
+  REFRACT_ASSIGN_OR_RETURN(page.nodes, NodesFromJson(json));
+  page.next = TextOf(Member(json, "metadata"), "continue");
+  return page;
+}
+
+}  // namespace refract::placement
