@@ -114,11 +114,12 @@ absl::StatusOr<LoanPlan> PlanLoan(const LoanSpec& spec);
 absl::StatusOr<LoanSpec> ParseLoanSpec(absl::string_view text,
                                        absl::string_view path);
 
-// Results as JSON, as comma-separated events (time, action, node, what), and
-// for a terminal.
+// Results as JSON, as comma-separated events (time, action, node, what), for a
+// terminal, and as an HTML page.
 std::string LoanToJson(const LoanSpec& spec, const LoanPlan& plan);
 std::string LoanToCsv(const LoanSpec& spec, const LoanPlan& plan);
 std::string LoanToText(const LoanSpec& spec, const LoanPlan& plan);
+std::string LoanToHtml(const LoanSpec& spec, const LoanPlan& plan);
 
 }  // namespace refract::placement
 

@@ -4,11 +4,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
 #include "placement/loan/loan.h"
+#include "placement/report/figures.h"
 
 namespace refract::placement {
 namespace {
@@ -174,6 +177,46 @@ std::string LoanToText(const LoanSpec& spec, const LoanPlan& plan) {
                        plan.monolith_nodes));
   }
   return text;
+}
+
+std::string LoanToHtml(const LoanSpec& spec, const LoanPlan& plan) {
+  Figures figures{.title = "Loan plan"};
+  for (const absl::string_view line :
+       absl::StrSplit(LoanToText(spec, plan), '\n', absl::SkipEmpty())) {
+    figures.notes.emplace_back(absl::StripAsciiWhitespace(line));
+  }
+  Table leases{.title = "Leases",
+               .head = {"node", "from, s", "until, s", "HNs", "stopped jobs"}};
+  // GPUs that are lent, by time.
+  std::map<double, int> change;
+  for (const Lease& lease : plan.leases) {
+    const Node& node = spec.lenders.nodes[lease.node];
+    leases.rows.push_back({node.name, absl::StrFormat("%g", lease.from),
+                           absl::StrFormat("%g", lease.until),
+                           OnNode(spec, plan, lease.node),
+                           absl::StrJoin(JobNames(spec, lease.jobs), ", ")});
+    change[lease.from] += node.gpus;
+    change[lease.until] -= node.gpus;
+  }
+  Table events{.title = "Events",
+               .head = {"time, s", "action", "node", "what"}};
+  for (const Event& event : EventsOf(spec, plan)) {
+    events.rows.push_back({absl::StrFormat("%g", event.time), event.action,
+                           event.node, event.what});
+  }
+  Line lent{.name = "lent", .steps = true};
+  int gpus = 0;
+  // A chart begins at 0.
+  if (!change.empty() && change.begin()->first > 0) lent.points = {{0, 0}};
+  for (const auto& [time, by] : change) {
+    lent.points.push_back({time, gpus += by});
+  }
+  figures.tables = {std::move(leases), std::move(events)};
+  figures.charts = {{.title = "GPUs lent by training",
+                     .x = "s",
+                     .y = "GPUs",
+                     .lines = {std::move(lent)}}};
+  return FiguresToHtml(figures);
 }
 
 }  // namespace refract::placement

@@ -15,6 +15,7 @@ struct LoanCommand {
   std::string spec;
   std::string json;
   std::string csv;
+  std::string report;
 };
 
 absl::Status RunLoan(const LoanCommand& options, std::ostream& out) {
@@ -37,6 +38,10 @@ absl::Status RunLoan(const LoanCommand& options, std::ostream& out) {
     REFRACT_RETURN_IF_ERROR(
         base::WriteText(options.csv, placement::LoanToCsv(spec, *plan)));
   }
+  if (!options.report.empty()) {
+    REFRACT_RETURN_IF_ERROR(
+        base::WriteText(options.report, placement::LoanToHtml(spec, *plan)));
+  }
   return absl::OkStatus();
 }
 
@@ -58,6 +63,9 @@ void AddPlanLoanCommand(CLI::App& plan, Context& context) {
       ->check(base::CheckOutputFile);
   command
       ->add_option("--csv", options->csv, "write the events in order of time")
+      ->type_name("FILE")
+      ->check(base::CheckOutputFile);
+  command->add_option("--report", options->report, "write an HTML page")
       ->type_name("FILE")
       ->check(base::CheckOutputFile);
   command->callback([&context, options] {

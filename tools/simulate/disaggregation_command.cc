@@ -1,6 +1,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "base/process/files.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "placement/report/figures.h"
 #include "placement/simulator/disaggregation.h"
 #include "tools/bench_json.h"
 #include "tools/command.h"
@@ -33,6 +35,7 @@ struct DisaggregationCommand {
   bool no_sensitivity = false;
   std::string json;
   std::string curve;
+  std::string report;
 };
 
 // One row of the table: what differs from the options, and the results of its
@@ -109,6 +112,58 @@ void PrintRow(const Row& row, std::ostream& out) {
       value("cpu_fragment_whole_cores"), value("cpu_fragment_cn_cores"),
       -value("cpu_drop_percent"), value("gpu_fragment_whole_gpus"),
       value("gpu_fragment_hn_gpus"), -value("gpu_drop_percent"));
+}
+
+// The curves are those of the first row's first seed.
+placement::Figures FiguresOf(const placement::Cluster& cluster,
+                             const std::vector<Row>& rows) {
+  placement::Figures figures{
+      .title = "Fragments before and after disaggregation",
+      .notes = {ClusterText(cluster),
+                absl::StrFormat("Means of %d seeds; curves of the first.",
+                                rows[0].results.size())}};
+  placement::Table table{
+      .title = "Sensitivity",
+      .head = {"case", "CPU allocated, %", "GPU allocated, %",
+               "CPU fragment, cores: whole", "CN", "change, %",
+               "GPU fragment, GPUs: whole", "HN", "change, %"}};
+  for (const Row& row : rows) {
+    const nlohmann::ordered_json json = RowJson(row);
+    std::vector<std::string> cells = {row.name};
+    for (const auto& [key, factor, digits] :
+         {std::tuple("cpu_allocated", 100, 1),
+          {"gpu_allocated", 100, 1},
+          {"cpu_fragment_whole_cores", 1, 0},
+          {"cpu_fragment_cn_cores", 1, 0},
+          {"cpu_drop_percent", -1, 1},
+          {"gpu_fragment_whole_gpus", 1, 0},
+          {"gpu_fragment_hn_gpus", 1, 0},
+          {"gpu_drop_percent", -1, 1}}) {
+      cells.push_back(
+          absl::StrFormat("%.*f", digits, factor * json[key].get<double>()));
+    }
+    table.rows.push_back(std::move(cells));
+  }
+  figures.tables = {std::move(table)};
+  const DisaggregationResult& first = rows[0].results[0];
+  const auto line = [](std::string name, const FragmentSum& sum) {
+    placement::Line result{.name = std::move(name)};
+    for (size_t i = 0; i < sum.by_node.size(); ++i) {
+      result.points.push_back({static_cast<double>(i), 100 * sum.by_node[i]});
+    }
+    return result;
+  };
+  figures.charts = {{.title = "CPU fragment of each node with free CPU",
+                     .x = "nodes",
+                     .y = "% of its free CPU",
+                     .lines = {line("whole models", first.whole_cpu),
+                               line("CN instances", first.split_cpu)}},
+                    {.title = "GPU fragment of each node with free GPU",
+                     .x = "nodes",
+                     .y = "% of its free GPU",
+                     .lines = {line("whole models", first.whole_gpu),
+                               line("HN instances", first.split_gpu)}}};
+  return figures;
 }
 
 absl::Status RunDisaggregation(const DisaggregationCommand& options,
@@ -196,6 +251,10 @@ absl::Status RunDisaggregation(const DisaggregationCommand& options,
     REFRACT_RETURN_IF_ERROR(
         base::WriteText(options.curve, CurvesCsv(rows[0].results[0])));
   }
+  if (!options.report.empty()) {
+    REFRACT_RETURN_IF_ERROR(base::WriteText(
+        options.report, FiguresToHtml(FiguresOf(cluster, rows))));
+  }
   return absl::OkStatus();
 }
 
@@ -257,6 +316,9 @@ void AddSimulateDisaggregationCommand(CLI::App& simulate, Context& context) {
       ->add_option("--curve", options->curve,
                    "write fragment ÷ free of each node, ascending, of the "
                    "first seed, CSV")
+      ->type_name("FILE")
+      ->check(base::CheckOutputFile);
+  command->add_option("--report", options->report, "write an HTML page")
       ->type_name("FILE")
       ->check(base::CheckOutputFile);
   command->callback([&context, options] {

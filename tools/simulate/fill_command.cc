@@ -17,6 +17,7 @@
 #include "nlohmann/json.hpp"
 #include "placement/cluster/lists.h"
 #include "placement/cluster/stay.h"
+#include "placement/report/figures.h"
 #include "placement/simulator/fill.h"
 #include "placement/simulator/replay.h"
 #include "tools/bench_json.h"
@@ -44,6 +45,7 @@ struct FillCommand {
   std::string json;
   std::string curve;
   std::string placements;
+  std::string report;
 };
 
 // All seeds of one policy.
@@ -229,6 +231,70 @@ void Print(const placement::Cluster& cluster, const FillCommand& options,
   }
 }
 
+placement::Figures FiguresOf(const FillCommand& options,
+                             const placement::Cluster& cluster,
+                             const std::vector<PolicyRuns>& policies) {
+  placement::Figures figures;
+  figures.title = "Filling a cluster";
+  figures.notes = {
+      ClusterText(cluster),
+      absl::StrFormat(
+          "Instances of %s, %d seeds from %d. The fragment of the empty "
+          "cluster is %.2f %% of its GPUs.",
+          options.instances, options.seeds, options.first_seed,
+          100 * placement::FragmentOf(policies[0].runs[0].curve[0].fragment))};
+  placement::Table table{
+      .title = "When all GPUs had been asked for once",
+      .head = {"policy", "unallocated GPU, %", "deviation",
+               "GPU and NIC under one switch, %", "decision p99, µs"}};
+  placement::Chart unallocated{.title = "Unallocated GPU",
+                               .x = "GPU asked for, % of the cluster",
+                               .y = "% of the cluster"};
+  placement::Chart rate = unallocated;
+  rate.title = "Fragment ÷ free GPU, mean of the seeds";
+  rate.y = "% of the free GPU";
+  std::vector<placement::Chart> causes;
+  for (const PolicyRuns& policy : policies) {
+    const std::string name(Name(policy.policy));
+    const Mean mean = UnallocatedOf(policy);
+    const placement::PathCounts paths = PathsOf(policy);
+    table.rows.push_back(
+        {name, absl::StrFormat("%.2f", 100 * mean.mean),
+         absl::StrFormat("%.2f", 100 * mean.deviation),
+         paths.Total() > 0 ? absl::StrFormat("%.1f", Percent(paths.same_switch,
+                                                             paths.Total()))
+                           : "–",
+         absl::StrFormat("%.0f", PolicyTimes(policy).p99)});
+    // Percent of a quantity over the GPU asked for.
+    const auto line = [&](std::string title, auto value) {
+      placement::Line result{.name = std::move(title)};
+      for (size_t i = 0; i < CurveLength(policy); ++i) {
+        result.points.push_back(
+            {static_cast<double>(i), 100 * CurveMean(policy, i, value)});
+      }
+      return result;
+    };
+    unallocated.lines.push_back(
+        line(name, [](const FillPoint& p) { return 1 - p.allocated; }));
+    rate.lines.push_back(line(name, RateOf));
+    placement::Chart chart = unallocated;
+    chart.title = absl::StrCat("Fragment by cause: ", name);
+    chart.lines.clear();
+    for (int cause = 0; cause < placement::kCauses; ++cause) {
+      chart.lines.push_back(
+          line(std::string(Name(static_cast<placement::Cause>(cause))),
+               [&](const FillPoint& p) { return p.fragment[cause]; }));
+    }
+    causes.push_back(std::move(chart));
+  }
+  figures.tables = {std::move(table)};
+  figures.charts = {std::move(unallocated), std::move(rate)};
+  for (placement::Chart& chart : causes) {
+    figures.charts.push_back(std::move(chart));
+  }
+  return figures;
+}
+
 // Instances of similar demands become apps of `size` instances each.
 void MakeApps(int size, placement::InstanceList& list) {
   std::vector<int> order(list.instances.size());
@@ -312,6 +378,10 @@ absl::Status RunFill(const FillCommand& options, std::ostream& out,
   if (!options.curve.empty()) {
     REFRACT_RETURN_IF_ERROR(base::WriteText(options.curve, CurveCsv(results)));
   }
+  if (!options.report.empty()) {
+    REFRACT_RETURN_IF_ERROR(base::WriteText(
+        options.report, FiguresToHtml(FiguresOf(options, cluster, results))));
+  }
   if (!options.placements.empty()) {
     REFRACT_RETURN_IF_ERROR(base::WriteText(
         options.placements,
@@ -393,6 +463,9 @@ void AddSimulateFillCommand(CLI::App& simulate, Context& context) {
   command
       ->add_option("--placements", options->placements,
                    "write the placements of the last policy and seed, CSV")
+      ->type_name("FILE")
+      ->check(base::CheckOutputFile);
+  command->add_option("--report", options->report, "write an HTML page")
       ->type_name("FILE")
       ->check(base::CheckOutputFile);
   command->callback([&context, options] {

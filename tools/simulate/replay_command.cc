@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "base/number_range.h"
 #include "base/process/files.h"
 #include "base/quantile.h"
@@ -15,6 +17,7 @@
 #include "nlohmann/json.hpp"
 #include "placement/cluster/lists.h"
 #include "placement/cluster/stay.h"
+#include "placement/report/figures.h"
 #include "placement/simulator/replay.h"
 #include "placement/simulator/validate.h"
 #include "tools/bench_json.h"
@@ -35,6 +38,7 @@ struct ReplayCommand {
   std::string json;
   std::string samples;
   std::string placements;
+  std::string report;
 };
 
 std::string SamplesCsv(const std::vector<placement::ReplaySample>& samples) {
@@ -47,6 +51,39 @@ std::string SamplesCsv(const std::vector<placement::ReplaySample>& samples) {
     absl::StrAppend(&text, s.gpu_allocated, ",", s.gpu_fragment, "\n");
   }
   return text;
+}
+
+// Over the days of the trace; `notes` are the lines of the terminal.
+placement::Figures FiguresOf(
+    const std::vector<placement::ReplaySample>& samples,
+    std::vector<std::string> notes) {
+  using Sample = placement::ReplaySample;
+  placement::Figures figures{.title = "Replay of a trace",
+                             .notes = std::move(notes)};
+  const auto line = [&](std::string name, auto value) {
+    placement::Line result{.name = std::move(name), .steps = true};
+    for (const Sample& sample : samples) {
+      result.points.push_back({sample.time / 86400, value(sample)});
+    }
+    return result;
+  };
+  figures.charts = {
+      {.title = "Instances",
+       .x = "day",
+       .y = "instances",
+       .lines = {line("CN", [](const Sample& s) { return s.cns; }),
+                 line("HN", [](const Sample& s) { return s.hns; }),
+                 line("whole models", [](const Sample& s) { return s.wholes; }),
+                 line("waiting", [](const Sample& s) { return s.waiting; })}},
+      {.title = "Allocated, and GPU fragment",
+       .x = "day",
+       .y = "% of the cluster",
+       .lines = {
+           line("CPU", [](const Sample& s) { return 100 * s.cpu_allocated; }),
+           line("GPU", [](const Sample& s) { return 100 * s.gpu_allocated; }),
+           line("GPU fragment",
+                [](const Sample& s) { return 100 * s.gpu_fragment; })}}};
+  return figures;
 }
 
 std::string ObstaclesText(const placement::Obstacles& obstacles) {
@@ -122,25 +159,22 @@ absl::Status RunReplay(const ReplayCommand& options, std::ostream& out,
     most_gpu = std::max(most_gpu, sample.gpu_allocated);
   }
 
-  out << absl::StreamFormat(
-      "%d nodes, %d GPUs, %.0f cores, %d leaf switches, %d pods\n",
-      cluster.nodes.size(), cluster.TotalGpus(),
-      static_cast<double>(cluster.TotalCpuMilli()) / 1000,
-      cluster.leaves.size(), cluster.pods.size());
-  out << absl::StreamFormat(
+  std::ostringstream text;
+  text << ClusterText(cluster) << "\n";
+  text << absl::StreamFormat(
       "%d instances, %d events in %.2f s; decision p50 %.0f us, p99 %.0f us\n",
       list.instances.size(), result.events, seconds, times.p50, times.p99);
-  out << absl::StreamFormat(
+  text << absl::StreamFormat(
       "placed %d, of those %d after a wait (median %.0f s); never placed "
       "%d%s\n",
       result.stays.size(), waits.size(),
       waits.empty() ? 0 : base::Quantile(waits, 0.5), result.never_placed,
       ObstaclesText(result.obstacles));
-  out << absl::StreamFormat(
+  text << absl::StreamFormat(
       "most at once: %d instances, %.1f %% of the CPU, %.1f %% of the GPUs\n",
       most, 100 * most_cpu, 100 * most_gpu);
   if (paths.Total() > 0) {
-    out << absl::StreamFormat(
+    text << absl::StreamFormat(
         "GPU and NIC under one switch %.1f %%, one socket %.1f %%, two sockets "
         "%.1f %%\n",
         Percent(paths.same_switch, paths.Total()),
@@ -148,15 +182,16 @@ absl::Status RunReplay(const ReplayCommand& options, std::ostream& out,
         Percent(paths.other_socket, paths.Total()));
   }
   if (cns_with_nic > 0) {
-    out << absl::StreamFormat(
+    text << absl::StreamFormat(
         "instances without GPU with all cores at their NIC's socket %.1f %%\n",
         Percent(cns_at_nic, cns_with_nic));
   }
-  out << "validator: "
-      << (violations.empty()
-              ? std::string("no rule broken")
-              : absl::StrCat("rules broken: ", violations[0].text))
-      << "\n";
+  text << "validator: "
+       << (violations.empty()
+               ? std::string("no rule broken")
+               : absl::StrCat("rules broken: ", violations[0].text))
+       << "\n";
+  out << text.str();
 
   if (!options.json.empty()) {
     nlohmann::ordered_json json = BenchJson("simulate replay");
@@ -181,6 +216,13 @@ absl::Status RunReplay(const ReplayCommand& options, std::ostream& out,
   if (!options.samples.empty()) {
     REFRACT_RETURN_IF_ERROR(
         base::WriteText(options.samples, SamplesCsv(result.samples)));
+  }
+  if (!options.report.empty()) {
+    REFRACT_RETURN_IF_ERROR(base::WriteText(
+        options.report,
+        FiguresToHtml(
+            FiguresOf(result.samples,
+                      absl::StrSplit(text.str(), '\n', absl::SkipEmpty())))));
   }
   if (!options.placements.empty()) {
     REFRACT_RETURN_IF_ERROR(base::WriteText(
@@ -229,6 +271,9 @@ void AddSimulateReplayCommand(CLI::App& simulate, Context& context) {
   command
       ->add_option("--placements", options->placements,
                    "write every placement, CSV")
+      ->type_name("FILE")
+      ->check(base::CheckOutputFile);
+  command->add_option("--report", options->report, "write an HTML page")
       ->type_name("FILE")
       ->check(base::CheckOutputFile);
   command->callback([&context, options] {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "absl/strings/str_format.h"
 #include "base/quantile.h"
 #include "nlohmann/json.hpp"
 
@@ -64,6 +65,14 @@ nlohmann::ordered_json PathsJson(const placement::PathCounts& paths) {
   return {{"same_switch", paths.same_switch},
           {"same_socket", paths.same_socket},
           {"other_socket", paths.other_socket}};
+}
+
+std::string ClusterText(const placement::Cluster& cluster) {
+  return absl::StrFormat(
+      "%d nodes, %d GPUs, %.0f cores, %d leaf switches, %d pods",
+      cluster.nodes.size(), cluster.TotalGpus(),
+      static_cast<double>(cluster.TotalCpuMilli()) / 1000,
+      cluster.leaves.size(), cluster.pods.size());
 }
 
 double Percent(double part, double whole) {

@@ -35,6 +35,9 @@ nlohmann::ordered_json FragmentJson(const placement::GpuFragment& fragment);
 nlohmann::ordered_json ObstaclesJson(const placement::Obstacles& obstacles);
 nlohmann::ordered_json PathsJson(const placement::PathCounts& paths);
 
+// "4278 nodes, 10412 GPUs, 632636 cores, 134 leaf switches, 4 pods"
+std::string ClusterText(const placement::Cluster& cluster);
+
 double Percent(double part, double whole);
 
 }  // namespace refract::tools

@@ -26,14 +26,14 @@ function ticks(most, count = 5) {
   return result;
 }
 
-// series: [{name, color, points: [{x, y, error}], dashed, steps}]
+// series: [{name, color, points: [{x, y, error}], dashed, steps, plain}]; plain: without dots
 // marks: [{x or y, text, color}]: vertical and horizontal lines.
 function lineChart(parent, { x, y, series, marks = [], mostY }) {
   const W = 560, H = 300, left = 58, right = 14, top = 14, bottom = 40;
   const svg = svgElement("svg", { viewBox: `0 0 ${W} ${H}`, role: "img" }, parent);
   const all = series.flatMap((one) => one.points);
-  const mostX = Math.max(...all.map((p) => p.x), ...marks.map((m) => m.x ?? 0));
-  const topY = mostY ?? Math.max(...all.map((p) => p.y + (p.error ?? 0)));
+  const mostX = Math.max(...all.map((p) => p.x), ...marks.map((m) => m.x ?? 0)) || 1;
+  const topY = mostY ?? (Math.max(...all.map((p) => p.y + (p.error ?? 0))) || 1);
   const px = (v) => left + v / mostX * (W - left - right);
   const py = (v) => H - bottom - Math.min(v / topY, 1) * (H - top - bottom);
   for (const v of ticks(topY)) {
@@ -70,7 +70,7 @@ function lineChart(parent, { x, y, series, marks = [], mostY }) {
         svgElement("line", { stroke: one.color, x1: px(p.x), x2: px(p.x),
           y1: py(Math.max(0, p.y - p.error)), y2: py(p.y + p.error) }, svg);
       }
-      if (one.steps) continue;
+      if (one.steps || one.plain) continue;
       const dot = svgElement("circle", { cx: px(p.x), cy: py(p.y), r: 2.6, fill: one.color }, svg);
       svgElement("title", {}, dot, `${one.name}: ${significant(p.x)}: ${significant(p.y)}` +
           (p.error ? ` ± ${significant(p.error, 2)}` : ""));

@@ -37,6 +37,18 @@ class SimulateCommandTest : public CommandLineTest {
     return folder_ / name;
   }
 
+  // What a report draws.
+  nlohmann::json PageData(const std::string& name) {
+    std::ifstream file(std::string(folder_ / name));
+    const std::string page((std::istreambuf_iterator<char>(file)), {});
+    const std::string mark = "id=\"data\">";
+    const size_t begin = page.find(mark);
+    const size_t end = page.find("</script>", begin);
+    if (end == std::string::npos) return nullptr;
+    return nlohmann::json::parse(
+        page.substr(begin + mark.size(), end - begin - mark.size()));
+  }
+
   std::string nodes_;
   std::string instances_;
 };
@@ -44,11 +56,20 @@ class SimulateCommandTest : public CommandLineTest {
 TEST_F(SimulateCommandTest, FillComparesPolicies) {
   const std::string json = folder_ / "fill.json";
   const std::string curve = folder_ / "curve.csv";
-  const Ran ran = Refract({"simulate", "fill", "--nodes", nodes_, "--instances",
-                           instances_, "--policy", "fgd,combined,random",
-                           "--seeds", "2", "--json", json, "--curve", curve});
+  const Ran ran =
+      Refract({"simulate", "fill", "--nodes", nodes_, "--instances", instances_,
+               "--policy", "fgd,combined,random", "--seeds", "2", "--json",
+               json, "--curve", curve, "--report", folder_ / "fill.html"});
   ASSERT_EQ(ran.exit_status, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("combined"));
+  const nlohmann::json page = PageData("fill.html");
+  ASSERT_EQ(page["tables"].size(), 1u);
+  EXPECT_EQ(page["tables"][0]["rows"].size(), 3u);
+  // Unallocated, rate, and causes of each policy.
+  ASSERT_EQ(page["charts"].size(), 5u);
+  EXPECT_EQ(page["charts"][0]["lines"][2]["name"], "random");
+  EXPECT_EQ(page["charts"][0]["lines"][2]["points"][0],
+            nlohmann::json({0, 100}));
   const nlohmann::json read = ReadJson(json);
   ASSERT_EQ(read["policies"].size(), 3u);
   EXPECT_EQ(read["policies"][0]["runs"].size(), 2u);
@@ -70,11 +91,14 @@ TEST_F(SimulateCommandTest, ReplayWritesFiguresAndChecksRules) {
   const std::string json = folder_ / "replay.json";
   const std::string samples = folder_ / "samples.csv";
   const std::string placements = folder_ / "placements.csv";
-  const Ran ran =
-      Refract({"simulate", "replay", "--nodes", nodes_, "--instances",
-               instances_, "--sample-seconds", "5", "--json", json, "--samples",
-               samples, "--placements", placements});
+  const Ran ran = Refract({"simulate", "replay", "--nodes", nodes_,
+                           "--instances", instances_, "--sample-seconds", "5",
+                           "--json", json, "--samples", samples, "--placements",
+                           placements, "--report", folder_ / "replay.html"});
   ASSERT_EQ(ran.exit_status, 0) << ran.err;
+  EXPECT_THAT(PageData("replay.html")["notes"].back().get<std::string>(),
+              HasSubstr("no rule broken"));
+  EXPECT_EQ(PageData("replay.html")["charts"].size(), 2u);
   EXPECT_THAT(ran.out, HasSubstr("validator: no rule broken"));
   const nlohmann::json read = ReadJson(json);
   EXPECT_EQ(read["instances"], 40);
@@ -85,10 +109,13 @@ TEST_F(SimulateCommandTest, ReplayWritesFiguresAndChecksRules) {
 TEST_F(SimulateCommandTest, DisaggregationShrinksFragments) {
   const std::string json = folder_ / "d.json";
   const std::string curve = folder_ / "d.csv";
-  const Ran ran = Refract({"simulate", "disaggregation", "--nodes", nodes_,
-                           "--node-count", "200", "--seeds", "1", "--json",
-                           json, "--curve", curve, "--no-sensitivity"});
+  const Ran ran =
+      Refract({"simulate", "disaggregation", "--nodes", nodes_, "--node-count",
+               "200", "--seeds", "1", "--json", json, "--curve", curve,
+               "--no-sensitivity", "--report", folder_ / "d.html"});
   ASSERT_EQ(ran.exit_status, 0) << ran.err;
+  EXPECT_EQ(PageData("d.html")["charts"].size(), 2u);
+  EXPECT_EQ(PageData("d.html")["tables"][0]["rows"][0].size(), 9u);
   EXPECT_EQ(ReadJson(json)["cases"].size(), 1u);
   EXPECT_GT(ReadJson(json)["cases"][0]["cpu_allocated"], 0.5);
 }
