@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -111,12 +112,21 @@ struct PlanSpec {
   const NodeType* FindNode(absl::string_view name) const;
 };
 
+// Price per hour by name of the node type.
+using Prices = absl::flat_hash_map<std::string, double>;
+
+// A price list: comma-separated, columns node and price_per_h; others are read
+// over. InvalidArgument names file, line and column.
+absl::StatusOr<Prices> ReadPrices(const std::string& path);
+
 // What the reader of a spec cannot do itself.
 struct SpecReaders {
   // Costs of a version; the path is relative to the current folder.
   std::function<absl::StatusOr<ModelCosts>(const ModelSource&)> model;
   // Items per query of "fixed:N", "mlperf", "file:PATH".
   std::function<absl::StatusOr<std::vector<double>>(absl::string_view)> rows;
+  // They replace the file's; node types that they lack keep theirs.
+  Prices prices = {};
 };
 
 // Reads JSON with // comments. `path` appears in errors. Every error is

@@ -6,7 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "placement/cluster/csv.h"
 #include "placement/planner/json_text.h"
 #include "placement/planner/spec.h"
 #include "placement/topology/json_fields.h"
@@ -25,6 +27,8 @@ constexpr double kMostMs = 1e6;
 constexpr double kMostQps = 1e9;
 constexpr double kMostRows = 1e7;
 constexpr int64_t kMostCount = 10'000'000;
+// Of a day: quarters of an hour.
+constexpr int kMostParts = 96;
 
 // Fails where the field is not there.
 template <typename T>
@@ -37,7 +41,7 @@ void Need(Fields& fields, const char* name, const std::optional<T>& value,
   }
 }
 
-NodeType ReadNodeType(Fields& fields) {
+NodeType ReadNodeType(Fields& fields, const Prices& prices) {
   NodeType node;
   Need(fields, "name", fields.Text("name"), &node.name);
   Need(fields, "cores", fields.Number("cores", 1, kMostCores), &node.cores);
@@ -47,8 +51,12 @@ NodeType ReadNodeType(Fields& fields) {
   Assign(fields.Text("gpu_model"), &node.gpu_model);
   Assign(fields.Whole("nics", 1, 16), &node.nics);
   Assign(fields.Number("nic_gbps", 0.001, kMostGbps), &node.nic_gbps);
-  Need(fields, "price_per_h", fields.Number("price_per_h", 0, kMostPrice),
-       &node.price_per_h);
+  const auto price = fields.Number("price_per_h", 0, kMostPrice);
+  if (const auto listed = prices.find(node.name); listed != prices.end()) {
+    node.price_per_h = listed->second;
+  } else {
+    Need(fields, "price_per_h", price, &node.price_per_h);
+  }
   Assign(fields.Whole("count", 0, kMostCount), &node.count);
   fields.Object("labels", [&](Fields& labels) {
     for (const std::string& key : labels.Names()) {
@@ -159,12 +167,60 @@ void ReadModel(Fields& fields, const SpecReaders& readers,
   });
 }
 
+// Rates of a file, evenly spaced, as parts of the largest one. Of more rows
+// than a page can show, groups of neighbours become their largest.
+absl::StatusOr<std::vector<double>> CurveFromCsv(const std::string& path,
+                                                 const std::string& name) {
+  REFRACT_ASSIGN_OR_RETURN(const CsvTable table, CsvTable::Read(path));
+  const std::optional<int> column = table.Column(name);
+  if (!column.has_value() || table.rows() == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, column.has_value() ? ": has no rows" : ": has no column ",
+        column.has_value() ? "" : name));
+  }
+  const int group = (table.rows() + kMostParts - 1) / kMostParts;
+  std::vector<double> curve;
+  for (int row = 0; row < table.rows(); ++row) {
+    REFRACT_ASSIGN_OR_RETURN(const double rate,
+                             table.Number(row, *column, 0, kMostQps));
+    if (row % group == 0) curve.push_back(0);
+    curve.back() = std::max(curve.back(), rate);
+  }
+  const double most = *std::max_element(curve.begin(), curve.end());
+  if (most == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ", column ", name, ": every rate is 0"));
+  }
+  for (double& rate : curve) rate /= most;
+  return curve;
+}
+
+void ReadCurve(Fields& fields, Traffic& traffic) {
+  if (!fields.IsObject("curve")) {
+    Assign(fields.Numbers("curve", 0, 1), &traffic.curve);
+    return;
+  }
+  fields.Object("curve", [&](Fields& file) {
+    std::string path;
+    std::string column = "queries_per_s";
+    Need(file, "csv", file.Text("csv"), &path);
+    Assign(file.Text("column"), &column);
+    if (!file.ok()) return;
+    absl::StatusOr<std::vector<double>> curve = CurveFromCsv(path, column);
+    if (curve.ok()) {
+      traffic.curve = *std::move(curve);
+    } else {
+      file.Fail("csv", curve.status().message());
+    }
+  });
+}
+
 Traffic ReadTraffic(Fields& fields, const SpecReaders& readers) {
   Traffic traffic;
   Need(fields, "queries_per_s", fields.Number("queries_per_s", 1e-3, kMostQps),
        &traffic.queries_per_s);
   Assign(fields.Number("burst", 1, 1000), &traffic.burst);
-  Assign(fields.Numbers("curve", 0, 1), &traffic.curve);
+  ReadCurve(fields, traffic);
   std::string sizes = "fixed:1";
   Assign(fields.Text("query_sizes"), &sizes);
   if (!fields.ok()) return traffic;
@@ -267,6 +323,27 @@ ServiceSpec ReadService(Fields& fields, const SpecReaders& readers) {
 
 }  // namespace
 
+absl::StatusOr<Prices> ReadPrices(const std::string& path) {
+  REFRACT_ASSIGN_OR_RETURN(const CsvTable table, CsvTable::Read(path));
+  const auto name = table.Column("node");
+  const auto price = table.Column("price_per_h");
+  if (!name.has_value() || !price.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": has no columns node and price_per_h"));
+  }
+  Prices prices;
+  for (int row = 0; row < table.rows(); ++row) {
+    const std::string node(table.Text(row, *name));
+    if (node.empty() || prices.contains(node)) {
+      return table.Wrong(row, *name,
+                         node.empty() ? "is empty" : node + " is there twice");
+    }
+    REFRACT_ASSIGN_OR_RETURN(prices[node],
+                             table.Number(row, *price, 0, kMostPrice));
+  }
+  return prices;
+}
+
 absl::StatusOr<PlanSpec> ParsePlanSpec(absl::string_view text,
                                        absl::string_view path,
                                        const SpecReaders& readers) {
@@ -279,7 +356,7 @@ absl::StatusOr<PlanSpec> ParsePlanSpec(absl::string_view text,
     Assign(root.Text("name"), &spec.name);
     Assign(root.Text("currency"), &spec.currency);
     root.Each("nodes", [&](Fields& fields) {
-      spec.nodes.push_back(ReadNodeType(fields));
+      spec.nodes.push_back(ReadNodeType(fields, readers.prices));
     });
     root.Each("services", [&](Fields& fields) {
       spec.services.push_back(ReadService(fields, readers));

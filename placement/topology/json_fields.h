@@ -108,6 +108,10 @@ class JsonFields {
     const auto found = json_.find(name);
     return found != json_.end() && found->is_array();
   }
+  bool IsObject(const char* name) const {
+    const auto found = json_.find(name);
+    return found != json_.end() && found->is_object();
+  }
   std::vector<std::string> Names() const {
     std::vector<std::string> names;
     for (const auto& [name, value] : json_.items()) names.push_back(name);

@@ -22,6 +22,7 @@ namespace {
 
 struct PlanCommand {
   std::string spec;
+  std::string prices;
   placement::PlanOptions plan;
   bool no_sensitivity = false;
   std::string json;
@@ -63,10 +64,14 @@ absl::Status RunPlan(PlanCommand options, std::ostream& out,
   options.plan.progress = [&](const std::string& text) { progress.Show(text); };
   REFRACT_ASSIGN_OR_RETURN(const std::string text,
                            base::ReadText(options.spec));
+  placement::SpecReaders readers{.model = CostsOfVersion, .rows = RowsOf};
+  if (!options.prices.empty()) {
+    REFRACT_ASSIGN_OR_RETURN(readers.prices,
+                             placement::ReadPrices(options.prices));
+  }
   REFRACT_ASSIGN_OR_RETURN(
       const placement::PlanSpec spec,
-      placement::ParsePlanSpec(text, options.spec,
-                               {.model = CostsOfVersion, .rows = RowsOf}));
+      placement::ParsePlanSpec(text, options.spec, readers));
   const absl::StatusOr<placement::Plan> plan =
       placement::MakePlan(spec, options.plan);
   if (!plan.ok()) {
@@ -108,6 +113,11 @@ void AddPlanCommand(CLI::App& app, Context& context) {
                    "node types, services, traffic: JSON "
                    "(docs/reference/planning_files.md)")
       ->type_name("SPEC");
+  command
+      ->add_option("--prices", options->prices,
+                   "price list, CSV with columns node and price_per_h; "
+                   "replaces the spec's prices")
+      ->type_name("FILE");
   const auto between = [](double least, double most) {
     return [least, most](const std::string& text) {
       return base::CheckNumberIn(text, least, most);

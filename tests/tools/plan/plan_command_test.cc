@@ -89,6 +89,52 @@ TEST_F(PlanCommandTest, TakesCostsFromAVersion) {
   EXPECT_GT(service["answer"]["formulas"]["cn_core_ms_per_request"], 0);
 }
 
+TEST_F(PlanCommandTest, TakesPricesAndADayFromFiles) {
+  const std::string day = Write("day.csv", "hour,load\n0,5\n8,20\n16,10\n");
+  const std::string curve =
+      absl::StrCat("{\"csv\": \"", day, "\", \"column\": \"load\"}");
+  const std::string spec = Write(
+      "files.json", absl::StrReplaceAll(placement::kSpecText,
+                                        {{"\"price_per_h\": 3, ", ""},
+                                         {"[0.2, 0.5, 1.0, 0.6]", curve}}));
+  // The spec lacks the price of its node type 'cpu'.
+  EXPECT_THAT(Refused({"plan", spec}), HasSubstr("price_per_h: is missing"));
+  const std::string prices =
+      Write("prices.csv", "region,node,price_per_h\neu,cpu,3\neu,other,1\n");
+  const std::string json = folder_ / "files.plan.json";
+  const std::string plain_json = folder_ / "plain.plan.json";
+  for (const auto& [file, out] :
+       {std::pair(spec, json),
+        {Write("plain.json", placement::kSpecText), plain_json}}) {
+    const Ran ran =
+        Refract({"plan", file, "--prices", prices, "--seeds", "1", "--requests",
+                 "1000", "--no-sensitivity", "--json", out});
+    ASSERT_EQ(ran.exit_status, 0) << ran.err;
+  }
+  const nlohmann::json service = ReadJson(json)["services"][0];
+  EXPECT_EQ(service["answer"]["price_per_h"],
+            ReadJson(plain_json)["services"][0]["answer"]["price_per_h"]);
+  ASSERT_EQ(service["day"].size(), 3u);
+  EXPECT_NEAR(service["day"][0]["queries_per_s"].get<double>() /
+                  service["day"][1]["queries_per_s"].get<double>(),
+              0.25, 1e-6);
+  const auto refused = [&](const std::string& list) {
+    return Refused({"plan", spec, "--prices", Write("bad.csv", list)});
+  };
+  EXPECT_THAT(refused("node,price_per_h\ncpu,-1\n"),
+              HasSubstr("bad.csv:2, column price_per_h: -1 is outside"));
+  EXPECT_THAT(refused("node,price_per_h\ncpu,1\ncpu,2\n"),
+              HasSubstr("bad.csv:3, column node: cpu is there twice"));
+  EXPECT_THAT(refused("a,b\n1,2\n"),
+              HasSubstr("has no columns node and price_per_h"));
+  Write("day.csv", "hour,load\n0,x\n");
+  EXPECT_THAT(Refused({"plan", spec, "--prices", prices}),
+              HasSubstr("traffic.curve.csv: " + day + ":2, column load: "));
+  Write("day.csv", "hour,qps\n0,1\n");
+  EXPECT_THAT(Refused({"plan", spec, "--prices", prices}),
+              HasSubstr("has no column load"));
+}
+
 TEST_F(PlanCommandTest, RefusesBadInputInOneLine) {
   EXPECT_THAT(Refused({"plan"}), HasSubstr("which SPEC?"));
   EXPECT_THAT(Refused({"plan", "/no/such/file"}), HasSubstr("/no/such/file"));
@@ -119,11 +165,14 @@ TEST_F(PlanCommandTest, PlansALoan) {
   const std::string json = folder_ / "loan.json";
   const std::string out = folder_ / "plan.json";
   const std::string csv = folder_ / "plan.csv";
-  const Ran ran = Refract({"plan", "loan", spec, "--json", out, "--csv", csv});
+  const std::string html = folder_ / "loan.html";
+  const Ran ran = Refract(
+      {"plan", "loan", spec, "--json", out, "--csv", csv, "--report", html});
   ASSERT_EQ(ran.exit_status, 0) << ran.err;
   EXPECT_EQ(ReadJson(out)["leases"][0]["node"], "t-2");
   EXPECT_EQ(ReadJson(out)["cost_gpu_s"], 600);
   EXPECT_THAT(Read(csv), HasSubstr("700,stop jobs,t-2,y"));
+  EXPECT_THAT(Read(html), HasSubstr("[\"700\",\"stop jobs\",\"t-2\",\"y\"]"));
   EXPECT_THAT(Refused({"plan", "loan", Write("bad.json", "{\"peek\": 1}")}),
               HasSubstr("bad.json: "));
 }
