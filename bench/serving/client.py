@@ -15,7 +15,7 @@ class Client:
         self.model, self.items = model, items
         self.count = 0
 
-    def start(self, qps, duration, seed, timeout=10):
+    def start(self, qps, duration, seed, timeout=10, max_in_flight=None):
         self.count += 1
         self.report = self.folder / f"{self.model}-{self.count}.json"
         self.process = subprocess.Popen(
@@ -26,6 +26,8 @@ class Client:
                 "--duration", f"{duration:g}", "--warmup", "0.5",
                 "--timeout", f"{timeout:g}", "--seed", str(seed),
                 "--json", str(self.report),
+                *(() if max_in_flight is None
+                  else ("--max-in-flight", str(max_in_flight))),
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

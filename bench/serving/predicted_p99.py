@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Compares the p99 that `refract plan` predicts with the p99 of real processes.
 
-A CPU node with one worker on one processor, a GPU node on its CPU on another
-(the client shares that one), and an open-loop client. A run at a fifth of the
-capacity measures what one request costs in each part; `refract plan` predicts
-from these figures the latency of one CN and one HN by load, and its knee. Then
-the nodes get those loads, and each measured p99 stands beside its prediction.
+A CPU node with one worker on one processor, a GPU node on its CPU on another,
+and an open-loop client, which shares the processor of the node that has less
+to do. Two runs measure what one
+request costs in each part; `refract plan` predicts from these figures the
+latency of one CN and one HN by load, and its knee. Then the nodes get those
+loads, and each measured p99 stands beside its prediction.
 
 Prints predicted ÷ measured per load. Other processes on the machine appear in
 the measured p99 and in nothing else.
@@ -28,6 +29,10 @@ sys.path.insert(0, str(ROOT))
 from bench.serving.client import Client  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
+# Rates of the runs that measure costs, as parts of the capacity. Requests that
+# come rarely find threads asleep and caches cold, as at low load, where these
+# delays make up most of p99.
+BUSY, ALONE = 0.85, 0.2
 # Beyond the 99th percentile a short run has too few requests to tell what the
 # nodes do from a single stall of the machine: the rest counts as that.
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -85,39 +90,54 @@ def sums(node, metric):
 
 
 class Costs:
-    """Costs of a request, from a run at low load."""
+    """Costs of a request.
 
-    def __init__(self, client, cn, hn, qps, duration, seed):
-        cpu, executed = cpu_seconds(cn.process), self.executions(hn)
-        report = client.run(qps, duration, seed)
-        cpu = cpu_seconds(cn.process) - cpu
+    A busy run gives the processor time per request: idle threads spin before
+    they sleep, so at low load processor time is no cost of requests. A run whose
+    requests never meet (those that would are left out) gives the latency without
+    queues: its median beyond the processor times is the round trip, its spread
+    that of the longer part.
+    """
+
+    def __init__(self, client, cn, hn, capacity, duration, seed):
+        before = [cpu_seconds(node.process) for node in (cn, hn)]
+        executed = self.executions(hn)
+        report = client.run(BUSY * capacity, duration, seed)
+        cn_cpu, hn_cpu = (
+            cpu_seconds(node.process) - cpu
+            for node, cpu in zip((cn, hn), before)
+        )
         seconds, count = (
             b - a for a, b in zip(executed, self.executions(hn))
         )
-        server, latency = report["server_ms"], report["latency_ms"]
+        server = report["server_ms"]
         requests = server["requests"]
-        self.hn = 1e3 * seconds / max(count, 1)
-        # All of the CN's processor time per request: the worker's parts and
-        # the front end's, which share the processor.
-        self.cn = max(1e3 * cpu / requests,
+        # All of a node's processor time per request: the workers' parts, the
+        # front end's and the transport's, which share its processor.
+        self.execution = 1e3 * seconds / max(count, 1)
+        self.hn = max(1e3 * hn_cpu / requests, self.execution)
+        self.cn = max(1e3 * cn_cpu / requests,
                       server["cpu_before"] + server["cpu_after"])
         self.post = server["cpu_after"]
         self.pre = self.cn - self.post
-        self.rest = max(
-            0.0, latency["p50"] - self.cn - self.hn
-        )
-        self.factors = self.spread(latency)
-        self.latency = latency
+        # Twice as long, since its requests are few.
+        alone = client.run(ALONE * capacity, 2 * duration, seed + 1,
+                           max_in_flight=1)
+        self.latency = alone["latency_ms"]
+        self.requests = alone["succeeded"]
+        self.rest = max(0.0, self.latency["p50"] - self.cn - self.hn)
+        self.factors = self.spread()
 
     @staticmethod
     def executions(hn):
         found = sums(hn, "refract_gpu_node_execution_duration_seconds")
         return found.get(("", "sum"), 0.0), found.get(("", "count"), 0.0)
 
-    def spread(self, latency):
+    def spread(self):
         """Factors of the longer part's time, equally likely, which give the
-        quantiles of the latency at low load."""
-        median = latency["p50"]
+        quantiles of the latency without queues. Their mean is 1, since the
+        processor time is a mean."""
+        latency, median = self.latency, self.latency["p50"]
         busy = max(self.cn, self.hn)
         points = [(0.0, median * 0.97)] + [
             (q, latency[name]) for name, q in QUANTILES.items()
@@ -131,7 +151,8 @@ class Costs:
                     value = a + (b - a) * (at - q1) / (q2 - q1)
                     break
             factors.append(max(0.2, 1 + (value - median) / busy))
-        return factors
+        mean = statistics.mean(factors)
+        return [factor / mean for factor in factors]
 
 
 def spec(arguments, costs, slo_ms):
@@ -194,30 +215,36 @@ def main():
         os.sched_setaffinity(0, processors[:1])
         cn = nodes.cpu_node(repository, [hn.address], "--workers", 1)
         stack.callback(cn.close)
-        os.sched_setaffinity(0, processors[1:])
         client = Client(folder, cn, arguments.model, arguments.items)
+        client.capacity(arguments.seed)
+        if cpu_seconds(cn.process) > cpu_seconds(hn.process):
+            os.sched_setaffinity(0, processors[1:])
         capacity = client.capacity(arguments.seed)
         rounds = []
         for number in range(arguments.rounds):
-            seed = arguments.seed + 100 * number
-            costs = Costs(client, cn, hn, 0.2 * capacity, arguments.duration,
-                          seed)
-            knee, sweep = predict(arguments, costs, folder)
-            print(
-                f"round {number + 1}: a request takes {costs.cn:.2f} ms of the "
-                f"CN, {costs.hn:.2f} ms of the HN, {costs.rest:.2f} ms besides;"
-                f" capacity {capacity:.0f}/s, predicted knee {knee:.0f}/s",
-                flush=True,
-            )
-            for load in arguments.loads:
+            print(f"round {number + 1}: capacity {capacity:.0f}/s", flush=True)
+            for count, load in enumerate(arguments.loads):
+                # Costs directly before: a shared machine's speed drifts.
+                seed = arguments.seed + 1000 * number + 10 * count
+                costs = Costs(client, cn, hn, capacity, arguments.duration,
+                              seed)
+                knee, sweep = predict(arguments, costs, folder)
                 point = sweep[load]
+                executed = costs.executions(hn)
                 report = client.run(point["requests_per_s"],
-                                    arguments.duration, seed + 1)
+                                    arguments.duration, seed + 2)
+                seconds, executions = (
+                    b - a for a, b in zip(executed, costs.executions(hn))
+                )
                 measured = report["latency_ms"]["p99"]
                 predicted = point["p99_ms"]["mean"]
                 rounds.append({
                     "round": number, "load": load,
-                    "qps": point["requests_per_s"],
+                    "qps": point["requests_per_s"], "knee": knee,
+                    "cn_ms": costs.cn, "hn_ms": costs.hn,
+                    "besides_ms": costs.rest,
+                    "execution_ms": costs.execution,
+                    "execution_ms_then": 1e3 * seconds / max(executions, 1),
                     "predicted_p50_ms": point["p50_ms"]["mean"],
                     "measured_p50_ms": report["latency_ms"]["p50"],
                     "predicted_p99_ms": predicted,
@@ -227,7 +254,9 @@ def main():
                     "failed": report["errors"],
                 })
                 print(
-                    f"  {load:g} × knee, {point['requests_per_s']:.0f}/s: p50 "
+                    f"  {load:g} × knee, {point['requests_per_s']:.0f}/s: CN "
+                    f"{costs.cn:.2f} ms, HN {costs.hn:.2f} ms, besides "
+                    f"{costs.rest:.2f} ms; p50 "
                     f"{point['p50_ms']['mean']:.2f} / "
                     f"{report['latency_ms']['p50']:.2f} ms, p99 "
                     f"{predicted:.2f} / {measured:.2f} ms: "
