@@ -5,7 +5,7 @@
 // HTTP which of its candidate nodes suit a pod, and how well. It judges by the
 // placer's rules: an app stays in its fabric pod, fragments grow the least,
 // then the best fit, near the app's other instances. This is the legacy way to
-// extend a scheduler; docs/kubernetes.md says when it is worth it.
+// extend a scheduler; docs/how-to/kubernetes.md says when it is worth it.
 
 #include <functional>
 #include <string>

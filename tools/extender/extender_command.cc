@@ -211,7 +211,7 @@ void AddExtenderCommand(CLI::App& app, Context& context) {
   CLI::App* command = app.add_subcommand(
       "extender",
       "A scheduler extender for Kubernetes: filter, prioritize and bind over "
-      "HTTP by the rules of `refract place` (docs/kubernetes.md)");
+      "HTTP by the rules of `refract place` (docs/how-to/kubernetes.md)");
   command->add_option("--host", options->host, "address to listen on")
       ->type_name("IP")
       ->capture_default_str();
