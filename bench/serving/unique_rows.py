@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""Measures what repeated user features cost between the nodes.
+
+26 tables, of which 13 are user-side: all items of a request have the same ids
+in them. Three plans of one model: plain (every tensor as it is), unique rows,
+and unique rows with fp16 elements. Bytes are those that the CPU node sent to
+the GPU node, per request; times are of the same requests in turn, over the
+given transport. Scores are compared with PyTorch's before anything is timed.
+"""
+
+import argparse
+import contextlib
+import json
+import pathlib
+import sys
+import tempfile
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+import tritonclient.grpc as triton  # noqa: E402
+
+from bench.serving.client import quartiles  # noqa: E402
+from models.zoo import safetensors_io  # noqa: E402
+from scripts.lib import nodes, repository as repositories  # noqa: E402
+
+TABLES, USER_TABLES, MODEL = 26, 13, "ranker"
+# Largest difference of scores after a sigmoid, with fp32 and with fp16 rows.
+TOLERANCE = {"plain": 2e-6, "unique": 2e-6, "unique_fp16": 2e-3}
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--items", type=int, default=270)
+    parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--rows", type=int, default=10_000, help="of each table")
+    parser.add_argument("--transport", default="shm", choices=("shm", "tcp"))
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--requests", type=int, default=10, help="per round")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=pathlib.Path)
+    return parser.parse_args()
+
+
+class Ranker(torch.nn.Module):
+    def __init__(self, rows, dim):
+        super().__init__()
+        self.tables = torch.nn.ModuleList(
+            torch.nn.Embedding(rows, dim) for _ in range(TABLES)
+        )
+        self.top = torch.nn.Sequential(
+            torch.nn.Linear(TABLES * dim, 512), torch.nn.ReLU(),
+            torch.nn.Linear(512, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1),
+        )
+
+    def forward(self, ids):
+        vectors = [table(ids[:, t]) for t, table in enumerate(self.tables)]
+        return torch.sigmoid(self.top(torch.cat(vectors, 1))).squeeze(1)
+
+
+def request(arguments, generator):
+    ids = torch.randint(
+        0, arguments.rows, (arguments.items, TABLES), generator=generator
+    )
+    ids[:, :USER_TABLES] = ids[0, :USER_TABLES]
+    return ids
+
+
+def sent_bytes(node):
+    with urllib.request.urlopen(node.metrics_url) as answer:
+        for line in answer.read().decode().splitlines():
+            if "sent_bytes" in line and not line.startswith("#"):
+                return float(line.rpartition(" ")[2])
+    raise AssertionError("no metric of sent bytes")
+
+
+class Served:
+    """A plan with its two nodes."""
+
+    def __init__(self, repository, arguments, stack, *flags):
+        repositories.refract(
+            "partition", repository / MODEL, "--method", "heuristic", "--write",
+            *flags,
+        )
+        hn = nodes.gpu_node(repository)
+        stack.callback(hn.close)
+        self.cn = nodes.cpu_node(
+            repository, [hn.address], "--transport", arguments.transport
+        )
+        stack.callback(self.cn.close)
+        self.client = triton.InferenceServerClient(self.cn.address)
+        nodes.wait_until(lambda: self.client.is_model_ready(MODEL), "ready")
+
+    def ask(self, ids):
+        given = triton.InferInput("ids", list(ids.shape), "INT64")
+        given.set_data_from_numpy(ids.numpy())
+        answer = self.client.infer(MODEL, [given], client_timeout=60)
+        return torch.from_numpy(answer.as_numpy("output_0").copy())
+
+    def seconds(self, requests):
+        took = []
+        for ids in requests:
+            began = time.perf_counter()
+            self.ask(ids)
+            took.append(time.perf_counter() - began)
+        return sorted(took)[len(took) // 2]
+
+
+def measure(arguments, folder, stack):
+    torch.manual_seed(arguments.seed)
+    generator = torch.Generator().manual_seed(arguments.seed)
+    model = Ranker(arguments.rows, arguments.dim).eval()
+    sample = request(arguments, generator)
+    program = torch.export.export(
+        model, (sample,), dynamic_shapes=({0: torch.export.Dim("batch", min=2)},)
+    )
+    torch.export.save(program, folder / "model.pt2")
+    path = folder / "sample.safetensors"
+    safetensors_io.write(path, {"ids": sample})
+    served = {}
+    for name, flags in (
+        ("plain", ("--wire-dtype", "fp32")),
+        ("unique", ("--wire-dtype", "fp32", "--sample", path)),
+        ("unique_fp16", ("--wire-dtype", "fp16", "--sample", path)),
+    ):
+        repository = folder / name
+        # The sample of an import would give the plain plan unique rows, too.
+        repositories.refract(
+            "import", folder / "model.pt2", "--repo", repository, "--name", MODEL
+        )
+        served[name] = Served(
+            repository, arguments, stack, "--batch", arguments.items, *flags
+        )
+    checked = request(arguments, generator)
+    with torch.no_grad():
+        wanted = model(checked)
+    result = {"bytes": {}, "max_abs_error": {}}
+    for name, plan in served.items():
+        plan.ask(checked)
+        before = sent_bytes(plan.cn)
+        error = (plan.ask(checked) - wanted).abs().max().item()
+        result["bytes"][name] = sent_bytes(plan.cn) - before
+        result["max_abs_error"][name] = error
+        if error > TOLERANCE[name]:
+            raise AssertionError(f"{name}: scores are {error} off")
+    rounds = []
+    for number in range(arguments.rounds):
+        requests = [request(arguments, generator) for _ in range(arguments.requests)]
+        names = list(served)
+        order = names[number % 3 :] + names[: number % 3]
+        rounds.append({name: served[name].seconds(requests) for name in order})
+    for name in ("unique", "unique_fp16"):
+        result[f"{name}_bytes_over_plain"] = (
+            result["bytes"][name] / result["bytes"]["plain"]
+        )
+        result[f"{name}_p50_over_plain"] = quartiles(
+            [r[name] / r["plain"] for r in rounds]
+        )
+    return {
+        "benchmark": "unique_rows",
+        "items": arguments.items,
+        "dim": arguments.dim,
+        "transport": arguments.transport,
+        **result,
+    }
+
+
+def main():
+    arguments = parse_arguments()
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        result = measure(arguments, folder, stack)
+    print(json.dumps(result, indent=1))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
