@@ -1,4 +1,4 @@
-// refract-gpu-node: see DESIGN sections 8 and 11.
+// refract-gpu-node: docs/how-to/serving.md, docs/design/scheduling.md.
 
 #include <cstdio>
 #include <memory>
@@ -39,7 +39,7 @@ namespace {
 // hardly grows beyond, and a DLRM's inputs of that many rows are 60 MB.
 constexpr int64_t kCudaMaxBatch = 4096;
 
-// DESIGN section 11: 2 for bad usage or bad input, 1 for other failures.
+// Exit status 2 for bad usage or bad input, 1 for other failures.
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "refract-gpu-node: %s\n",
                std::string(status.message()).c_str());

@@ -74,7 +74,7 @@ void ClockOffset::Add(absl::Time sent, absl::Time received, absl::Time answered,
   const absl::Duration way = (came - sent) - (answered - received);
   // Times of a broken peer.
   if (way < absl::ZeroDuration() || answered < received) return;
-  // An old difference is worth less by what the clocks may have drifted since.
+  // An old difference is less certain: the clocks may have drifted since.
   if (way > way_ + kDrift * (came - at_)) return;
   ahead_ = ((received - sent) + (answered - came)) / 2;
   way_ = way;

@@ -53,7 +53,7 @@ struct Span {
   std::vector<std::pair<std::string, Value>> attributes;  // text in UTF-8
   bool failed = false;
   std::string message;  // why, in UTF-8
-  // Address of the node where it was, if that is another one than this.
+  // Address of the node where the span was; empty: this node.
   std::string node;
 };
 

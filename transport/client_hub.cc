@@ -161,7 +161,7 @@ void ClientHub::TakeJoinedAndLeft() {
     }
   }
   if (left.empty()) return;
-  // What they submitted before they left must not outlive them here.
+  // Work that clients submitted must not outlive the clients.
   StartRequests();
   for (ClientImpl* client : left) {
     client->Shutdown();

@@ -48,7 +48,7 @@ class Channel {
  public:
   Channel() = default;
   ~Channel() {
-    // Calls the callbacks of what is under way.
+    // Calls the callbacks of queries that are under way.
     if (open_) ares_destroy(channel_);
   }
   Channel(const Channel&) = delete;

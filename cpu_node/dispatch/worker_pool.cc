@@ -78,7 +78,7 @@ void WorkerPool::Stop() {
   for (std::thread& thread : threads_) {
     if (thread.joinable()) thread.join();
   }
-  // What came between a worker's last look and its end.
+  // Tasks that came between a worker's last look and its end.
   transport::RingQueue<Task> left;
   {
     absl::MutexLock lock(&mu_);

@@ -51,14 +51,14 @@ class WorkerPool {
   // have run before this returns.
   absl::Status Admit(Job& job, size_t model, int64_t rows, absl::Time deadline);
 
-  // What Admit() would say to a job of one row (StartQueue::Foresee).
+  // The status that Admit() would give a job of one row (StartQueue::Foresee).
   absl::Status Foresee(size_t model, absl::Time deadline);
 
   // The end of a job that was started (StartQueue::End).
   void End(const Job& job, const PartTimes& times, bool typical);
 
-  // As many wait as there are requests in flight at most, which the engine
-  // bounds. After Stop() the task runs on the calling thread.
+  // At most one task per request in flight waits, and the engine bounds those
+  // requests. After Stop() the task runs on the calling thread.
   void Continue(Task task);
 
   // Jobs that wait for room may find it now.

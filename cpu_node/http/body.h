@@ -24,7 +24,7 @@ class HttpBody {
   // Memory for the next bytes, at least one. OutOfRange: `max_bytes` are there
   // already. ResourceExhausted: not in the budget, or no memory.
   absl::StatusOr<absl::Span<char>> Room();
-  // That many bytes of Room() are there now.
+  // `bytes` bytes have been written into Room().
   void Commit(size_t bytes) { size_ += bytes; }
 
   size_t size() const { return size_; }

@@ -159,7 +159,7 @@ class Reader {
   }
 
  private:
-  // What surrounds the part that comes next.
+  // The JSON object or list that encloses the next part.
   enum class Place : uint8_t {
     kStart,
     kRequest,

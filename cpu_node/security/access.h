@@ -17,7 +17,7 @@
 
 namespace refract::cpu_node {
 
-// What a call needs.
+// The right that a call needs.
 enum class Access : uint8_t {
   kAnybody,  // health, for probes
   kClient,   // inference and questions about models

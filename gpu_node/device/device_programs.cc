@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<DevicePrograms>> DevicePrograms::Create(
                            programs->Make(programs->sizes().Largest()));
   programs->first_rows_ = options.max_rows;
   if (programs->sizes().empty()) return programs;
-  // As many rows as fit into what such a model is given.
+  // The number of rows that fits into the memory of such a model.
   const cuda::DeviceProgram& program = programs->first().program;
   programs->first_rows_ = 1;
   for (const int64_t rows : cuda::Buckets(options.max_rows)) {

@@ -1,4 +1,4 @@
-// What comes in: requests, their admission, and questions.
+// Calls from outside: requests, their admission, and questions.
 
 #include "gpu_node/scheduler/scheduler.h"
 

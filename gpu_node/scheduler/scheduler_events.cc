@@ -1,4 +1,4 @@
-// What is told to the device, and what it tells.
+// Calls of the scheduler to the device, and events of the device.
 
 #include <algorithm>
 #include <utility>
@@ -44,7 +44,7 @@ void Scheduler::Perform(Actions& actions) {
                            EndCall();
                          });
   }
-  // What these capture fits into a std::function.
+  // The captures fit into a std::function without an allocation.
   for (const Actions::Call& call : actions.calls) {
     const int instance = call.instance;
     const int slot = call.slot;

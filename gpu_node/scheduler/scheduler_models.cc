@@ -11,7 +11,7 @@ namespace refract::gpu_node {
 void Scheduler::Describe(size_t place, ScheduledModel described) {
   Model& model = models_[place];
   model.times = described.times;
-  // What was measured at load is believed at first.
+  // The first predictions are the times measured at load.
   model.last_tried.fill(model.times.known(clock_.Now()) ? clock_.Now()
                                                         : absl::InfinitePast());
   residents_.Set(place, described.weight_bytes);

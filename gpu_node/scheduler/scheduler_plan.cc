@@ -87,7 +87,7 @@ void Scheduler::Assign(int index, absl::Time now, Actions& actions) {
   bool busy = false;
   bool free = false;
   for (const Slot& slot : instance.slots) {
-    // One staged batch is enough; later ones are better chosen later.
+    // One staged batch is enough: later batches are better chosen later.
     if (slot.step == Step::kUploading || slot.step == Step::kUploaded) {
       return;
     }
@@ -132,7 +132,7 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
     PlanLoad(index, now, actions);
     return false;
   }
-  // What would begin next. The queue changes once it is sure that it does.
+  // The next batch. The queue changes once the batch is sure to begin.
   const int64_t most = RowsOfTurn(index, now);
   std::vector<const Queue::Request*>& queued = scratch_.queued;
   queued = model.queue.Candidates(std::move(queued));

@@ -16,7 +16,7 @@
 namespace refract::models {
 namespace {
 
-// Bits of the significand, the hidden one included; 0 for what is no float.
+// Bits of the significand, the hidden bit included; 0: no float type.
 int Precision(base::DType dtype) {
   switch (dtype) {
     case base::DType::kFloat64:

@@ -51,7 +51,7 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name,
   for (const Json& dim : *shape) {
     const std::optional<uint64_t> value = Unsigned(dim);
     if (!value || *value > static_cast<uint64_t>(INT64_MAX)) {
-      // dump() would go down every level of what a file nests.
+      // dump() would recurse into every level of nesting of a file.
       return dim.is_structured()
                  ? invalid("bad dimension: an ", dim.type_name())
                  : invalid("bad dimension ", dim.dump());

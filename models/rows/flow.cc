@@ -18,7 +18,7 @@ bool IsPrime(int64_t n) {
   return n > 1;
 }
 
-// A product that stays a number: shapes are other people's.
+// False if the product overflows: shapes come from files.
 bool Multiply(int64_t& product, int64_t factor) {
   return !__builtin_mul_overflow(product, factor, &product);
 }

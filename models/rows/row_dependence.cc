@@ -26,7 +26,7 @@ class Walk {
   const Sizes& sizes() const { return sizes_; }
   void Set(ValueId id, const Flow& flow) { flows_[id] = flow; }
 
-  // What comes in with a request and holds no bags: by its shape.
+  // Inputs of a request that hold no bags: by their shapes.
   Flow ByShape(ValueId id) const {
     const Value& value = graph_.value(id);
     if (value.kind != ValueKind::kTensor) {
@@ -109,7 +109,7 @@ class Walk {
   }
 
  private:
-  // A size that travels as a number and is known from the rows that do.
+  // A size that crosses as a number and follows from the rows that cross.
   bool IsSizeOfBatch(ValueId id) const {
     return graph_.value(id).kind == ValueKind::kSymInt &&
            !graph_.value(id).sym_value.is_unknown();

@@ -36,8 +36,8 @@ bool IsPointwise(absl::string_view name) {
          name == "complex" || name == "polar" || name == "where";
 }
 
-// Point by point: all operands are pairs, or none is, or what is not counts for
-// both parts.
+// Point by point: all operands are pairs, or none is; an operand that is no
+// pair counts for both parts.
 Flow Pointwise(const NodeView& view) {
   const std::vector<ValueId> inputs = view.inputs();
   const BoolList* complex = Flags(view, kComplexOperandsArg);

@@ -132,7 +132,7 @@ Flow Einsum(const NodeView& view) {
   const std::vector<std::string> inputs = absl::StrSplit(sides[0], ',');
   const std::vector<ValueId> tensors = view.List("tensors");
   if (inputs.size() != tensors.size()) return Flow::Unproven();
-  // "..." stands for leading dimensions; digits are letters of nobody else's.
+  // "..." stands for leading dimensions; digits are unused letters.
   int dots = 0;
   std::vector<int> each;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -210,7 +210,7 @@ Flow Attention(const NodeView& view) {
                              trimmed(view.Ref("value"), "kv")};
   if (mask != kNoValue) terms.push_back(trimmed(mask, "qk"));
   const Flow result = Product(view, terms, leading + "qv");
-  // Causal: a query's number decides what it may see.
+  // Causal: a query's number decides which keys it sees.
   if (result.rows() && result.axis == rank - 2 &&
       view.Bool("is_causal", false)) {
     return Flow::Mixed();

@@ -14,7 +14,7 @@ Flow Reduce(const NodeView& view, const Flow& flow, int rank, ValueId output) {
                         view.IsInteger(view.Ref("self"));
   if (flow.kind == Kind::kBags) return integers ? flow : Flow::Mixed();
   if (flow.kind == Kind::kRagged) {
-    // Over what each entry has, not over the entries.
+    // Over the contents of each entry, not over the entries.
     const auto dims = view.Dims("dim", rank);
     const bool inside =
         dims && !dims->empty() && !std::count(dims->begin(), dims->end(), 0);

@@ -7,8 +7,8 @@
 namespace refract::models::rows {
 namespace {
 
-// Pieces of offsets are offsets, pieces of bags are bags; a piece of what all
-// rows share is shared, unless its size counts rows.
+// Pieces of offsets are offsets, pieces of bags are bags; a piece of a tensor
+// that all rows share is shared, unless its size counts rows.
 std::vector<Flow> WithoutAxis(const NodeView& view, const Flow& flow) {
   if (!flow.shared()) return ForAll(view, flow);
   std::vector<Flow> flows;

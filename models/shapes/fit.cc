@@ -13,8 +13,8 @@ namespace {
 // Sizes that depend on more symbols than this are not tried as products.
 constexpr size_t kMaxFactors = 6;
 
-// Batches beside the example's: small, its neighbours, and one that no buffer
-// of the example holds. 1 is CheckBatchOne()'s.
+// Trial batches beside the example's: small ones, its neighbours, and a batch
+// that no buffer of the example holds. CheckBatchOne() tries 1.
 std::vector<int64_t> Batches(int64_t base) {
   std::vector<int64_t> batches = {2, 3, 7, base + 1, base - 1, 33};
   std::sort(batches.begin(), batches.end());
@@ -64,8 +64,8 @@ class Fitter {
         }
       }
       InterpreterRun run;
-      // Other rows first: what data decides must not pass for a constant. A
-      // model may insist on the sample's order (lengths that fall).
+      // Other rows first: a size that data decides is no constant. A model may
+      // insist on the sample's order (lengths that fall).
       const auto shift = static_cast<int64_t>(checks_.size() + 1);
       if (Probe(values, run, shift)) {
         if (auto failed = Probe(values, run)) {
@@ -141,8 +141,8 @@ class Fitter {
     }
   }
 
-  // A number that is read out of a tensor's contents, however often the sample
-  // has the same one.
+  // A number that is read from a tensor's contents: it varies with the data,
+  // even where the sample has the same number everywhere.
   bool IsDatum(const Value& value) const {
     if (value.producer == kNoNode) return false;
     const Node& node = graph_.nodes[value.producer];

@@ -15,7 +15,7 @@
 
 namespace refract::models {
 
-// A run that failed, or whose result is wrong, with what it was tried at.
+// A run that failed or gave a wrong result, with the sizes that it ran at.
 struct FailedProbe {
   InterpreterRun run;
   int64_t rows = 0;  // value of the batch symbol

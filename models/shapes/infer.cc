@@ -42,7 +42,7 @@ absl::Status Specialised(const Graph& graph, const Evidence& evidence) {
       "as many rows whatever the batch, give a --sample with another batch"));
 }
 
-// Nothing that may change counts the rows of the output.
+// The number of output rows depends on no size that may change.
 absl::Status ExplainNoBatch(const Graph& graph, const Prober& prober,
                             const FoundSymbols& found,
                             const InterpreterRun& base_run) {
@@ -113,8 +113,8 @@ bool ChooseBatch(const Graph& graph, const Prober& prober,
   return true;
 }
 
-// Whether an output's leading size is that of another input, which only in the
-// example has as many rows.
+// Whether an output's leading size belongs to another input, whose number of
+// rows equals the batch in the example only.
 bool FollowsAnother(const Prober& prober, const FoundSymbols& found,
                     size_t batch, ValueId output) {
   for (size_t s = 0; s < found.symbols.size(); ++s) {

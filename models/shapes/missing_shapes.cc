@@ -17,7 +17,7 @@
 namespace refract::models {
 namespace {
 
-// Different for each symbol, so that none is taken for another's size.
+// Trial sizes differ for each symbol, so that no two are taken for one.
 constexpr int64_t kFirstSize = 4;
 
 // `size` = factor × its only symbol + offset.
@@ -36,8 +36,8 @@ std::optional<SizeSymbol::Member> AffineIn(const SymExpr& size,
   return member;
 }
 
-// What the export says of its inputs' sizes; nullopt when that is beyond
-// FoundSymbols.
+// Sizes of the inputs as the export declares them; nullopt when FoundSymbols
+// cannot express them.
 std::optional<FoundSymbols> SymbolsOf(const Graph& graph) {
   FoundSymbols found;
   SymbolBindings sizes;

@@ -21,8 +21,8 @@ namespace {
 // The limit that torch.export gives every dynamic size, because PyTorch treats
 // 0 and 1 as constants.
 constexpr int64_t kExportersMin = 2;
-// What the sizes are while one of them is small: different, so that no two
-// are taken for one.
+// First size of the other symbols while one is small. The sizes differ, so that
+// no two are taken for one.
 constexpr int64_t kFirstSmallSize = 4;
 
 // "dimension 0 of ids", the first one that `symbol` is or is in.
@@ -39,8 +39,8 @@ std::string PlaceOf(const Graph& graph, const std::string& symbol) {
   return "";
 }
 
-// Whether `symbol` is the length of vectors only: of ids in bags. None of them
-// is a request that clients send; no step of a sequence is not.
+// Whether `symbol` is the length of vectors only, such as ids of bags. Clients
+// send requests without ids, but none without a step of a sequence.
 bool IsLength(const Graph& graph, const std::string& symbol) {
   return std::all_of(graph.inputs.begin(), graph.inputs.end(), [&](ValueId id) {
     const Value& input = graph.value(id);
@@ -100,7 +100,7 @@ class Relaxer {
   const Interpreter& interpreter_;
 };
 
-// What requests hold, whatever their sizes.
+// Values for the tensors of a request of any size.
 struct Contents {
   std::vector<base::Tensor> owned;
   std::unique_ptr<const ProbeMaker> maker;
@@ -111,8 +111,8 @@ void FillWithOnes(absl::Span<T> elements) {
   std::fill(elements.begin(), elements.end(), T{1});
 }
 
-// The sample's, where there is one: lengths and offsets then fit their ids.
-// Else zeros, which are ids of every table, and ones, which are lengths, too.
+// Values of the sample, where there is one: lengths and offsets fit its ids.
+// Else zeros, which are ids of every table, and ones, which are valid lengths.
 absl::StatusOr<std::vector<Contents>> ContentsFor(
     absl::Span<const NamedTensor> sample, const Graph& graph,
     const SymbolBindings& sizes) {
@@ -215,7 +215,7 @@ absl::Status RelaxSmallSizes(absl::Span<const NamedTensor> sample,
     smallest[range->symbol] = min;
     found.push_back({range, min});
   }
-  // Each alone does not say that all at once is right.
+  // That each limit alone is right does not prove all of them together.
   const bool together = relaxer->Holds(smallest);
   for (const auto& [range, min] : found) {
     if (together) range->min = min;

@@ -177,7 +177,7 @@ std::string DescribeNode(const Graph& graph, NodeId id) {
     std::string text = ToText(graph, arg.value);
     const auto* ref = std::get_if<ValueRef>(&arg.value);
     if (ref != nullptr && graph.value(ref->id).is_weight()) {
-      // What a trace computed from the batch may have become a constant.
+      // A number that a trace computed from the batch may be a constant now.
       text = WeightText(graph.value(ref->id));
     }
     if (!text.empty() && text != "None") {

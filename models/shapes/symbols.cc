@@ -62,7 +62,7 @@ class Finder {
     return last && ragged && ragged->include_last_offset ? 1 : 0;
   }
 
-  // `steps`: how far the size goes that the members are made of.
+  // `steps`: change of the size that the members are multiples of.
   InputDims Moved(const std::vector<Member>& members, int64_t steps = 1) const {
     InputDims dims = found_.base;
     for (const Member& member : members) {
@@ -127,8 +127,8 @@ class Finder {
     }
   }
 
-  // Numbers of one item: a server should not take more or fewer of them, even
-  // where the arithmetic would.
+  // Float features of one item: a server should not accept more or fewer, even
+  // where the model's arithmetic would.
   bool IsFeatureWidth(Place place) const {
     return place.dim > 0 && place.dim + 1 == found_.base[place.input].size() &&
            base::IsFloatingPoint(prober_.maker().sample()[place.input].dtype);
@@ -221,7 +221,7 @@ class Finder {
   }
 
   bool AddIfRuns(std::vector<Member> members) {
-    // One alone has been tried.
+    // A symbol of one member has been tried before.
     if (members.size() < 2 || Try(members) == Effect::kFails) return false;
     AddSymbol(std::move(members));
     return true;
@@ -340,7 +340,7 @@ class Finder {
       for (const auto& [size, places] : classes) {
         if (size != rows) others.push_back(ChoicesFor(size, rows, places));
       }
-      // What seemed free is tied last, and only where it has to be.
+      // Sizes that seemed free are tied last, and only where needed.
       for (const SizeSymbol& symbol : found_.symbols) {
         if (symbol.members.size() != 1 || symbol.base == rows) continue;
         others.push_back(
@@ -424,8 +424,8 @@ class Finder {
     }
   }
 
-  // Rows that a branch reads which this data does not take, or that become a
-  // number: of as many as the items are, they are the items'.
+  // Rows that only an untaken branch reads, or that become a number: where
+  // there are as many as items, they count as the items' rows.
   void TakeUnseenRows() {
     if (std::none_of(graph_.nodes.begin(), graph_.nodes.end(), IsRegion)) {
       return;

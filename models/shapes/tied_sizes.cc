@@ -16,7 +16,7 @@
 namespace refract::models {
 namespace {
 
-// Sizes that are tried to learn what another one is made of.
+// Trial values of a symbol, to fit the sizes that depend on it.
 constexpr int64_t kTry = 1000;
 constexpr int64_t kMaxFactor = 10'000;  // features in one vector of lengths
 
@@ -48,8 +48,8 @@ void AddEqual(const Graph& graph, const std::vector<ValueId>& operands,
   }
 }
 
-// What operators that neither broadcast nor pad say of their operands. (cat()
-// lets an empty vector pass, whatever its length: vectors do not count.)
+// Sizes that must be equal for operators without broadcasting and padding.
+// (cat() accepts an empty vector beside any others: vectors do not count.)
 std::vector<Equal> EqualSizes(const Graph& graph) {
   std::vector<Equal> equal;
   for (const Node& node : graph.nodes) {
@@ -82,7 +82,7 @@ std::vector<Equal> EqualSizes(const Graph& graph) {
 }
 
 // The least value of `symbol` for which `size` is `wanted`. Sizes grow with
-// what they are made of; for others nothing is found.
+// their symbols; nullopt for a size that does not.
 std::optional<int64_t> LeastFor(const SymExpr& size, const std::string& symbol,
                                 int64_t wanted) {
   int64_t low = 0;
@@ -128,7 +128,7 @@ SymExpr Replaced(const SymExpr& size, const Tie& tie,
   return parsed.ok() ? *parsed : SymExpr();
 }
 
-// What `size` being the batch says of its only symbol.
+// How the only symbol of `size` follows from the batch, if `size` is the batch.
 std::optional<Tie> TieOf(const SymExpr& size, const std::string& batch) {
   const std::vector<std::string> symbols = size.Symbols();
   if (symbols.size() != 1 || symbols[0] == batch) return std::nullopt;
@@ -219,8 +219,8 @@ std::optional<std::vector<ValueId>> LedBy(const Graph& graph,
   return led;
 }
 
-// Pairs of sizes of which one must be at most the other: all but `dim` of what
-// gather() and scatter() are given.
+// Pairs of sizes, the first at most the second: all dimensions but `dim` of the
+// operands of gather() and scatter().
 std::vector<Equal> IndexedSizes(const Graph& graph) {
   std::vector<Equal> pairs;
   for (const Node& node : graph.nodes) {
@@ -328,7 +328,7 @@ void TieSizes(absl::Span<const NamedTensor> sample, Graph& graph,
   if (graph.batch_symbol.empty()) return;
   const SymExpr batch = SymExpr::Symbol(graph.batch_symbol);
   RowTies rows(sample, graph, notes);
-  // Each time a symbol goes.
+  // Each round removes a symbol.
   for (bool changed = true; changed;) {
     changed = false;
     for (const auto& [a, b] : EqualSizes(graph)) {

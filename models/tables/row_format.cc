@@ -52,7 +52,7 @@ constexpr std::array<Refused, 5> kRefused = {{
     {"nve-int8", "NVE's symmetric rows have no bias and are not read"},
 }};
 
-// What rows may waste at their ends; larger strides are wrong dims.
+// Most bytes of padding at the end of a row; a larger stride is an error.
 constexpr int64_t kMaxPadding = 4096;
 
 }  // namespace

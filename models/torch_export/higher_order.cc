@@ -79,7 +79,7 @@ absl::StatusOr<Arguments> ReadArguments(const Json& json) {
   return arguments;
 }
 
-// What a value is called on either side; nullptr for what has no name.
+// The value's name on either side; nullptr: it has none.
 const std::string* NameOf(const Tagged& item) {
   if (*item.tag == "as_tensor") return String(Member(*item.value, "name"));
   if (absl::StartsWith(*item.tag, "as_sym_")) {
@@ -176,7 +176,7 @@ absl::Status NodeReader::EnterAutocast(const Json& json) {
             "casts down"));
       }
     }
-    return absl::OkStatus();  // casts nothing of what is on the CPU
+    return absl::OkStatus();  // casts no tensor that is on the CPU
   }
   autocast_ = {};
   autocast_.enabled = *enabled;
@@ -220,7 +220,7 @@ absl::Status NodeReader::InlineSubgraph(const Json& json, Scope& scope) {
     inner[*inside] = value->second;
   }
   REFRACT_RETURN_IF_ERROR(ReadNodes(subgraph, inner));
-  // One list of tensors stands for as many outputs.
+  // A list of tensors has an output for each tensor.
   std::vector<const std::string*> names;
   for (const Json& result : *results) {
     const auto item = Union(&result);

@@ -74,7 +74,7 @@ class SignatureReader {
     if (kind == "parameter_mutation" && IsScaledTable(spec)) {
       return absl::OkStatus();
     }
-    // What a model leaves in its arguments no client sees.
+    // No client sees values that a model writes into its arguments.
     if (kind == "user_input_mutation") return absl::OkStatus();
     for (absl::string_view target : {"buffer_name", "parameter_name"}) {
       if (const std::string* written = String(Member(spec, target))) {
@@ -254,7 +254,7 @@ absl::StatusOr<Program> ParseProgram(absl::string_view text) {
       }));
   REFRACT_RETURN_IF_ERROR(nodes.ReadNodes(*section, scope));
   CorrectRecordedShapes(graph);
-  // What the model writes is listed beside what it returns.
+  // The export lists buffers that the model writes beside its results.
   const auto returned = std::count_if(
       outputs->begin(), outputs->end(),
       [](const Json& spec) { return Member(spec, "user_output") != nullptr; });

@@ -19,7 +19,7 @@ struct Program {
   absl::flat_hash_set<std::string> buffers;  // as ImportedModel::buffers
 };
 
-// Reads models/<name>.json. InvalidArgument for what no exporter writes;
+// Reads models/<name>.json. InvalidArgument: no exporter writes such a file;
 // Unimplemented for other schema versions, control flow, mutation of buffers or
 // inputs, custom objects, dtypes Refract lacks. Messages name node, input or
 // value; the caller adds the file.

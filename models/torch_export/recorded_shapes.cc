@@ -6,7 +6,7 @@
 namespace refract::models::torch_export {
 namespace {
 
-// The rank of the states: that of what aten.lstm.input reads, and 3 for packed
+// The rank of the states: the rank of the input of aten.lstm.input; 3 for packed
 // sequences (aten.lstm.data).
 size_t StateRank(const Graph& graph, const Node& node) {
   if (node.op == "aten.lstm.data") return 3;

@@ -78,7 +78,7 @@ std::optional<runtime::aten::Operand> KnownNumber(const Item& item,
                                                   bool constants);
 Item LiteralOf(const runtime::aten::Operand& number);
 
-// The item as an argument of the IR; nullopt for one that the IR drops (device,
+// The item as an argument of the IR; nullopt: the IR drops it (device,
 // layout, memory format, …). Unimplemented: it has no form in the IR.
 absl::StatusOr<std::optional<Argument>> ToArgument(
     const c10::Argument& argument, const Item& item);

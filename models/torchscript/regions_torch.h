@@ -13,7 +13,7 @@
 
 namespace refract::models::torchscript {
 
-// What is converted at once: one node, or a region of several.
+// Nodes that are converted together: one, or a region of several.
 struct Unit {
   std::vector<torch::jit::Node*> nodes;  // in the graph's order
   bool is_region = false;

@@ -35,8 +35,9 @@ absl::StatusOr<transport::Locality> BindDaemon(
 
 // The flag's values, for --help of both daemons.
 inline constexpr char kTopologyHelp[] =
-    "Choice of NICs, CPUs and memory by the machine's topology (docs/"
-    "topology.md): auto, off, or a file that corrects what was discovered";
+    "Choice of NICs, CPUs and memory by the machine's topology "
+    "(docs/how-to/topology.md): auto, off, or a file that corrects what was "
+    "discovered";
 
 }  // namespace refract::placement
 

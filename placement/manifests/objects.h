@@ -11,7 +11,7 @@
 
 namespace refract::placement {
 
-// What the functions below are about.
+// Arguments of the functions below.
 struct ManifestOf {
   const Deployment& deployment;
   const Service& service;

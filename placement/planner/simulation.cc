@@ -253,7 +253,7 @@ class Simulator {
     ++cns_[request.cn].idle;
     request.at = request.sent = now_;
     if (request.cost.hn_s == 0) {
-      // Nothing of this request is on the HN.
+      // No part of this request is on the HN.
       OnAtCn(index);
     } else if (system_.whole) {
       request.hn = request.cn;

@@ -404,7 +404,7 @@ AnalyticSizing SizeByFormula(const SizingInput& input, double idle_p99_s) {
   const auto wait_hn = [&](int hns) {
     return WaitQuantile({parallel, rate / hns, hn_typical_s, hn_scv}, 0.99);
   };
-  // Both waits get half of what the objective leaves.
+  // Each of the two waits gets half of the time that the objective leaves.
   const double room = std::max(0.0, service.slo_p99_s - idle_p99_s) / 2;
   const auto fewest = [&](double least, const auto& wait) {
     int n = std::max(1, static_cast<int>(std::ceil(least)));

@@ -27,7 +27,7 @@ Packing PackWhole(const NodeType& node, const MonolithOptions& options);
 // MIG slices of `part` that fit in one GPU; 1 for a whole GPU.
 int PartsPerGpu(MigProfile part);
 
-// One choice of what the spec leaves open.
+// A value for each quantity that the spec leaves open.
 struct Configuration {
   double cn_cores = 1;
   GpuPart part;

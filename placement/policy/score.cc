@@ -69,7 +69,7 @@ double Clustering(const ScoreInputs& in) {
   return band + std::floor(25 * (kGpuScale - free) / kGpuScale);
 }
 
-// One GPU of the demand: what a fraction or a slice can go to. Calls
+// GPUs that a fraction or a slice of the demand can go to. Calls
 // `consider(gpu, mig_slices)`.
 void ForEachGpu(const ScoreInputs& in, auto consider) {
   for (int gpu = 0; gpu < in.node.gpus; ++gpu) {

@@ -67,7 +67,7 @@ std::map<std::string, std::string> ReadModels(const std::string& path) {
       std::array<char, 128> model = {};
       if (handle(i, &device) != 0 || pci(device, &info) != 0 ||
           name(device, model.data(), model.size()) != 0) {
-        continue;  // one that is lost, say
+        continue;  // a lost GPU, for instance
       }
       models[SysfsAddress(info.bus_id.data())] = model.data();
     }

@@ -405,7 +405,7 @@ class AtenOperators final : public cuda_plan::ForeignOperators {
     const runtime::aten::OperatorRule checks =
         runtime::aten::RuleOf(op.operator_name());
     if (!checks.why_not.empty()) return No(checks.why_not);
-    // Those of the weights too: the check would wait for the device.
+    // Integers of weights as well: the check would wait for the device.
     if (checks.looks_at == runtime::aten::LooksAt::kPlaces) {
       return No("it trusts integers that are checked on the CPU only");
     }

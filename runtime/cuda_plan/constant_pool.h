@@ -18,7 +18,7 @@ namespace refract::runtime::cuda_plan {
 // gave stays where it is. Not thread-safe.
 class ConstantPool {
  public:
-  // What a constant was made for: one local has several forms.
+  // Key of a constant: a local may have several forms.
   enum class Use : uint8_t { kPlain, kExact, kMatrix, kTurned, kBias };
   // Made by `make`, a function that gives absl::StatusOr<std::vector<float>>,
   // unless it is there.

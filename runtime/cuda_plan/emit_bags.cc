@@ -216,7 +216,7 @@ std::optional<int64_t> EvenOffsets(const NodeStep& node, Emitter& emitter) {
   for (const PlanOutput& output : emitter.plan().outputs) {
     if (output.local == node.outputs[0]) return std::nullopt;
   }
-  // Nothing but bags may want to see them.
+  // Bags alone may read the offsets.
   for (const Step& other : emitter.plan().steps) {
     for (const models::NodeId n : other.nodes) {
       const models::Node& reader = emitter.graph().nodes[n];

@@ -11,7 +11,7 @@
 namespace refract::runtime::cuda_plan {
 namespace {
 
-// A number, if the local is one that is known before the program runs.
+// The local's number, if it is known before the program runs.
 absl::StatusOr<cuda::ForeignArgument> LocalNumber(int local,
                                                   const Emitter& emitter) {
   cuda::ForeignArgument argument;

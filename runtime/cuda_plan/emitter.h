@@ -38,10 +38,10 @@ class Emitter {
 
   const models::Graph& graph() const { return graph_; }
   const Plan& plan() const { return plan_; }
-  // Of products and of what is kept between operators.
+  // Type of products and of values between operators.
   cuda::DType compute_type() const { return compute_type_; }
   // Of a floating-point local. Float32 where the part makes integers of it: in
-  // 16 bits an id among floats would become another one.
+  // 16 bits an id among floats would become another id.
   cuda::DType KeptType(int local) const {
     return counting_floats_[static_cast<size_t>(local)] ? cuda::DType::kFloat32
                                                         : compute_type_;
@@ -113,20 +113,20 @@ class Emitter {
   // Says that `local`, [batch, cols], is wanted side by side with others.
   // False if it is wanted elsewhere already, or is no such matrix.
   bool Want(int local, int group, int64_t first, int64_t cols);
-  // What is to be side by side: `total` columns.
+  // A group of matrices that are to stand side by side: `total` columns.
   int NewGroup(std::string name, const Size& rows, int64_t total);
   // Its memory, made when first asked for.
   absl::StatusOr<cuda::ValueId> GroupRoot(int group);
   // Whether `local` was written to that place.
   bool IsInGroup(int local, int group, int64_t first) const;
-  // What the operands of a step are side by side in, made by Want()'s caller.
+  // The group that holds the operands of a step; Want()'s caller has made it.
   void SetGroup(const Step& step, int group) { group_of_[&step] = group; }
   std::optional<int> GroupOf(const Step& step) const {
     const auto found = group_of_.find(&step);
     if (found == group_of_.end()) return std::nullopt;
     return found->second;
   }
-  // Nothing but the caller reads it, so that it may as well have his type.
+  // The caller alone reads the value, so it may have the caller's type.
   bool IsOutputOnly(int local) const;
 
   // --- Operators ------------------------------------------------------------
@@ -199,7 +199,7 @@ class Emitter {
   }
   void AddBagCheck(BagCheck check) { bag_checks_.push_back(std::move(check)); }
 
-  // For what has no form of our own; null: nobody.
+  // Caller of operators without a form of our own; null: there is none.
   ForeignOperators* foreign() const { return options_.foreign; }
   // Changes with everything that is emitted but constants.
   size_t progress() const {
@@ -253,7 +253,7 @@ class Emitter {
   cuda::DeviceProgramBuilder builder_;
   std::map<int, Tensor> tensors_;
   std::map<int, Tensor> exact_;  // constants, by ExactConstant()
-  // What AddNumber() found, at each of kProbes.
+  // Results of AddNumber(), at each of kProbes.
   absl::flat_hash_map<int, std::array<Operand, 3>> numbers_;
   absl::flat_hash_map<int, Place> places_;
   absl::flat_hash_map<int, bool> placed_;
@@ -306,7 +306,7 @@ std::optional<double> NumberArgument(const models::Node& node,
 bool GivesIntegers(const NodeStep& node, const Emitter& emitter);
 // Unimplemented for other types.
 absl::Status FloatingOnly(const Tensor& tensor);
-// The families that it tries: nullopt when the operator is of another one.
+// Families of operators, tried in turn: nullopt when it is of another family.
 std::optional<absl::Status> EmitView(const NodeStep& node, Emitter& emitter);
 std::optional<absl::Status> EmitCopy(const NodeStep& node, Emitter& emitter);
 std::optional<absl::Status> EmitReduction(const NodeStep& node,

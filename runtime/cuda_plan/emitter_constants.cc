@@ -120,8 +120,8 @@ absl::StatusOr<Tensor> Emitter::AddConstant(int local) {
         absl::StrCat("constant ", name, " has ", dims.size(), " dimensions"));
   }
   const int64_t cols = dims.empty() ? 1 : dims.back();
-  // What is added or compared keeps its precision; products have matrices of
-  // their own (Matrix()).
+  // Constants that are added or compared keep their precision; products have
+  // matrices of their own (Matrix()).
   const cuda::ValueId value = AddWeight(
       name, DType::kFloat32, operand.tensor.num_elements() / cols, cols, data);
   Tensor tensor = Stacked(value, SizesOf(dims));

@@ -13,7 +13,7 @@ namespace {
 // Exporters write "no limit" as some huge number.
 constexpr int64_t kNoLimit = int64_t{1} << 31;
 
-// Whether a value of `expr` tells that of its only symbol.
+// Whether a value of `expr` determines the value of its only symbol.
 bool Shows(const models::SymExpr& expr) {
   if (expr.is_unknown() || expr.Symbols().size() != 1) return false;
   const std::string symbol = expr.Symbols()[0];

@@ -25,7 +25,7 @@ class FreeSizes {
  public:
   struct One {
     std::string symbol;
-    // What requests may bring, both included.
+    // Range of the size in requests, both ends included.
     int64_t min = 0;
     int64_t max = 0;
     // Whether the model says so; `max` is the limit given to Find() otherwise.

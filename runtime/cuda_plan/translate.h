@@ -62,9 +62,9 @@ struct TranslateOptions {
   int64_t max_batch = 1024;
   // The largest value of such a size, where the model declares none. ≥ 1.
   int64_t max_size = 1024;
-  // What the entries of a request's bags may take, all together: they have room
-  // for what the model declares, at most `max_size` per row of the largest
-  // batch, as far as this goes. Bytes.
+  // Memory of the entries of a request's bags, bytes, all tables together. Room
+  // is reserved for the number of ids that the model declares, or `max_size`
+  // per row of the largest batch, up to this limit.
   int64_t entry_memory = int64_t{64} << 20;
   CompileOptions compile;
   // Computes what has no form of our own; null: such operators are refused. The

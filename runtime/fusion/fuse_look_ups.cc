@@ -37,7 +37,7 @@ int ResultFor(const Step& group, const Uses& uses, int cat, int local) {
   return static_cast<int>(it - group.outputs.begin());
 }
 
-// What step `cat` joins of step `group`; nullopt when it may not.
+// How step `cat` may join step `group`; nullopt: it may not.
 std::optional<Join> JoinOf(const Plan& plan, const Uses& uses,
                            const models::Graph& graph, int group_index,
                            const cpu::LookUpGroup& group, int cat_index) {

@@ -129,7 +129,7 @@ class ControlCaller final : public Caller {
         break;
       }
     }
-    // Copies: they may be views of an operand, or of what dies with `outputs`.
+    // Copies: results may be views of an operand, or of memory of `outputs`.
     for (const HeldValue& output : outputs) {
       if (output.operand.kind == Operand::Kind::kTensor ||
           output.operand.kind == Operand::Kind::kWeight) {

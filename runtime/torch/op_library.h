@@ -20,7 +20,7 @@ namespace refract::runtime::aten {
 // library, made for another LibTorch, or in need of a Python interpreter.
 absl::Status LoadOpLibrary(const std::string& path);
 
-// Those loaded so far, in order.
+// Libraries loaded so far, in order.
 std::vector<models::OpLibrary> LoadedOpLibraries();
 
 // The operator of a node that may come from such a library; empty for

@@ -77,7 +77,7 @@ class TickingClock : public base::Clock {
   std::atomic<int64_t> looks_ = 0;
 };
 
-// One request by itself.
+// A request that runs alone.
 struct Sent {
   absl::Notification done;
   absl::Status status;

@@ -83,7 +83,7 @@ TEST(ModelReadinessTest, WhoConnectsLaterIsToldToo) {
   TestGpuNode fine({model});
   const auto engine = MakeEngine({model}, {sick.address(), fine.address()});
   AwaitNodes(*engine, {false, true});
-  // What the pool knows is told to it by another thread, soon.
+  // Another thread tells the pool soon.
   const absl::Time give_up = absl::Now() + kPatience;
   bool settled = false;
   while (!settled && absl::Now() < give_up) {
@@ -176,7 +176,7 @@ TEST(RefusalTest, WhatOneNodeHasNoRoomForGoesToAnother) {
   TestGpuNode free({model});
   const auto engine = MakeEngine({model}, {full.address(), free.address()});
   AwaitNodes(*engine, {true, true});
-  // What the pool knows is told to it by another thread: until both were asked.
+  // Another thread tells the pool: waits until both nodes were asked.
   for (const TestGpuNode* node : {&full, &free}) {
     while (node->requests() == 0) Infer(*engine, MakeRequest("a", 2));
   }

@@ -231,7 +231,7 @@ class WarmRequestTest : public testing::TestWithParam<Case> {
 TEST_P(WarmRequestTest, AllocatesNothing) {
   REFRACT_NEEDS_ALLOCATION_COUNTS();
   for (int i = 0; i < 50; ++i) Burst(kWarmUpBurst);
-  // What follows the last answer is part of the request.
+  // Work after the last answer is part of the request.
   ASSERT_TRUE(engine_->Drain(kPatience));
   AllocationCounter::CountThisThread();
   AllocationCounter::Start();

@@ -146,7 +146,7 @@ TEST(WireFormsTest, LossyFormsAreCloseInBothDirections) {
       worst = std::max(worst, std::fabs(double{found[i]} - wanted[i]));
     }
     EXPECT_LT(worst, 0.01) << models::Name(type);
-    // What CN-post reads of the CN's own values never crossed.
+    // Values of the CN that CN-post reads never crossed.
     EXPECT_EQ(std::memcmp(served.answer.outputs[2].data(),
                           exact.answer.outputs[2].data(),
                           exact.answer.outputs[2].bytes()),

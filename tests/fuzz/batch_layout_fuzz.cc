@@ -35,7 +35,7 @@ constexpr uint8_t kIncludeLast = 1;
 constexpr uint8_t kNarrow = 2;  // offsets of 32 bits
 constexpr uint8_t kUnsettled = 4;
 
-// What is the same for all rows is compared up to so many bytes.
+// Inputs that all rows share are compared up to this many bytes.
 constexpr size_t kMostSameBytes = 4096;
 // More are never executed as one.
 constexpr int64_t kMostRows = 1 << 16;
@@ -174,7 +174,7 @@ std::optional<Request> ReadRequest(Input& input, uint8_t how) {
   for (size_t i = 0; i < request.views[kSame].bytes; ++i) {
     values[i] = static_cast<std::byte>(same % 4);
   }
-  // What is written is what fits; the rest stays as it was.
+  // Only bytes that fit are written; the others stay as they were.
   std::byte* const data = request.memory[kOffsets].get();
   const size_t width = base::SizeOf(narrow);
   for (size_t i = 0; i < request.views[kOffsets].bytes / width; ++i) {

@@ -294,7 +294,7 @@ class Harness final : public MessageSink {
     CHECK_EQ(offset, decoded->slot * kSlotBytes);
     CHECK_LE(source.size(), kSlotBytes);
     slot.in_use = true;
-    // What a good peer would make of it.
+    // The reading of a good peer.
     CHECK_GE(source.size(), kHeaderBytes);
     const auto header =
         DecodeHeader(source.subspan(0, kHeaderBytes), kMaxMessageBytes);

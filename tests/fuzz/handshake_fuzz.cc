@@ -159,7 +159,7 @@ class Peer : public base::Clock {
     }
     absl::string_view rest = heard_;
     const auto frame = DecodeSessionFrame(rest);
-    // What comes from this side of the wire is never malformed.
+    // Frames from this side of the wire are never malformed.
     CHECK(frame.ok()) << frame.status();
     if (!frame->has_value()) return;
     heard_.erase(0, heard_.size() - rest.size());

@@ -171,7 +171,7 @@ class Harness final : private Handler {
       case kFrame: {
         const auto kind = static_cast<FrameKind>(input.U16() % 16);
         const absl::string_view body = input.Text();
-        // What it names is not looked at here.
+        // The request that a cancel names is not tracked any more.
         if (kind == FrameKind::kCancel) tracked_ = false;
         Write(kind, body);
         break;

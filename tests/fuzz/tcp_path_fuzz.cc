@@ -23,7 +23,7 @@ using tcp::kFrameBytes;
 using tcp::TcpPath;
 
 constexpr size_t kRegionBytes = 4096;
-// What regions hold that the peer may not touch, and may not see but in source.
+// Bytes of regions that the peer must not change, and may read in source only.
 constexpr std::byte kSource{0x51};
 constexpr std::byte kLocal{0x52};
 constexpr std::byte kHidden{0x53};
@@ -137,12 +137,12 @@ class Harness {
   }
 
   void Write(absl::string_view bytes) {
-    // What does not fit is as lost as if it had not been sent.
+    // Bytes that do not fit are lost, as if they had not been sent.
     [[maybe_unused]] const ssize_t n =
         send(peer_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
 
-  // What leaves are whole frames whose payload may be seen.
+  // Frames leave whole, and their payload may be seen.
   void ReadBack() {
     std::array<char, 16384> bytes;
     const ssize_t n = read(peer_.get(), bytes.data(), bytes.size());

@@ -119,7 +119,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   auto table = models::FromProto(read);
   if (!table.ok()) return 0;
-  // What was read is written as it was meant.
+  // A record that was read is written with the same meaning.
   const std::string written = models::ToProto(*table).SerializeAsString();
   const auto again = models::FromProto(models::ToProto(*table));
   CHECK(again.ok()) << again.status();

@@ -267,7 +267,7 @@ TEST_F(VerbsSmokeTest, ReadFetchesBytesWithoutTheirOwner) {
   EXPECT_EQ(NotReady(), not_ready);
 }
 
-// What makes the zero of the other tests worth something.
+// The counter can rise: the other tests expect that it stays 0.
 TEST_F(VerbsSmokeTest, CountsReceiverNotReady) {
   const int64_t not_ready = NotReady();
   ASSERT_NO_FATAL_FAILURE(

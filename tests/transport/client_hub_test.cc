@@ -101,7 +101,7 @@ TEST_F(ClientHubTest, ThreadsDoNotGrowWithPeers) {
   std::vector<std::unique_ptr<Client>> clients;
   clients.push_back(Connect(servers_[0]->port(), [] {}));
   ASSERT_TRUE(AwaitConnected(*clients[0]));
-  // Those that shake hands end by themselves, servers' as well.
+  // Threads of handshakes end by themselves, those of servers as well.
   size_t with_one = 0;
   absl::SleepFor(absl::Milliseconds(300));
   with_one = NumThreads();

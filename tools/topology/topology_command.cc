@@ -55,7 +55,7 @@ void AddTopologyCommand(CLI::App& app, Context& context) {
   CLI::Option* const source =
       command
           ->add_option("--source", options->source,
-                       "who looks at the machine: sysfs (this program), or "
+                       "source of the facts: sysfs (this program), or "
                        "hwloc as a second opinion")
           ->check(CLI::IsMember({"sysfs", "hwloc"}));
   command

@@ -254,7 +254,7 @@ class ChannelSubject : public Subject {
   }
 
  private:
-  // What the options of both sides have in common.
+  // Options that both sides have in common.
   template <typename T>
   T Options(const Work& work) const {
     T options;

@@ -14,7 +14,7 @@ namespace refract::transport_bench {
 
 enum class Level : uint8_t { kPath, kMessage, kChannel };
 
-// What `refract bench transport` is told, checked.
+// Options of `refract bench transport`, checked.
 struct Config {
   std::vector<proto::TransportPath> paths;
   std::vector<Level> levels;

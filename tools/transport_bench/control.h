@@ -48,7 +48,7 @@ class Control {
   std::optional<absl::Status> ended_;  // came while a message was expected
 };
 
-// What paths are made over.
+// Resources that paths are made over.
 struct Connection {
   transport::UniqueFd socket;  // invalid where descriptors say all
   // Of this side's one thread; outlives the path.

@@ -156,7 +156,7 @@ PeerProcess::PeerProcess(const std::vector<Measured>* subjects, pid_t child,
       sessions_(subjects->size()) {}
 
 PeerProcess::~PeerProcess() {
-  // Nothing there is worth an orderly end.
+  // The peer process holds no state that needs an orderly end.
   kill(child_, SIGKILL);
   int status;
   while (waitpid(child_, &status, 0) < 0 && errno == EINTR) {

@@ -74,7 +74,7 @@ class Waiter {
   // Longer than any honest operation takes, also on a busy emulated machine.
   static constexpr int kPatienceSeconds = 20;
 
-  // Nothing was there: spins. DeadlineExceeded: for kPatienceSeconds.
+  // No completion was there: spins. DeadlineExceeded: for kPatienceSeconds.
   absl::Status Idle() {
     if (++idle_ % kLook == 0) return LookAtClock();
 #if defined(__x86_64__)

@@ -34,7 +34,7 @@ struct ClientCounters {
   std::atomic<uint64_t> rail_pauses = 0;
 };
 
-// What a link is, from its handshake.
+// Facts of a link that its handshake settled.
 struct LinkFacts {
   proto::TransportPath path = proto::TRANSPORT_PATH_UNSPECIFIED;
   std::string path_name;

@@ -111,7 +111,7 @@ class Link {
   // step.
   absl::Time next_timer() const;
 
-  // Nothing was heard for longer than an honest peer stays silent.
+  // The peer has been silent for longer than an honest peer may be.
   bool suspect() const { return suspect_; }
   // The link is over because its data path failed, on either side, while the
   // session was all right.

@@ -65,8 +65,8 @@ absl::Status Endpoint::WatchPath(bool put_completed, bool get_completed,
   if (outstanding.gets > 0) {
     next_probe_ = now + timeout / 4;
   } else if (now >= next_probe_) {
-    // Through the peer's data path and back, which neither the session nor a
-    // put shows to work.
+    // A probe through the peer's data path and back: neither the session nor a
+    // put shows that this way works.
     next_probe_ = now + timeout / 4;
     if (path_->Get(setup_.peer_source, 0, {}, kNoContext) ==
         PostResult::kPosted) {

@@ -180,7 +180,7 @@ bool MessageReceiver::Ignore(uint64_t id) {
     found = true;
     if (std::exchange(pull.ignored, true)) continue;
     sink_->OnIgnored(pull.header);
-    // Nothing can fail: it is not delivered.
+    // The message is not delivered, so nothing can fail.
     scheduler_->Cancel(this, &pull);
     if (pull.done()) EndPull(pull).IgnoreError();
   }
@@ -234,8 +234,8 @@ PullConnection::Post MessageReceiver::EndEarly(PulledMessage& pull,
   return {Post::Result::kDropped};
 }
 
-// When it is another connection's round, this one's path needs a step too, to
-// send the get or to report.
+// In the round of another connection, this connection's path needs a step, too,
+// to send the get or to report.
 void MessageReceiver::WakeOwner() {
   if (!in_post_gets_) setup_->memory->waker->Wake();
 }

@@ -34,7 +34,7 @@ absl::string_view PathName(proto::TransportPath path);
 // `rail` is empty.
 std::string RailName(proto::TransportPath path, absl::string_view rail);
 
-// What a path is made over, besides the session.
+// Resources of this process that a path is made over.
 enum class Attachment {
   kTcp,   // a further connection to the server's TCP port
   kUnix,  // a connection to its abstract unix socket: one machine

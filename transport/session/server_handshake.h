@@ -99,7 +99,7 @@ class ServerHandshake {
   std::unique_ptr<PathSetup> setup_;
   bool probing_ = false;  // the client is ready, its probe is awaited
   bool probed_ = false;
-  absl::Time step_deadline_ = absl::InfiniteFuture();  // of what is awaited
+  absl::Time step_deadline_ = absl::InfiniteFuture();  // of the next frame
 };
 
 }  // namespace refract::transport

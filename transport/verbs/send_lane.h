@@ -51,7 +51,7 @@ class SendLane {
   void Push(const Operation& operation) {
     ring_[accepted_++ & mask_] = operation;
   }
-  // Nothing is on the device, and nothing waits.
+  // No operation is on the device, and none waits.
   bool idle() const { return posted_ == finished_ && next_ == accepted_; }
   bool has_requests() const { return posted_ != finished_; }
   bool has_waiting() const { return next_ != accepted_; }

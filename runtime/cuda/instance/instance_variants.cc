@@ -159,7 +159,7 @@ Status Instance::DropVariant(VariantId variant) {
   return {};
 }
 
-// Nothing of it is under way.
+// `variant` has no execution under way.
 void Instance::Discard(Variant& variant) {
   for (const auto& buckets : variant.captured) {
     for (const Variant::Captured& captured : buckets) Destroy(captured.graphs);

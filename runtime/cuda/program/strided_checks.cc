@@ -336,7 +336,7 @@ class Checker {
     if (!wrong.empty()) return wrong;
     const Value& value = program_.value(ref.value);
     for (int64_t batch : {int64_t{1}, max_batch_}) {
-      // As many elements as the value has, no two at one place, are all of it.
+      // As many elements as the value's, at different places: all of it.
       if (CheckedCount(dims, batch) != value.rows.At(batch) * value.cols) {
         return "does not write all of " + value.name;
       }

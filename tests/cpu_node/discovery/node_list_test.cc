@@ -113,7 +113,7 @@ TEST_F(NodeListTest, MergesSources) {
   resolver_.addresses["hn"] = Strings{"10.0.0.1"};
   NodeList list = Make({"x:1", "dns:hn:8100", "10.0.0.1:8100"});
   EXPECT_THAT(*After(list, 0), ElementsAre("x:1", "10.0.0.1:8100"));
-  // What one source drops, another may still list.
+  // A node that one source drops may still be listed by another source.
   resolver_.addresses["hn"] = Strings{"10.0.0.9"};
   EXPECT_THAT(*After(list, 5),
               ElementsAre("x:1", "10.0.0.9:8100", "10.0.0.1:8100"));

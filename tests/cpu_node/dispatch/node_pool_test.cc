@@ -356,7 +356,7 @@ TEST_F(NodePoolTest, AnotherModelsLateRequestsKeepNobodyFromTryingANodeAgain) {
   Fail(*pool, /*avoid=*/1);
   Fail(*pool, /*avoid=*/1);  // x is out
   clock_.Advance(absl::Seconds(1));
-  // One of model b is under way at x at any time, and too late.
+  // A request of model b is under way at x at any time, and too late.
   NodePool::Lease late = *pool->Acquire(1, std::nullopt);
   std::set<size_t> nodes;
   for (int i = 0; i < 10; ++i) {

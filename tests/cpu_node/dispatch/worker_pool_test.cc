@@ -146,7 +146,7 @@ TEST(WorkerPoolTest, StopRefusesWhatWaitsAndRunsWhatGoesOn) {
   EXPECT_TRUE(continued);
   TestJob late([] {});
   EXPECT_EQ(Admit(pool, late).code(), absl::StatusCode::kUnavailable);
-  // What comes after the end runs on the caller's thread.
+  // Tasks that come after Stop() run on the caller's thread.
   bool ran_here = false;
   const std::thread::id here = std::this_thread::get_id();
   pool.Continue([&] { ran_here = std::this_thread::get_id() == here; });

@@ -154,7 +154,7 @@ TEST_F(RepositoryTest, KeepsAnExistingConfigThatFits) {
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   EXPECT_EQ((*loaded)->config.id_policies.at("e.weight"), IdPolicy::kZeroRow);
 
-  // What the file says must hold for a new version, else it is not added.
+  // A new version must fit the file, else it is not added.
   ImportedModel renamed = Import();
   renamed.graph.output_names = {"other"};
   const auto status =
@@ -437,7 +437,7 @@ TEST_F(RepositoryTest, RefusesThePlanOfAnotherModel) {
   const auto status = repository_.Load("ctr").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("split_plan.pb"));
-  // Whoever replaces the plan can still load the model.
+  // A command that replaces the plan can still load the model.
   const auto without = repository_.Load("ctr", 0, {.with_plan = false});
   ASSERT_TRUE(without.ok()) << without.status();
   EXPECT_FALSE((*without)->plan.has_value());

@@ -13,7 +13,7 @@ using ::testing::IsEmpty;
 TEST(ResultSettingsTest, DefaultsAreNotListed) {
   ModelConfig config;
   EXPECT_THAT(ResultSettingsOf(config), IsEmpty());
-  // What changes how a model is served, but no answer.
+  // Settings that change how a model is served, but no answer.
   config.serving.share = 3;
   config.serving.dynamic_batching = true;
   // The same as the others.

@@ -169,7 +169,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "tensor b overlaps"}),
     [](const auto& info) { return info.param.name; });
 
-// What is wrong is said without going through it level by level.
+// The error is found without recursion into every level.
 TEST(SafetensorsTest, DimensionsThatNestWithoutEndAreRefused) {
   const TempDir dir;
   constexpr int kDepth = 1'000'000;

@@ -260,7 +260,7 @@ TEST(ImportTorchScriptTest, SizesAreComputedAtRunTime) {
   EXPECT_THAT((*got)[2].sizes().vec(), ElementsAre(2, 2));
 }
 
-// What torch.jit.trace writes for x.view(x.shape[0] * 2, x.shape[1] // 2).
+// The trace of x.view(x.shape[0] * 2, x.shape[1] // 2) by torch.jit.
 TEST(ImportTorchScriptTest, TracedSizeArithmeticIsFoldedToSizes) {
   auto graph = std::make_shared<torch::jit::Graph>();
   torch::jit::parseIR(R"IR(

@@ -52,7 +52,7 @@ TEST(PlanSpec, TakesAVersionInPlaceOfFigures) {
   EXPECT_EQ(spec->services[0].source->path, "models/m");
 }
 
-// What is replaced by what, and what the error says.
+// A text of the spec, its replacement, and the expected error.
 TEST(PlanSpec, RefusesBadFieldsByName) {
   const struct {
     const char* from;

@@ -73,7 +73,7 @@ TEST_F(SysfsTreeTest, ATreeOfFilesGivesWhatItsDumpGives) {
     ASSERT_TRUE(topology.ok()) << machine << topology.status();
     const std::string json = TopologyJson(*topology);
     EXPECT_EQ(json, TopologyJson(Machine(machine))) << machine;
-    // What was recorded is enough to see the same machine again.
+    // The recorded files are enough to see the same machine again.
     const std::unique_ptr<SysfsTree> again =
         OpenDump(*SysfsDump::FromJson(dump.ToJson()));
     EXPECT_EQ(TopologyJson(*Discover(*again)), json) << machine;

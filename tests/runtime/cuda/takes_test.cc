@@ -484,7 +484,7 @@ TEST(MergeTablesTest, NotBeforeWhatItReadsIsWritten) {
   parts.Add(std::move(first));
   const TensorRef squares = parts.Computed(out, "squares");
   Take late = parts.One(ids, "late");
-  // One row of what was computed as a table.
+  // A row of a computed value that serves as a table.
   late.table = {squares.value, {0, 0}, {{0, kDim}, {0, 1}}};
   late.table_rows = 1;
   parts.Add(std::move(late));

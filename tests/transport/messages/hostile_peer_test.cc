@@ -148,7 +148,7 @@ TEST_F(HostilePeer, SlowLorisIsCutOffByTheClock) {
     slow.push_back(Connect());
     Write(slow.back().get(), hello.substr(0, i));
   }
-  // They hold up nobody.
+  // These connections delay no other client.
   ExpectServes();
   EXPECT_EQ(server_->stats().refused, 0u);
   // Again and again, because a connection's time starts when it is accepted.
@@ -188,7 +188,7 @@ TEST_F(HostilePeer, SilentConnectionsTakeNoThreadsAndHoldUpNobody) {
   for (const UniqueFd& fd : silent) EXPECT_EQ(ReadToEnd(fd.get()), "");
 }
 
-// Nor do those that say hello and nothing else.
+// A peer that says hello and nothing else delays no other client.
 TEST_F(HostilePeer, StalledHandshakesTakeNoThreadsAndHoldUpNobody) {
   options_.clock = &clock_;
   options_.liveness_timeout = absl::Hours(1);

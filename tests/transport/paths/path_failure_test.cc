@@ -343,7 +343,7 @@ TEST_F(LadderTest, PathThatFailsAgainAndAgainIsLeftAloneForAWhile) {
         Eventually([&] { return client_->state().path_failures == failures; }));
   }
   EXPECT_EQ(client_->state().rail_pauses, 1u);
-  // It would work again, but is not tried before 30 s are over.
+  // The path would work again, but is not tried before 30 s are over.
   limit.reset();
   for (int i = 0; i < 9; ++i) {
     clock_.Advance(absl::Seconds(3));

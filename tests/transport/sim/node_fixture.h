@@ -86,7 +86,7 @@ class SimNodeTest : public testing::Test {
     options.limits = SmallLimits();
     options.liveness_timeout = liveness_timeout_;
     options.last_backoff = absl::Milliseconds(200);
-    // Never, as far as these tests go.
+    // Longer than any of these tests.
     options.probe_interval = absl::Hours(10);
     auto hub = ClientHub::Create(ClientHub::OptionsFor(options));
     ASSERT_TRUE(hub.ok()) << hub.status();

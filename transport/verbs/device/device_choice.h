@@ -49,7 +49,7 @@ absl::StatusOr<AddressPreference> ParseAddressPreference(
 //   5. the network of the peer (/24 of IPv4, /64 of IPv6);
 //   6. the higher rate: of the port, or of the path to it where that is slower,
 //      times its factor (Locality::Device); 7. the order of the system.
-// FailedPrecondition when none is left, with what was seen.
+// FailedPrecondition when no port is left; names the ports that were seen.
 absl::StatusOr<std::vector<LocalAddress>> RankAddresses(
     const std::vector<DevicePorts>& devices,
     const AddressPreference& preference,

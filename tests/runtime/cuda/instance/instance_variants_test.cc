@@ -31,7 +31,7 @@ constexpr int64_t kHidden = 7;  // likewise
 constexpr int64_t kMostSteps = 9;
 constexpr int64_t kScales = 60;  // more than what is planned for
 constexpr int64_t kMostRows = 6;
-// What the first program is planned for: few rows, all steps.
+// Sizes that the first program is planned for: few rows, all steps.
 constexpr int64_t kRowsAtMost = 2;
 
 // out[r] = Σ_t scale[t] · relu(x[r, t] · wᵀ) over `steps` steps t, and the row
