@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -329,6 +330,51 @@ TEST(CudaDeviceTest, AGpuThatIsLostDuringALoadIsReset) {
   }
   EXPECT_TRUE(cuda.node().Drain(absl::InfiniteDuration()));
   EXPECT_THAT(cuda.api().violations(), IsEmpty());
+}
+
+// A GPU whose products are not there: what was in memory before is the result.
+class WrongDevice final : public CheckedDevice {
+ public:
+  using CheckedDevice::CheckedDevice;
+  runtime::cuda::Status Launch(const runtime::cuda::Call& call,
+                               runtime::cuda::Stream stream) override {
+    if (std::holds_alternative<runtime::cuda::GemmCall>(call)) return {};
+    return CheckedDevice::Launch(call, stream);
+  }
+};
+
+TEST(CudaDeviceTest, AModelWhoseResultsAreWrongIsLeftOutAndSaysWhy) {
+  for (const bool wrong : {false, true}) {
+    std::vector<std::unique_ptr<DeviceModel>> list;
+    list.push_back(*DeviceModel::Create(NewModel({.name = "m"})));
+    const DeviceModel& model = *list.back();
+    const transport::ModelOffer offer = {model.name(), model.version(),
+                                         model.model().digest, model.schema()};
+    DeviceModels models(std::move(list));
+    std::unique_ptr<CheckedDevice> api;
+    if (wrong) {
+      api = std::make_unique<WrongDevice>(base::RandomSeed());
+    } else {
+      api = std::make_unique<CheckedDevice>(base::RandomSeed());
+    }
+    CudaDevice::Options cuda;
+    cuda.max_rows = kMaxRows;
+    cuda.workspace_bytes = 256;
+    CudaSetup setup = SetUpCuda(std::move(api), cuda, models);
+    GpuNodeOptions options;
+    options.max_batch = kMaxRows;
+    options.facts = std::move(setup.facts);
+    const auto node =
+        *GpuNode::Create(std::move(models), options, setup.make_device);
+    const absl::StatusOr<size_t> accepted = node->OnOffer(offer);
+    EXPECT_EQ(node->served().size(), wrong ? 0u : 1u);
+    ASSERT_EQ(accepted.ok(), !wrong) << accepted.status();
+    if (!wrong) continue;
+    EXPECT_THAT(std::string(accepted.status().message()),
+                AllOf(HasSubstr("results on cuda:0 in fp32 differ from the "
+                                "CPU's by"),
+                      HasSubstr("'m'")));
+  }
 }
 
 TEST(CudaLibraryTest, SaysWhatIsMissing) {

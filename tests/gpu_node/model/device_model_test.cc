@@ -330,6 +330,41 @@ TEST(DeviceModelTest, AnEncodedRequestThatDoesNotFitFailsAlone) {
   EXPECT_EQ(steps.members[0].status.code(), absl::StatusCode::kInvalidArgument);
 }
 
+// How many rows a run stands for is known only when it is decoded. Here one
+// request has a row too many and another a row too few, so that together they
+// have as many as they should.
+TEST(DeviceModelTest, RowsThatMakeUpForEachOtherReachNobodyElse) {
+  std::mt19937 random(1);
+  const Forms forms = {"unique", {{}, {WireType::kAsIs, true}}, {}};
+  const auto loaded = ModelWith(forms);
+  const auto model = DeviceModel::Create(loaded);
+  ASSERT_TRUE(model.ok()) << model.status();
+  Runner runner(**model);
+  const auto lying = [&](int64_t rows, int64_t rows_of_run) {
+    Request request = MakeRequest(*loaded, rows, true, random);
+    Request other = MakeRequest(*loaded, rows_of_run, true, random);
+    for (const size_t i : {1, 2}) {
+      request.message[i] = std::move(other.message[i]);
+    }
+    return request;
+  };
+  const Request more = lying(20, 21);
+  const Request good = MakeRequest(*loaded, 5, true, random);
+  const Request fewer = lying(7, 6);
+  Batch batch;
+  for (const Request* request : {&more, &good, &fewer}) {
+    runner.Add(batch, *request);
+    ASSERT_EQ(batch.members.back().rows, request->rows);
+  }
+  runner.Run(batch);
+  for (const size_t i : {0, 2}) {
+    EXPECT_EQ(batch.members[i].status.code(),
+              absl::StatusCode::kInvalidArgument)
+        << batch.members[i].status;
+  }
+  EXPECT_EQ(Runner::Answer(batch.members[1]), runner.Alone(good));
+}
+
 TEST(DeviceModelTest, OneThatThereIsNoMemoryForFailsAlone) {
   if (!base::LimitedMemory::kWorks) {
     GTEST_SKIP() << "a sanitizer ends the process when memory runs short";

@@ -218,6 +218,44 @@ TEST(GemmTest, ZeroTimesInfinityIsNanWhereZerosCouldBeLeftOut) {
   }
 }
 
+// Weights of +0: a factor of -1 adds -0 to a sum of -0 and leaves it, a factor
+// of +0 adds +0 and makes it +0. So the sign tells whether zeros were
+// multiplied.
+TEST(GemmTest, ZerosAreLeftOutOfARowWithEnoughOfThem) {
+  struct Row {
+    int64_t rows, n;
+    double zeros;  // share
+    bool left_out;
+  };
+  const int64_t k = 64;
+  for (const WeightForm form :
+       {WeightForm::kFloat32, WeightForm::kBFloat16, WeightForm::kInt8}) {
+    for (const Row& row : {Row{1, 128, 0.5, true}, Row{1, 128, 0.375, true},
+                           Row{1, 256, 1, true}, Row{1, 128, 0.25, false},
+                           Row{1, 64, 0.5, false}, Row{2, 128, 0.5, false}}) {
+      const PackedMatrix packed(std::vector<float>(k * row.n, 0.0f).data(), k,
+                                row.n, row.n, 1, form);
+      std::vector<float> a(row.rows * k, -1.0f);
+      for (int64_t i = 0; i < row.rows; ++i) {
+        const auto count = static_cast<int64_t>(row.zeros * k);
+        std::fill_n(a.begin() + i * k, count, 0.0f);
+      }
+      for (const TileSet* set : TileSets()) {
+        std::vector<float> c(row.rows * row.n, -0.0f);
+        Gemm(*set, a.data(), k, row.rows, packed, Terms{0, k, /*resumes=*/true},
+             {}, c.data(), row.n);
+        for (const float sum : c) {
+          ASSERT_EQ(sum, 0.0f);
+          ASSERT_EQ(std::signbit(sum), row.left_out)
+              << set->name << ", form " << static_cast<int>(form) << ", "
+              << row.rows << " rows, " << row.n << " columns, share "
+              << row.zeros;
+        }
+      }
+    }
+  }
+}
+
 TEST(GemmTest, NanIsNoZero) {
   const int64_t k = 40;
   const int64_t n = 128;

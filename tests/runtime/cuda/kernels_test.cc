@@ -33,6 +33,12 @@ double Rounding(DType dtype) {
   }
 }
 
+// What rounding a number near zero is off by at most: subnormal numbers are
+// equally far apart. Those of the other types are below every bound here.
+double LeastRounding(DType dtype) {
+  return dtype == DType::kFloat16 ? std::ldexp(1.0, -25) : 0;
+}
+
 // Rows in memory of exactly the needed size, `shift` elements after a 256-byte
 // boundary, so that sanitizers see accesses outside. Gaps between rows are
 // initialised to NaN.
@@ -137,10 +143,13 @@ void CheckInteraction(const InteractionCase& c, DType dtype, bool tf32,
                            .copy_dense = copy_dense,
                            .tf32 = tf32},
            launcher);
-  // fp32 sums of up to dim products of at most 1, then one rounding of the
-  // result; a factor rounded to TF32 is off by 2^-11.
-  const double sums = static_cast<double>(c.dim * c.dim) * 6e-8 +
-                      (tf32 ? static_cast<double>(c.dim) * 2e-3 : 0);
+  // Of the sum of the products' magnitudes: each addition is off by at most
+  // 2^-23 (tensor cores cut where others round), and with TF32 each of two
+  // factors by 2^-11, their product by 2^-10 + 2^-22.
+  const bool rounds_factors = tf32 && dtype == DType::kFloat32;
+  const double error =
+      static_cast<double>(c.dim) * std::ldexp(1, -23) +
+      (rounds_factors ? std::ldexp(1, -10) + std::ldexp(1, -22) : 0);
   auto feature = [&](int64_t s, int64_t f, int64_t d) {
     return f == 0 ? dense.at(s, d) : emb.at(s, (f - 1) * c.dim + d);
   };
@@ -151,11 +160,17 @@ void CheckInteraction(const InteractionCase& c, DType dtype, bool tf32,
     }
     for (int64_t i = 0; i < c.features; ++i) {
       for (int64_t j = 0; j < i + (diagonal ? 1 : 0); ++j, ++col) {
-        double dot = 0;
+        double dot = 0, magnitude = 0;
         for (int64_t d = 0; d < c.dim; ++d) {
-          dot += feature(s, i, d) * feature(s, j, d);
+          const double product = feature(s, i, d) * feature(s, j, d);
+          dot += product;
+          magnitude += std::abs(product);
         }
-        ExpectNear(out.at(s, col), dot, sums + std::abs(dot) * Rounding(dtype));
+        // Then the result is rounded once.
+        ExpectNear(out.at(s, col), dot,
+                   error * magnitude +
+                       (std::abs(dot) + error * magnitude) * Rounding(dtype) +
+                       LeastRounding(dtype));
       }
     }
     for (int64_t p = 0; p < pad; ++p) ASSERT_EQ(out.at(s, col + p), 0.0);
