@@ -177,11 +177,11 @@ class HostileRequests(unittest.TestCase):
                     if tensors[at].numel() == 0:
                         break
                 with self.subTest(name, i=i, seed=SEED, tensors=tensors):
-                    self.check(name, model, tensors)
+                    self.check(name, model, sample, tensors)
             self.assertIsInstance(self.ask(name, sample), torch.Tensor)
         self.assertIsNone(self.cn.process.poll(), self.cn.output())
 
-    def check(self, name, model, tensors):
+    def check(self, name, model, sample, tensors):
         try:
             with torch.no_grad():
                 expected = model(*tensors.values())
@@ -202,6 +202,14 @@ class HostileRequests(unittest.TestCase):
         self.assertEqual(
             got.code(), grpc.StatusCode.INVALID_ARGUMENT, got.details()
         )
+        if expected is not None:
+            # PyTorch has an answer: only sizes that the model does not take may
+            # be refused, such as those that PyTorch makes equal by repetition.
+            reshaped = [
+                at for at in tensors if tensors[at].shape != sample[at].shape
+            ]
+            self.assertNotEqual(reshaped, [], got.details())
+            self.assertRegex(got.details(), "shape|size|batch|dimension|rows")
         # It says what is wrong: an input, a table, or the operator (of a region
         # the script) that refuses it.
         named = [
