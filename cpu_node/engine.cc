@@ -574,17 +574,9 @@ void Engine::RunPost(Task* task) {
       [this, &task = *task] { return CheckAlive(task, kInLoop); });
   const absl::Status status = base::WithinMemory([&] {
     REFRACT_RETURN_IF_ERROR(CheckAlive(*task, "after the GPU node"));
-    const absl::StatusOr<absl::Span<const base::TensorView>> decoded =
-        decoder->Decode(task->response->tensors());
-    if (!decoded.ok()) {
-      return absl::InternalError(absl::StrCat("of the GPU node's answer: ",
-                                              decoded.status().message()));
-    }
-    absl::Span<const base::TensorView> response = *decoded;
-    if (!task->response->settled()) {
-      response = task->stable.Hold(response, part.sizes_depend_on_data());
-    }
-    REFRACT_RETURN_IF_ERROR(model.CheckResponse(response));
+    REFRACT_ASSIGN_OR_RETURN(
+        const absl::Span<const base::TensorView> response,
+        model.ReadAnswer(*task->response, *decoder, task->stable));
     model.PostInputs(task->padded.inputs(), task->pre_outputs, response,
                      task->inputs);
     context.emplace(part.Acquire());

@@ -201,6 +201,23 @@ void ServedModel::PostInputs(absl::Span<const base::TensorView> request,
   Gather(post_sources_, request, pre_outputs, response, inputs);
 }
 
+absl::StatusOr<absl::Span<const base::TensorView>> ServedModel::ReadAnswer(
+    const transport::IncomingMessage& answer, runtime::wire::Decoder& decoder,
+    runtime::StableInputs& stable) const {
+  absl::StatusOr<absl::Span<const base::TensorView>> values =
+      decoder.Decode(answer.tensors());
+  if (!values.ok()) {
+    return absl::InternalError(
+        absl::StrCat("of the GPU node's answer: ", values.status().message()));
+  }
+  // Checked below and used later: the GPU node must not change them between.
+  if (!answer.settled()) {
+    *values = stable.Hold(*values, post_->sizes_depend_on_data());
+  }
+  REFRACT_RETURN_IF_ERROR(CheckResponse(*values));
+  return values;
+}
+
 absl::Status ServedModel::CheckResponse(
     absl::Span<const base::TensorView> response) const {
   const std::vector<models::ValueId>& down = model_->plan->down;

@@ -22,6 +22,7 @@
 #include "runtime/batch_padding.h"
 #include "runtime/compile/batch_layout.h"
 #include "runtime/program.h"
+#include "runtime/stable_inputs.h"
 #include "runtime/wire/coder_pool.h"
 #include "transport/links/channel.h"
 
@@ -130,9 +131,14 @@ class ServedModel {
   runtime::wire::EncoderPool& encoders() const { return *encoders_; }
   runtime::wire::DecoderPool& decoders() const { return *decoders_; }
 
-  // Internal unless `response` has the tensors that the plan sends down: count,
-  // dtypes, ranks and fixed dimensions.
-  absl::Status CheckResponse(absl::Span<const base::TensorView> response) const;
+  // The values of a GPU node's answer: decoded, those that the node could still
+  // change and that CN-post relies on copied (runtime::StableInputs), and of
+  // the count, dtypes, ranks and fixed dimensions that the plan sends down.
+  // Valid as long as `answer`, `decoder` and `stable` are left alone. Internal:
+  // they are not what the plan says. Only if split().
+  absl::StatusOr<absl::Span<const base::TensorView>> ReadAnswer(
+      const transport::IncomingMessage& answer, runtime::wire::Decoder& decoder,
+      runtime::StableInputs& stable) const;
 
  private:
   struct Source {
@@ -153,6 +159,7 @@ class ServedModel {
   absl::StatusOr<std::vector<Source>> Resolve(
       const runtime::Part& part, absl::Span<const models::ValueId> pre_outputs,
       absl::Span<const models::ValueId> response) const;
+  absl::Status CheckResponse(absl::Span<const base::TensorView> response) const;
   static void Gather(absl::Span<const Source> sources,
                      absl::Span<const base::TensorView> request,
                      absl::Span<const base::TensorView> pre_outputs,

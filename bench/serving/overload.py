@@ -8,7 +8,9 @@ and then the requests answered within their deadlines at multiples of it. The
 ratio goodput ÷ capacity is formed within the round.
 
 The nodes share one processor and the client has another, so that a client that
-sends more does not slow the nodes down.
+sends more does not slow the nodes down. Other processes of the machine may still
+take time from them, so a second ratio is formed of answers per second of processor
+time that the nodes had: at a load ÷ at the capacity, with a second to answer.
 """
 
 import argparse
@@ -24,6 +26,11 @@ sys.path.insert(0, str(ROOT))
 
 from bench.serving.client import Client, quartiles  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
+
+RATIOS = {
+    "goodput_over_capacity": "goodput ÷ capacity",
+    "per_processor_second": "answers per second of processor time ÷ at capacity",
+}
 
 
 def parse_arguments():
@@ -65,6 +72,28 @@ def make_repository(arguments, folder):
     return folder / "repository"
 
 
+class ProcessorTime:
+    """Of nodes, in seconds, since it was last asked."""
+
+    def __init__(self, *running):
+        self.files = [
+            pathlib.Path(f"/proc/{node.process.pid}/stat") for node in running
+        ]
+        self.before = self.sum()
+
+    def sum(self):
+        ticks = 0
+        for file in self.files:
+            # utime and stime, after the name, which may have spaces.
+            fields = file.read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def lap(self):
+        before, self.before = self.before, self.sum()
+        return self.before - before
+
+
 def measure(arguments, repository, folder, stack):
     processors = sorted(os.sched_getaffinity(0))
     apart = len(processors) > 1
@@ -77,25 +106,35 @@ def measure(arguments, repository, folder, stack):
     if apart:
         os.sched_setaffinity(0, processors[1:])
     client = Client(folder, cn, arguments.model, arguments.items)
+    processor = ProcessorTime(hn, cn)
     deadline = arguments.deadline_ms / 1e3
     rounds = []
     for number in range(arguments.rounds):
         seed = arguments.seed + number
         capacity = client.capacity(seed)
         found = {"seed": seed, "capacity": capacity, "loads": []}
-        for load in arguments.loads:
+
+        def answers_per_processor_second(load, timeout):
+            processor.lap()
             report = client.run(
-                load * capacity, arguments.duration, seed, timeout=deadline
+                load * capacity, arguments.duration, seed, timeout=timeout
             )
+            return report, report["succeeded"] / processor.lap()
+
+        _, unhurried = answers_per_processor_second(1, timeout=1)
+        for load in arguments.loads:
+            report, answers = answers_per_processor_second(load, deadline)
             found["loads"].append({
                 "load": load,
                 "goodput_over_capacity": report["achieved_qps"] / capacity,
+                "per_processor_second": answers / unhurried,
                 "report": report,
             })
             print(
                 f"round {number + 1}: {load:g} × {capacity:.0f}/s: "
                 f"{report['achieved_qps']:.0f}/s in time, "
-                f"{report['achieved_qps'] / capacity:.2f} of the capacity; "
+                f"{report['achieved_qps'] / capacity:.2f} of the capacity, "
+                f"{answers / unhurried:.2f} per second of processor time; "
                 f"{report.get('errors_by_code', {})}",
                 flush=True,
             )
@@ -106,11 +145,12 @@ def measure(arguments, repository, folder, stack):
         "items": arguments.items,
         "deadline_ms": arguments.deadline_ms,
         "processors_apart": apart,
-        "goodput_over_capacity": {
-            f"{load:g}": quartiles(
-                [r["loads"][i]["goodput_over_capacity"] for r in rounds]
-            )
-            for i, load in enumerate(arguments.loads)
+        **{
+            ratio: {
+                f"{load:g}": quartiles([r["loads"][i][ratio] for r in rounds])
+                for i, load in enumerate(arguments.loads)
+            }
+            for ratio in RATIOS
         },
         "rounds": rounds,
     }
@@ -124,11 +164,12 @@ def main():
         )
         repository = arguments.repository or make_repository(arguments, folder)
         result = measure(arguments, repository, folder, stack)
-    for load, ratio in result["goodput_over_capacity"].items():
-        print(
-            f"goodput ÷ capacity at {load} ×: {ratio['median']:.2f} "
-            f"[{ratio['q25']:.2f}, {ratio['q75']:.2f}]"
-        )
+    for name, title in RATIOS.items():
+        for load, ratio in result[name].items():
+            print(
+                f"{title} at {load} ×: {ratio['median']:.2f} "
+                f"[{ratio['q25']:.2f}, {ratio['q75']:.2f}]"
+            )
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=2) + "\n")
 

@@ -21,9 +21,11 @@ try:
 except ImportError as error:
     raise unittest.SkipTest(f"tritonclient[grpc] is missing: {error}")
 
-# One request takes about 10 ms of the GPU node, so that most of them wait.
-WIDTH, LAYERS, ROWS = 512, 8, 128
+# One request takes some milliseconds of the GPU node, so that most of them wait:
+# more than it has places for.
+WIDTH, LAYERS, ROWS = 512, 8, 32
 CLIENTS = 256
+PATIENCE_S = 10
 DEADLINE_S = 60
 
 
@@ -92,7 +94,8 @@ class Overload(Deployment, unittest.TestCase):
     def test_many_clients_at_once_are_all_answered(self):
         # Beside another model, so that each has a quota at the GPU node.
         sent = [
-            self.send("deep" if i % 4 else "other") for i in range(CLIENTS)
+            self.send("deep" if i % 4 else "other", timeout=PATIENCE_S)
+            for i in range(CLIENTS)
         ]
         for x, call in sent:
             self.check(x, call)
@@ -134,7 +137,7 @@ class Quarantine(Deployment, unittest.TestCase):
 
     def test_a_request_at_which_gpu_nodes_end_is_refused(self):
         # Seconds of execution.
-        poison = torch.randn(512 * ROWS, 2)
+        poison = torch.randn(2048 * ROWS, 2)
         request = request_of("deep", {"x": poison})
         messages = []
         for port in self.ports:
