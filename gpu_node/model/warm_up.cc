@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "gpu_node/model/answers_apart.h"
 #include "gpu_node/model/device_model.h"
+#include "runtime/answers_apart.h"
 #include "runtime/compile/bag_inputs.h"
 
 namespace refract::gpu_node {
@@ -308,7 +308,7 @@ absl::Status VerifyRows(const models::Graph& graph,
       part.data += range.offset;
       part.bytes = range.bytes;
       first += counts[i];
-      const Apart apart = Compare(alone[i][k].view(), part);
+      const runtime::Apart apart = runtime::Compare(alone[i][k].view(), part);
       *difference = std::max(*difference, apart.largest);
       if (!apart.ok()) {
         return absl::FailedPreconditionError(

@@ -14,6 +14,7 @@
 #include "google/protobuf/text_format.h"
 #include "google/protobuf/util/json_util.h"
 #include "models/graph/op_traits.h"
+#include "models/repository/check_settings.h"
 #include "models/repository/text_proto.h"
 #include "proto/inference/model_config.pb.h"
 
@@ -34,6 +35,127 @@ constexpr absl::string_view kGpuPrecisionKey = "gpu_precision";
 constexpr double kLeastShare = 0.001;
 constexpr double kMostShare = 1000;
 constexpr int kMostInstances = 1024;
+
+// Fields of Triton's that Refract does not have, and what to do instead.
+struct Alternative {
+  absl::string_view message;  // without package
+  absl::string_view field;
+  absl::string_view instead;
+};
+constexpr Alternative kAlternatives[] = {
+    {"ModelConfig", "runtime", "remove it: there is one runtime"},
+    {"ModelConfig", "batch_input",
+     "remove it: bags are two inputs of the model, ids and offsets"},
+    {"ModelConfig", "batch_output",
+     "remove it: outputs have one entry per row where the model gives one"},
+    {"ModelConfig", "optimization",
+     "remove it; gpu_precision and dense_weights, among the parameters, choose "
+     "precision"},
+    {"ModelConfig", "sequence_batching",
+     "remove it: nothing is kept from one request to the next; "
+     "dynamic_batching "
+     "merges requests"},
+    {"ModelConfig", "ensemble_scheduling",
+     "remove it, and export what comes before and after as a part of the "
+     "model"},
+    {"ModelConfig", "default_model_filename",
+     "remove it: refract import names the files of a version"},
+    {"ModelConfig", "cc_model_filenames",
+     "remove it: refract import names the files of a version"},
+    {"ModelConfig", "metric_tags",
+     "remove it: metrics have the labels model and version"},
+    {"ModelConfig", "model_operations",
+     "remove it; --op-library of the nodes loads libraries of operators"},
+    {"ModelConfig", "model_transaction_policy",
+     "remove it: each request has one answer"},
+    {"ModelConfig", "model_repository_agents",
+     "remove it; refract verify-repository checks files"},
+    {"ModelConfig", "response_cache", "remove it: answers are not cached"},
+    {"ModelConfig", "model_metrics",
+     "remove it: the buckets of histograms are fixed"},
+    {"ModelInstanceGroup", "gpus",
+     "remove it: a GPU node serves one device; start one refract-gpu-node for "
+     "each GPU with --device cuda:N"},
+    {"ModelInstanceGroup", "rate_limiter",
+     "remove it; the parameter share divides a GPU node's time between "
+     "models"},
+    {"ModelInstanceGroup", "secondary_devices",
+     "remove it: a GPU node serves one device"},
+    {"ModelInstanceGroup", "profile", "remove it: there are no profiles"},
+    {"ModelInstanceGroup", "passive",
+     "remove it; version_policy says which versions are served"},
+    {"ModelInstanceGroup", "host_policy",
+     "remove it; --topology of the nodes binds them to CPUs and memory"},
+    {"ModelDynamicBatching", "preserve_ordering",
+     "remove it: each call gets its own answer, and requests are executed by "
+     "deadline"},
+    {"ModelDynamicBatching", "priority_levels",
+     "remove it: requests are executed by deadline; give urgent ones a shorter "
+     "timeout, and models a share (parameter)"},
+    {"ModelDynamicBatching", "default_priority_level",
+     "remove it: requests are executed by deadline; --default-deadline-ms of "
+     "the CPU node gives one to requests without"},
+    {"ModelDynamicBatching", "priority_queue_policy",
+     "remove it: there is one queue, by deadline; default_queue_policy limits "
+     "it"},
+    {"ModelQueuePolicy", "timeout_action",
+     "remove it: requests whose deadline has passed are refused"},
+    {"ModelQueuePolicy", "default_timeout_microseconds",
+     "remove it; --default-deadline-ms of the CPU node is the deadline of "
+     "requests that bring none"},
+    {"ModelQueuePolicy", "allow_timeout_override",
+     "remove it: a request's own timeout always holds"},
+    {"ModelInput", "format", "remove it: dims say what an input is"},
+    {"ModelInput", "reshape",
+     "remove it, and export the model with the shape that clients send"},
+    {"ModelInput", "is_shape_tensor", "remove it"},
+    {"ModelInput", "is_non_linear_format_io", "remove it"},
+    {"ModelInput", "allow_ragged_batch",
+     "remove it: bags are two inputs of the model, ids and offsets"},
+    {"ModelInput", "optional",
+     "remove it: a request has all inputs of the model"},
+    {"ModelOutput", "reshape",
+     "remove it, and export the model with the shape that clients read"},
+    {"ModelOutput", "label_filename", "remove it: answers have no labels"},
+    {"ModelOutput", "is_shape_tensor", "remove it"},
+    {"ModelOutput", "is_non_linear_format_io", "remove it"},
+};
+
+// As it stands in config.pbtxt; empty: the file itself.
+absl::string_view NameOfMessage(absl::string_view message) {
+  const std::pair<absl::string_view, absl::string_view> names[] = {
+      {"ModelInput", "input"},
+      {"ModelOutput", "output"},
+      {"ModelParameter", "parameters"},
+      {"ModelInstanceGroup", "instance_group"},
+      {"ModelQueuePolicy", "queue policy"},
+      {"ModelDynamicBatching", "dynamic_batching"},
+      {"ModelVersionPolicy", "version_policy"},
+      {"ModelWarmup", "model_warmup"},
+      {"ModelWarmup.Input", "model_warmup inputs"},
+  };
+  for (const auto& [type, name] : names) {
+    if (type == message) return name;
+  }
+  return "";
+}
+
+std::string TextOf(const UnknownField& unknown) {
+  absl::string_view message = unknown.message;
+  absl::ConsumePrefix(&message, "inference.");
+  const absl::string_view parent = NameOfMessage(message);
+  const std::string text =
+      absl::StrCat("line ", unknown.line, ", column ", unknown.column, ": ",
+                   parent, parent.empty() ? "" : " has ", unknown.field);
+  for (const Alternative& known : kAlternatives) {
+    if (known.message != message || known.field != unknown.field) continue;
+    return absl::StrCat(
+        text,
+        ", a field of Triton's that Refract does not have: ", known.instead);
+  }
+  return absl::StrCat(text, ", which is no field of ",
+                      parent.empty() ? "a model configuration" : "it");
+}
 
 // Triton's names are KServe's behind a prefix.
 inference::DataType ToDataType(base::DType dtype) {
@@ -168,6 +290,8 @@ absl::Status CheckParameter(const std::string& key, const std::string& text,
     result.serving.share = share;
     return absl::OkStatus();
   }
+  // check_settings.h
+  if (key == kToleranceKey || key == kTrafficKey) return absl::OkStatus();
   if (key == kDenseWeightsKey) {
     const std::optional<DenseWeights> form = ParseDenseWeights(text);
     if (!form) {
@@ -295,7 +419,12 @@ std::string ConfigToText(const inference::ModelConfig& config) {
 absl::StatusOr<inference::ModelConfig> ParseConfigText(absl::string_view text,
                                                        absl::string_view path) {
   inference::ModelConfig config;
-  REFRACT_RETURN_IF_ERROR(ParseText(text, path, config));
+  std::vector<UnknownField> unknown;
+  REFRACT_RETURN_IF_ERROR(ParseText(text, path, config, unknown));
+  if (!unknown.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": ", TextOf(unknown.front())));
+  }
   return config;
 }
 
@@ -322,12 +451,14 @@ absl::StatusOr<inference::ModelConfig> ParseVersionOverride(
   inference::ModelConfig rest = config;
   rest.clear_name();
   rest.clear_version_policy();
+  rest.mutable_parameters()->erase(kTrafficKey);
   std::vector<const google::protobuf::FieldDescriptor*> fields;
   rest.GetReflection()->ListFields(rest, &fields);
   if (!fields.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "config: ", fields[0]->name(),
-        " cannot be overridden; only version_policy can, change config.pbtxt"));
+        " cannot be overridden; only version_policy and the parameter traffic "
+        "can, change config.pbtxt"));
   }
   return config;
 }
@@ -376,7 +507,9 @@ absl::StatusOr<ModelConfig> CheckConfig(const inference::ModelConfig& config,
   }
   if (config.max_batch_size() != 0) {
     return invalid("max_batch_size is ", config.max_batch_size(),
-                   "; only 0 is supported, where dims begin with the batch");
+                   "; write 0, and let dims begin with the batch, as refract "
+                   "import writes them. --max-batch of the GPU nodes limits "
+                   "the rows of an execution");
   }
   std::vector<std::string> input_names;
   for (ValueId id : graph.inputs) input_names.push_back(graph.value(id).name);
@@ -390,6 +523,7 @@ absl::StatusOr<ModelConfig> CheckConfig(const inference::ModelConfig& config,
   ModelConfig result;
   result.name = std::string(name);
   status = ReadServing(config, result.serving);
+  if (status.ok()) status = ReadCheckSettings(config, graph).status();
   if (!status.ok()) return base::Annotate(status, path);
   for (const auto& [key, value] : config.parameters()) {
     status = CheckParameter(key, value.string_value(), graph, result);

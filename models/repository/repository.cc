@@ -28,6 +28,7 @@
 #include "models/repository/copy_file.h"
 #include "models/repository/hn_part.h"
 #include "models/repository/model_config.h"
+#include "models/repository/golden.h"
 #include "proto/graph.pb.h"
 #include "proto/inference/model_config.pb.h"
 
@@ -134,6 +135,10 @@ class FilePlacer {
     for (const WeightFile& file : model.weights.files) {
       if (names_.contains(file.file)) continue;
       const std::string base = fs::path(file.file).filename();
+      if (base == kGoldenFile) {
+        names_[file.file] = base;
+        continue;
+      }
       std::string name = base;
       // Files of one name from several folders.
       for (int i = 1; !taken.insert(name).second; ++i) {
@@ -165,7 +170,9 @@ absl::StatusOr<WeightTable> PlaceFiles(const ImportedModel& model,
     std::error_code error;
     fs::create_directories(fs::path(to).parent_path(), error);
     if (error) return FileError(to, error);
-    auto copied = options.link ? LinkFile(from, to) : CopyFile(from, to);
+    // The importer removes its golden requests, perhaps from another disk.
+    const bool link = options.link && name != kGoldenFile;
+    auto copied = link ? LinkFile(from, to) : CopyFile(from, to);
     if (!copied.ok()) return copied.status();
     copies[from] = *copied;
   }
@@ -343,10 +350,16 @@ absl::Status LoadGraph(const std::string& path, const LoadOptions& options,
 }  // namespace
 
 base::Digest ModelDigest(const Graph& graph, const WeightTable& weights) {
+  // Golden requests are no part of what the model is: machines differ in the
+  // last bits of their answers.
+  WeightTable rest = weights;
+  std::erase_if(rest.files, [](const WeightFile& file) {
+    return fs::path(file.file).filename() == kGoldenFile;
+  });
   // Both messages are free of maps, hence serialised in one way only.
   base::DigestBuilder digest;
   digest.AddString(ToProto(graph).SerializeAsString());
-  digest.AddString(ToProto(weights).SerializeAsString());
+  digest.AddString(ToProto(rest).SerializeAsString());
   return digest.Finish();
 }
 

@@ -1,11 +1,14 @@
 #include "models/repository/request_files.h"
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "models/repository/golden.h"
 #include "models/repository/safetensors.h"
 
 namespace refract::models {
@@ -15,6 +18,10 @@ std::string InputNames(const Graph& graph) {
   return absl::StrJoin(graph.inputs, ", ", [&](std::string* out, ValueId id) {
     out->append(graph.value(id).name);
   });
+}
+
+std::string OutputNames(const Graph& graph) {
+  return absl::StrJoin(graph.output_names, ", ");
 }
 
 // Element type and rank; extents are the program's to check.
@@ -36,35 +43,153 @@ absl::Status CheckInput(absl::string_view path, const Value& input,
   return absl::OkStatus();
 }
 
+// Takes tensors out of a file by name, and knows which are left.
+class TensorTaker {
+ public:
+  TensorTaker(absl::string_view path, const SafetensorsFile& file)
+      : path_(path), file_(file) {}
+
+  // The inputs of `graph`, each under `prefix` and its name.
+  absl::Status TakeInputs(const Graph& graph, absl::string_view prefix,
+                          std::vector<base::Tensor>& inputs) {
+    for (const ValueId id : graph.inputs) {
+      const Value& input = graph.value(id);
+      const SafetensorsEntry* entry =
+          file_.Find(absl::StrCat(prefix, input.name));
+      if (entry == nullptr) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(path_, ": input ", prefix, input.name,
+                         " is missing; the model wants ", InputNames(graph)));
+      }
+      REFRACT_RETURN_IF_ERROR(CheckInput(path_, input, *entry));
+      REFRACT_RETURN_IF_ERROR(Take(*entry, inputs));
+    }
+    return absl::OkStatus();
+  }
+
+  // The outputs of `graph` that there are.
+  absl::Status TakeOutputs(const Graph& graph, absl::string_view prefix,
+                           std::vector<base::Tensor>& outputs) {
+    bool any = false;
+    for (const std::string& name : graph.output_names) {
+      const SafetensorsEntry* entry = file_.Find(absl::StrCat(prefix, name));
+      if (entry == nullptr) {
+        outputs.emplace_back();
+        continue;
+      }
+      if (used_.contains(entry->name)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(path_, ": ", entry->name,
+                         " is the name of an input and of an output"));
+      }
+      REFRACT_RETURN_IF_ERROR(Take(*entry, outputs));
+      any = true;
+    }
+    if (any) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        path_, ": holds no output; the model gives ", OutputNames(graph)));
+  }
+
+  // Null: all were taken.
+  const SafetensorsEntry* Left() const {
+    for (const SafetensorsEntry& entry : file_.entries()) {
+      if (!used_.contains(entry.name)) return &entry;
+    }
+    return nullptr;
+  }
+
+ private:
+  absl::Status Take(const SafetensorsEntry& entry,
+                    std::vector<base::Tensor>& tensors) {
+    REFRACT_ASSIGN_OR_RETURN(base::Tensor tensor,
+                             base::Tensor::CopyOf(file_.View(entry)));
+    tensors.push_back(std::move(tensor));
+    used_.insert(entry.name);
+    return absl::OkStatus();
+  }
+
+  const absl::string_view path_;
+  const SafetensorsFile& file_;
+  absl::flat_hash_set<absl::string_view> used_;
+};
+
+// Of request `index` in kGoldenFile.
+std::string InputPrefix(size_t index) {
+  return absl::StrCat(index, "/inputs/");
+}
+std::string OutputPrefix(size_t index) {
+  return absl::StrCat(index, "/outputs/");
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<base::Tensor>> ReadInputs(absl::string_view path,
                                                      const Graph& graph) {
   REFRACT_ASSIGN_OR_RETURN(const SafetensorsFile file,
                            SafetensorsFile::Open(path));
+  TensorTaker taker(path, file);
   std::vector<base::Tensor> tensors;
-  absl::flat_hash_set<absl::string_view> used;
-  for (const ValueId id : graph.inputs) {
-    const Value& input = graph.value(id);
-    const SafetensorsEntry* entry = file.Find(input.name);
-    if (entry == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": input ", input.name,
-                       " is missing; the model wants ", InputNames(graph)));
-    }
-    REFRACT_RETURN_IF_ERROR(CheckInput(path, input, *entry));
-    REFRACT_ASSIGN_OR_RETURN(base::Tensor tensor,
-                             base::Tensor::CopyOf(file.View(*entry)));
-    tensors.push_back(std::move(tensor));
-    used.insert(entry->name);
-  }
-  for (const SafetensorsEntry& entry : file.entries()) {
-    if (used.contains(entry.name)) continue;
+  REFRACT_RETURN_IF_ERROR(taker.TakeInputs(graph, "", tensors));
+  if (const SafetensorsEntry* left = taker.Left()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": the model has no input ", entry.name,
+        absl::StrCat(path, ": the model has no input ", left->name,
                      "; it wants ", InputNames(graph)));
   }
   return tensors;
+}
+
+absl::StatusOr<GoldenRequest> ReadExpected(absl::string_view path,
+                                           const Graph& graph) {
+  REFRACT_ASSIGN_OR_RETURN(const SafetensorsFile file,
+                           SafetensorsFile::Open(path));
+  TensorTaker taker(path, file);
+  GoldenRequest request;
+  REFRACT_RETURN_IF_ERROR(taker.TakeInputs(graph, "", request.inputs));
+  REFRACT_RETURN_IF_ERROR(taker.TakeOutputs(graph, "", request.outputs));
+  if (const SafetensorsEntry* left = taker.Left()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": the model has neither an input nor an output ", left->name,
+        "; it wants ", InputNames(graph), " and gives ", OutputNames(graph)));
+  }
+  return request;
+}
+
+absl::StatusOr<std::vector<GoldenRequest>> ReadGolden(absl::string_view path,
+                                                      const Graph& graph) {
+  std::vector<GoldenRequest> requests;
+  std::error_code error;
+  if (!std::filesystem::exists(std::string(path), error)) return requests;
+  REFRACT_ASSIGN_OR_RETURN(const SafetensorsFile file,
+                           SafetensorsFile::Open(path));
+  TensorTaker taker(path, file);
+  while (taker.Left() != nullptr) {
+    const size_t index = requests.size();
+    GoldenRequest& request = requests.emplace_back();
+    REFRACT_RETURN_IF_ERROR(
+        taker.TakeInputs(graph, InputPrefix(index), request.inputs));
+    REFRACT_RETURN_IF_ERROR(
+        taker.TakeOutputs(graph, OutputPrefix(index), request.outputs));
+  }
+  return requests;
+}
+
+absl::Status WriteGolden(absl::string_view path, const Graph& graph,
+                         absl::Span<const GoldenRequest> requests) {
+  std::vector<std::pair<std::string, base::TensorView>> tensors;
+  for (size_t r = 0; r < requests.size(); ++r) {
+    for (size_t i = 0; i < graph.inputs.size(); ++i) {
+      tensors.emplace_back(
+          absl::StrCat(InputPrefix(r), graph.value(graph.inputs[i]).name),
+          requests[r].inputs[i].view());
+    }
+    for (size_t i = 0; i < graph.output_names.size(); ++i) {
+      const base::Tensor& output = requests[r].outputs[i];
+      if (output.dtype() == base::DType::kUnknown) continue;
+      tensors.emplace_back(absl::StrCat(OutputPrefix(r), graph.output_names[i]),
+                           output.view());
+    }
+  }
+  return WriteSafetensors(path, tensors);
 }
 
 absl::Status WriteOutputs(absl::string_view path, const Graph& graph,

@@ -68,11 +68,16 @@ def export(model, folder, *arguments, preset="tiny"):
     return folder
 
 
-def add_model(repository, name, file, method="heuristic"):
-    """Imports `file` with the tables beside it and partitions it."""
+def add_model(repository, name, file, method="heuristic", golden=False):
+    """Imports `file` with the tables beside it and partitions it.
+
+    golden: PyTorch is started for answers that nodes are checked with.
+    """
     file = pathlib.Path(file)
     tables = file.parent / "tables"
     extra = ["--tables", tables] if tables.is_dir() else []
+    if not golden:
+        extra.append("--no-golden")
     refract(
         "import", file, "--repo", repository, "--name", name, *extra,
         "--sample", file.parent / "sample.safetensors",

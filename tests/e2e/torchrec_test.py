@@ -238,7 +238,7 @@ class Arguments(unittest.TestCase):
             keys = ["--keys", f"Features={','.join(FEATURES)}"]
             support.refract(
                 "import", file, "--repo", cls.repository, "--name", name,
-                "--sample", path, *LIBRARIES, *(keys if name == "keyed" else []),
+                "--no-golden", "--sample", path, *LIBRARIES, *(keys if name == "keyed" else []),
             )
             support.refract("partition", cls.repository / name, "--method", "heuristic", "--write")
 
@@ -288,7 +288,7 @@ class Arguments(unittest.TestCase):
         def refusal(model, sample, *more):
             done = support.refract(
                 "import", self.folder / f"{model}.{'pt2' if model == 'exported' else 'pt'}",
-                "--repo", self.folder / "refused", "--name", "m", "--sample", sample,
+                "--repo", self.folder / "refused", "--name", "m", "--no-golden", "--sample", sample,
                 *LIBRARIES, *more, check=False,
             )
             self.assertEqual(done.returncode, 2, done.stderr)
@@ -403,7 +403,7 @@ class TorchRec(unittest.TestCase):
             safetensors_io.write(sample, request(SAMPLE, cls.generator))
             support.refract(
                 "import", file, "--repo", cls.repository, "--name", name,
-                "--sample", sample, *LIBRARIES,
+                "--no-golden", "--sample", sample, *LIBRARIES,
             )
             support.refract(
                 "partition", cls.repository / name, "--method", "heuristic",

@@ -1,10 +1,17 @@
+#include <stdlib.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
@@ -22,8 +29,8 @@ struct ImportOptions {
   std::string repository;
   std::string name;
   bool link = false;
-  std::vector<std::string> op_libraries;
   std::vector<std::string> keys;
+  bool no_golden = false;
 };
 
 // "features=user,item": keys of the argument "features".
@@ -48,7 +55,19 @@ absl::Status ReadKeys(const std::vector<std::string>& texts,
 
 absl::Status Import(ImportOptions& options, std::ostream& out) {
   REFRACT_RETURN_IF_ERROR(ReadKeys(options.keys, options.request));
-  REFRACT_RETURN_IF_ERROR(LoadOpLibraries(options.op_libraries));
+  REFRACT_RETURN_IF_ERROR(LoadOpLibraries(options.request.op_libraries));
+  options.request.record_golden = !options.no_golden;
+  std::string& scratch = options.request.scratch;
+  scratch = (std::filesystem::temp_directory_path() / "refract_import_XXXXXX")
+                .string();
+  if (mkdtemp(scratch.data()) == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat(scratch, ": ", std::strerror(errno)));
+  }
+  const absl::Cleanup remove_scratch = [&scratch] {
+    std::error_code error;
+    std::filesystem::remove_all(scratch, error);
+  };
   REFRACT_ASSIGN_OR_RETURN(const models::ImportedModel model,
                            PrepareModel(options.request));
   const models::Repository repository(options.repository);
@@ -109,7 +128,18 @@ void AddImportCommand(CLI::App& app, Context& context) {
   command->add_flag("--link", options->link,
                     "hard links instead of copies; the files must not be "
                     "written to afterwards");
-  AddOpLibraryOption(*command, options->op_libraries);
+  command
+      ->add_option("--expect", options->request.expected,
+                   "a request and the answer that the original model gives to "
+                   "it: inputs and outputs by name; verified before the "
+                   "version is added; may be repeated, best for two batch "
+                   "sizes")
+      ->type_name("FILE.safetensors")
+      ->allow_extra_args(false);
+  command->add_flag("--no-golden", options->no_golden,
+                    "do not start PyTorch for its answers to the sample, with "
+                    "which nodes are checked before they serve the version");
+  AddOpLibraryOption(*command, options->request.op_libraries);
   command->callback([&context, options] {
     context.action = [&context, options] {
       return Import(*options, context.out);

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "runtime/batch_padding.h"
 #include "runtime/split_run.h"
 #include "runtime/torch/op_library.h"
+#include "tools/import/golden.h"
 
 namespace refract::tools {
 namespace {
@@ -170,21 +172,22 @@ void RecordLibraries(Graph& graph) {
 }
 
 // Compiling finds operators without implementation; running finds the rest.
-absl::Status TryRun(const ImportedModel& model,
-                    std::shared_ptr<const models::WeightStore> weights,
-                    absl::Span<const base::Tensor> sample,
-                    const std::string& sample_file) {
+absl::StatusOr<std::unique_ptr<runtime::RequestRunner>> TryRun(
+    const ImportedModel& model,
+    std::shared_ptr<const models::WeightStore> weights,
+    absl::Span<const base::Tensor> sample, const std::string& sample_file) {
   REFRACT_ASSIGN_OR_RETURN(
-      const std::unique_ptr<runtime::RequestRunner> runner,
+      std::unique_ptr<runtime::RequestRunner> runner,
       runtime::RequestRunner::Whole(model.graph, std::move(weights), {}));
-  if (sample.empty()) return absl::OkStatus();
+  if (sample.empty()) return runner;
   absl::Status status = runner->Run(models::ViewsOf(sample)).status();
   // Here it is the file that promises what its operators do not keep.
   if (absl::IsInternal(status)) {
     status = absl::InvalidArgumentError(status.message());
   }
-  return base::Annotate(status,
-                        absl::StrCat("with the inputs of ", sample_file));
+  REFRACT_RETURN_IF_ERROR(
+      base::Annotate(status, absl::StrCat("with the inputs of ", sample_file)));
+  return runner;
 }
 
 }  // namespace
@@ -228,8 +231,20 @@ absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
       base::Annotate(models::CheckFloatIds(model.graph), path));
   FindRows(model);
   RecordLibraries(model.graph);
-  REFRACT_RETURN_IF_ERROR(
-      base::Annotate(TryRun(model, weights, sample, sample_file), path));
+  const auto runner = TryRun(model, weights, sample, sample_file);
+  if (!runner.ok()) return base::Annotate(runner.status(), path);
+  if (const std::optional<int64_t> rows = RowsOf(model.graph, sample)) {
+    for (std::string& note : ConstantsLikeRows(model.graph, *weights, *rows)) {
+      model.notes.push_back(std::move(note));
+    }
+  }
+  REFRACT_RETURN_IF_ERROR(AddGolden({.record = request.record_golden,
+                                     .expected = request.expected,
+                                     .model_file = path,
+                                     .tables_dir = request.tables_dir,
+                                     .op_libraries = request.op_libraries,
+                                     .scratch = request.scratch},
+                                    sample, **runner, model));
   return model;
 }
 

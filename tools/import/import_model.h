@@ -16,15 +16,22 @@ struct ImportRequest {
   // By argument of a TorchScript's forward(): see ImportTorchScript().
   absl::flat_hash_map<std::string, std::vector<std::string>> keys;
   std::string sample_file;  // empty: `sample.safetensors` beside a TorchScript
+  std::vector<std::string> op_libraries;  // loaded already
+  // Requests with answers, and whether PyTorch is asked for its own: golden.h.
+  std::vector<std::string> expected;
+  bool record_golden = true;
+  // An own folder for files that AddVersion() copies.
+  std::string scratch;
 };
 
 // Reads a model file and makes sure that it can be served: every operator is
-// deterministic and has an implementation, shapes follow the batch, and the
-// sample, if there is one, runs. Writes nothing.
+// deterministic and has an implementation, shapes follow the batch, the sample,
+// if there is one, runs, and golden requests are answered as they should be.
+// Writes to the scratch folder alone.
 //
-// Errors name the file and the entry, input or operator: InvalidArgument,
-// NotFound, Unimplemented. What a user should know but need not act on is added
-// to `notes` of the result.
+// Errors name the file and the entry, input, output or operator:
+// InvalidArgument, NotFound, Unimplemented, FailedPrecondition. What a user
+// should know but need not act on is added to `notes` of the result.
 absl::StatusOr<models::ImportedModel> PrepareModel(
     const ImportRequest& request);
 

@@ -6,6 +6,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/repository/check_settings.h"
 #include "proto/inference/model_config.pb.h"
 
 namespace refract::models {
@@ -13,6 +14,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // ids [s0] and offsets [s1] into a table of 10 rows; dense [s1, 4].
 Graph BagGraph() {
@@ -58,6 +60,10 @@ absl::StatusOr<ModelConfig> Check(absl::string_view text) {
   auto parsed = ParseConfigText(text, "r/m/config.pbtxt");
   if (!parsed.ok()) return parsed.status();
   return CheckConfig(*parsed, "m", graph, "r/m/config.pbtxt");
+}
+
+absl::StatusOr<CheckSettings> Settings(absl::string_view text) {
+  return ReadCheckSettings(text, BagGraph(), "r/m/config.pbtxt");
 }
 
 std::string Message(absl::string_view text) {
@@ -309,6 +315,169 @@ TEST(ModelConfigTest, RefusesUnknownParameters) {
   EXPECT_THAT(with("shape.nothing", "s0"), HasSubstr("no input nothing"));
   EXPECT_THAT(with("bags.nothing", "ids=ids include_last=true"),
               HasSubstr("no input nothing"));
+}
+
+// Each of Triton's fields is read, or answered with what takes its place.
+TEST(ModelConfigTest, SaysWhatTakesThePlaceOfTritonsFields) {
+  const std::pair<const char*, std::vector<const char*>> cases[] = {
+      {"max_batch_size: 8", {"max_batch_size is 8", "write 0"}},
+      {"instance_group [ { count: 1 gpus: [ 0, 1 ] } ]",
+       {"line 1", "instance_group has gpus", "--device cuda:N"}},
+      {"instance_group { rate_limiter { resources [ { name: 'R' } ] } }",
+       {"instance_group has rate_limiter", "share"}},
+      {"dynamic_batching { priority_levels: 2 }",
+       {"dynamic_batching has priority_levels", "deadline"}},
+      {"dynamic_batching { default_priority_level: 2 }",
+       {"default_priority_level", "--default-deadline-ms"}},
+      {"dynamic_batching { priority_queue_policy { key: 1 value { "
+       "max_queue_size: 3 } } }",
+       {"priority_queue_policy", "default_queue_policy"}},
+      {"dynamic_batching { default_queue_policy { "
+       "default_timeout_microseconds: 5 } }",
+       {"queue policy has default_timeout_microseconds",
+        "--default-deadline-ms"}},
+      {"dynamic_batching { preserve_ordering: true }", {"preserve_ordering"}},
+      {"optimization { graph { level: 1 } }",
+       {"optimization, a field of Triton's", "gpu_precision"}},
+      {"sequence_batching { }", {"sequence_batching", "nothing is kept"}},
+      {"response_cache { enable: true }", {"response_cache", "not cached"}},
+      {"input { name: 'ids' reshape { shape: [ 1 ] } }",
+       {"input has reshape", "export the model"}},
+  };
+  for (const auto& [text, words] : cases) {
+    const std::string message = Message(absl::StrCat("name: 'm' ", text));
+    for (const char* word : words) EXPECT_THAT(message, HasSubstr(word));
+    EXPECT_THAT(message, Not(HasSubstr("Message type"))) << text;
+  }
+}
+
+constexpr char kDenseRandom[] =
+    "inputs { key: 'dense' value { data_type: TYPE_BF16 dims: [ 2, 4 ] "
+    "random_data: true } } ";
+
+TEST(ModelConfigTest, ReadsWarmUp) {
+  const auto config = Settings(absl::StrCat(R"(
+    name: "m"
+    model_warmup [ {
+      name: "two rows"
+      batch_size: 1
+      count: 3
+      inputs {
+        key: "ids"
+        value { data_type: TYPE_INT64 dims: [ 5 ] input_data_file: "ids.bin" }
+      }
+      inputs {
+        key: "offsets"
+        value { data_type: TYPE_INT64 dims: 2 zero_data: true }
+      } )",
+                                            kDenseRandom, "} ]"));
+  ASSERT_TRUE(config.ok()) << config.status();
+  ASSERT_EQ(config->warm_up.size(), 1);
+  const WarmUpRequest& request = config->warm_up[0];
+  EXPECT_EQ(request.name, "two rows");
+  EXPECT_EQ(request.count, 3);
+  ASSERT_EQ(request.inputs.size(), 3);
+  EXPECT_EQ(request.inputs[0].data, WarmUpRequest::Data::kFile);
+  EXPECT_EQ(request.inputs[0].file, "ids.bin");
+  EXPECT_THAT(request.inputs[0].dims, ElementsAre(5));
+  EXPECT_EQ(request.inputs[1].data, WarmUpRequest::Data::kZero);
+  EXPECT_EQ(request.inputs[2].data, WarmUpRequest::Data::kRandom);
+  EXPECT_THAT(request.inputs[2].dims, ElementsAre(2, 4));
+}
+
+TEST(ModelConfigTest, RefusesWarmUpThatDoesNotFitTheModel) {
+  constexpr char kOffsets[] =
+      "inputs { key: 'offsets' value { data_type: TYPE_INT64 dims: [ 2 ] "
+      "zero_data: true } } ";
+  const auto with = [&](absl::string_view ids, absl::string_view more = "") {
+    return Message(absl::StrCat(
+        "name: 'm' model_warmup { name: 'w' ", kDenseRandom, kOffsets,
+        ids.empty() ? "" : "inputs { key: 'ids' value { ", ids,
+        ids.empty() ? "" : "} } ", more, "}"));
+  };
+  EXPECT_THAT(with(""), HasSubstr("model_warmup \"w\": inputs: the model's ids "
+                                  "is not listed"));
+  EXPECT_THAT(with("data_type: TYPE_INT32 dims: [ 1 ] zero_data: true"),
+              HasSubstr("inputs ids: data_type is TYPE_INT32"));
+  EXPECT_THAT(with("data_type: TYPE_INT64 dims: [ -1 ] zero_data: true"),
+              HasSubstr("inputs ids: dims are [-1]"));
+  EXPECT_THAT(with("data_type: TYPE_INT64 dims: [ 1, 1 ] zero_data: true"),
+              HasSubstr("inputs ids: dims are [1, 1]"));
+  EXPECT_THAT(with("data_type: TYPE_INT64 dims: [ 1 ]"),
+              HasSubstr("inputs ids: has no data"));
+  EXPECT_THAT(
+      with("data_type: TYPE_INT64 dims: [ 100000000000 ] zero_data: true"),
+      HasSubstr("more than 64 MiB"));
+  for (const char* file : {"../x", "", ".hidden", "a/b"}) {
+    EXPECT_THAT(with(absl::StrCat("data_type: TYPE_INT64 dims: [ 1 ] "
+                                  "input_data_file: '",
+                                  file, "'")),
+                HasSubstr("input_data_file"));
+  }
+  constexpr char kGood[] = "data_type: TYPE_INT64 dims: [ 1 ] zero_data: true";
+  EXPECT_THAT(with(kGood, "batch_size: 8 "), HasSubstr("batch_size is 8"));
+  EXPECT_THAT(with(kGood, "count: 5000 "), HasSubstr("count is 5000"));
+  EXPECT_THAT(
+      with(kGood, absl::StrCat("inputs { key: 'zzz' value { ", kGood, "} } ")),
+      HasSubstr("no input zzz"));
+}
+
+TEST(ModelConfigTest, ReadsHowFarAnswersMayBeFromRecordedOnes) {
+  const auto text = [](absl::string_view value) {
+    return absl::StrCat(
+        "name: 'm' parameters { key: 'golden_tolerance' value { string_value: "
+        "'",
+        value, "' } }");
+  };
+  const auto config = Settings(text("0.01"));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->golden_tolerance, 0.01);
+  for (const char* value : {"0", "-1", "1.5", "nan", "little"}) {
+    EXPECT_THAT(Message(text(value)), HasSubstr("is no number above 0"));
+  }
+}
+
+TEST(ModelConfigTest, ReadsSharesOfVersions) {
+  const auto with = [](absl::string_view traffic) {
+    return absl::StrCat(
+        "name: 'm' parameters { key: 'traffic' value { string_value: '",
+        traffic, "' } }");
+  };
+  const auto config = Settings(with("4=5,3=95,2=0"));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_THAT(config->traffic,
+              ElementsAre(TrafficShare{3, 95}, TrafficShare{4, 5}));
+  EXPECT_TRUE(Settings("name: 'm'")->traffic.empty());
+  EXPECT_TRUE(Check(with("4=5")).ok());
+  for (const char* traffic :
+       {"", "3", "3=", "=1", "3=-1", "0=1", "x=1", "3=nan", "3=1,,4=1"}) {
+    EXPECT_THAT(Message(with(traffic)), HasSubstr("parameter traffic: \""));
+  }
+  EXPECT_THAT(Message(with("3=1,3=2")), HasSubstr("has version 3 twice"));
+  EXPECT_THAT(Message(with("3=0")), HasSubstr("a share to 0 versions"));
+}
+
+TEST(ModelConfigTest, ARequestMayChooseSharesOfVersions) {
+  const auto traffic = TrafficOfOverride(
+      R"({"parameters": {"traffic": {"string_value": "1=9,2=1"}}})", "m");
+  ASSERT_TRUE(traffic.ok()) << traffic.status();
+  EXPECT_THAT(*traffic, ElementsAre(TrafficShare{1, 9}, TrafficShare{2, 1}));
+  const auto other = TrafficOfOverride(
+      R"({"parameters": {"share": {"string_value": "2"}}})", "m");
+  EXPECT_THAT(std::string(other.status().message()),
+              HasSubstr("parameters cannot be overridden"));
+}
+
+TEST(ModelConfigTest, OnlyWhatAVersionIsLoadedWithLoadsItAgain) {
+  const std::string plain = SettingsThatReload("name: 'm'");
+  EXPECT_EQ(SettingsThatReload(
+                "name: \"m\"\nversion_policy { latest { num_versions: 2 } } "
+                "parameters { key: 'traffic' value { string_value: '1=1' } }"),
+            plain);
+  EXPECT_NE(SettingsThatReload("name: 'm' parameters { key: 'share' value { "
+                               "string_value: '2' } }"),
+            plain);
+  EXPECT_EQ(SettingsThatReload("no config {"), "no config {");
 }
 
 }  // namespace
