@@ -1,6 +1,7 @@
 #include "cpu_node/catalog.h"
 
 #include <algorithm>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -26,7 +27,58 @@ Catalog::Catalog(std::vector<Entry> entries) : entries_(std::move(entries)) {
     versions->end = i + 1;
   }
   LimitOffers();
+  for (const auto& [name, versions] : models_) ReadWishes(*versions);
   ChooseDefaults([](const ServedModel&) { return false; });
+}
+
+void Catalog::ReadWishes(Versions& versions) const {
+  const auto first = entries_.begin() + static_cast<ptrdiff_t>(versions.begin);
+  const auto last = entries_.begin() + static_cast<ptrdiff_t>(versions.end);
+  versions.num_shares = static_cast<size_t>(std::count_if(
+      first, last, [](const Entry& entry) { return entry.share > 0; }));
+  versions.shares = std::make_unique<Versions::Share[]>(versions.num_shares);
+  size_t next = 0;
+  for (auto entry = first; entry != last; ++entry) {
+    if (entry->share > 0) versions.shares[next++].entry = &*entry;
+  }
+  const auto has_plan = [](const Entry& entry) {
+    return entry.model != nullptr && entry.model->model().plan.has_value();
+  };
+  const bool planned = std::any_of(first, last, has_plan);
+  for (auto entry = first; entry != last; ++entry) {
+    // As for the default: a version without a plan waits for one. One that
+    // could not be loaded is missed.
+    if (!entry->wanted ||
+        (planned && entry->model != nullptr && !has_plan(*entry))) {
+      continue;
+    }
+    if (versions.num_shares > 0 && entry->share == 0) continue;
+    versions.newest = std::max(versions.newest, entry->version);
+  }
+}
+
+const Catalog::Entry* Catalog::Draw(Versions& versions) {
+  double total = 0;
+  for (size_t i = 0; i < versions.num_shares; ++i) {
+    const Versions::Share& share = versions.shares[i];
+    if (share.ready.load(std::memory_order_acquire)) {
+      total += share.entry->share;
+    }
+  }
+  if (total == 0) return nullptr;
+  constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15;  // of 2^64
+  const uint64_t turn =
+      versions.turn.fetch_add(kGoldenRatio, std::memory_order_relaxed);
+  double at = static_cast<double>(turn) * 0x1p-64 * total;
+  const Entry* drawn = nullptr;
+  for (size_t i = 0; i < versions.num_shares; ++i) {
+    const Versions::Share& share = versions.shares[i];
+    if (!share.ready.load(std::memory_order_acquire)) continue;
+    drawn = share.entry;
+    at -= share.entry->share;
+    if (at < 0) break;
+  }
+  return drawn;
 }
 
 void Catalog::LimitOffers() {
@@ -73,10 +125,17 @@ void Catalog::ChooseDefaults(
     for (auto entry = last; entry != first && chosen == nullptr;) {
       --entry;
       if (entry->model == nullptr || (planned && !has_plan(*entry))) continue;
+      if (versions->num_shares > 0 && entry->share == 0) continue;
       if (newest == nullptr) newest = &*entry;
       if (ready(*entry->model)) chosen = &*entry;
     }
     if (chosen == nullptr) chosen = newest;
+    for (size_t i = 0; i < versions->num_shares; ++i) {
+      Versions::Share& share = versions->shares[i];
+      share.ready.store(
+          share.entry->model != nullptr && ready(*share.entry->model),
+          std::memory_order_release);
+    }
     const Entry* const before =
         versions->chosen.exchange(chosen, std::memory_order_acq_rel);
     if (before != nullptr && before != chosen) {
@@ -114,6 +173,31 @@ std::vector<std::string> Catalog::LoadedModels() const {
   return names;
 }
 
+namespace {
+
+// Of the versions of one model, by its config.pbtxt.
+void SetShares(absl::Span<Catalog::Entry> entries) {
+  for (const Catalog::Entry& loaded : entries) {
+    if (loaded.model == nullptr) continue;
+    for (const models::TrafficShare& share :
+         loaded.model->check_settings().traffic) {
+      const auto entry = std::find_if(
+          entries.begin(), entries.end(),
+          [&](const Catalog::Entry& e) { return e.version == share.version; });
+      if (entry != entries.end()) {
+        entry->share = share.share;
+        continue;
+      }
+      LOG(WARNING) << "model '" << loaded.name << "': traffic in config.pbtxt "
+                   << "gives a share to version " << share.version
+                   << ", which is not served; the others get it";
+    }
+    return;  // one file for all
+  }
+}
+
+}  // namespace
+
 absl::StatusOr<std::shared_ptr<ServedModel>> LoadServed(
     const models::Repository& repository, const std::string& name,
     int64_t version, const ServedModelOptions& options) {
@@ -139,6 +223,7 @@ absl::StatusOr<Catalog> Catalog::Load(
                            repository.ListModels());
   std::vector<Entry> entries;
   for (const std::string& name : names) {
+    const size_t begin = entries.size();
     const absl::StatusOr<std::vector<int64_t>> versions =
         repository.ListServedVersions(name);
     if (!versions.ok()) {
@@ -149,6 +234,7 @@ absl::StatusOr<Catalog> Catalog::Load(
     for (const int64_t version : *versions) {
       Entry entry{name, version, nullptr, absl::OkStatus()};
       if (wanted != nullptr && !wanted(name)) {
+        entry.wanted = false;
         entry.status = absl::UnavailableError("not loaded");
         entries.push_back(std::move(entry));
         continue;
@@ -163,21 +249,35 @@ absl::StatusOr<Catalog> Catalog::Load(
       }
       entries.push_back(std::move(entry));
     }
+    SetShares(absl::MakeSpan(entries).subspan(begin));
   }
   return Catalog(std::move(entries));
 }
 
 absl::StatusOr<std::shared_ptr<const ServedModel>> Catalog::Find(
-    absl::string_view name, absl::string_view version) const {
+    absl::string_view name, absl::string_view version, int64_t* newest) const {
   const auto model = models_.find(name);
   if (model == models_.end()) {
     return absl::NotFoundError(absl::StrCat("unknown model '", name, "'"));
   }
-  const Versions& versions = *model->second;
+  Versions& versions = *model->second;
   const Entry* found = nullptr;
   if (version.empty()) {
-    const Entry* const chosen = versions.chosen.load(std::memory_order_acquire);
-    if (chosen != nullptr) return chosen->model;
+    const Entry* chosen = versions.num_shares > 0 ? Draw(versions) : nullptr;
+    const bool drawn = chosen != nullptr;
+    if (!drawn) chosen = versions.chosen.load(std::memory_order_acquire);
+    if (chosen != nullptr) {
+      // Of versions with shares the older ones answer in their turn, unless
+      // the newest one is not ready.
+      const bool missing =
+          drawn ? !versions.shares[versions.num_shares - 1].ready.load(
+                      std::memory_order_acquire)
+                : true;
+      if (newest != nullptr && missing && versions.newest > chosen->version) {
+        *newest = versions.newest;
+      }
+      return chosen->model;
+    }
     found = &entries_[versions.end - 1];  // its status says why
   }
   int64_t number = 0;

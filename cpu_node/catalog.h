@@ -38,6 +38,11 @@ class Catalog {
     // and by whoever loaded it.
     std::shared_ptr<ServedModel> model;
     absl::Status status;  // why
+    // Of the requests that name no version, relative to the other versions. 0
+    // for all versions of a model: they go to the default version.
+    double share = 0;
+    // False: it is kept in memory, or known, and nobody wants it served.
+    bool wanted = true;
   };
 
   // Loads the versions of all models that version_policy allows. A version that
@@ -58,9 +63,14 @@ class Catalog {
 
   // `version` is decimal; empty means the default version. NotFound names the
   // unknown model or version; Unavailable says why a known one cannot be
-  // served.
+  // served. Where versions have shares, an empty `version` means one of them
+  // that is ready, in turns: of N requests in a row each gets its share of N,
+  // but for one or two.
+  // `newest`, if not null, is set where `version` is empty and an older version
+  // was found than should answer, as that one is not ready: to that version.
   absl::StatusOr<std::shared_ptr<const ServedModel>> Find(
-      absl::string_view name, absl::string_view version) const;
+      absl::string_view name, absl::string_view version,
+      int64_t* newest = nullptr) const;
 
   // Makes the newest version of each model that is servable its default: a
   // version that was loaded, has a split plan (unless no version of the model
@@ -82,9 +92,24 @@ class Catalog {
     size_t end = 0;
     // Null when no version could be loaded. Read by requests without a lock.
     std::atomic<const Entry*> chosen = nullptr;
+    // Versions with a share, and whether they are ready.
+    struct Share {
+      const Entry* entry = nullptr;
+      std::atomic<bool> ready = false;
+    };
+    std::unique_ptr<Share[]> shares;
+    size_t num_shares = 0;
+    // Multiples of the golden ratio: their fractions fill [0, 1) evenly.
+    std::atomic<uint64_t> turn = 0;
+    // The newest that is wanted, among those that may become the default.
+    int64_t newest = 0;
   };
+  // Null: no version with a share is ready.
+  static const Entry* Draw(Versions& versions);
 
   void LimitOffers();
+  // Fills shares and newest.
+  void ReadWishes(Versions& versions) const;
 
   std::vector<Entry> entries_;
   // Held while defaults are chosen, so that an older choice never overwrites a

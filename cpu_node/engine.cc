@@ -1,5 +1,6 @@
 #include "cpu_node/engine.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <functional>
@@ -88,6 +89,7 @@ absl::Status Engine::CreateNodePool() {
   nodes.clock = options_.clock;
   nodes.on_change = [this] { NotifyReadiness(); };
   nodes.offers.clear();
+  nodes.checked_offers.clear();
   const std::shared_ptr<const Catalog> catalog = this->catalog();
   for (const Catalog::Entry& entry : catalog->entries()) {
     if (entry.model == nullptr) continue;
@@ -96,10 +98,17 @@ absl::Status Engine::CreateNodePool() {
     if (entry.model->split()) {
       places.offer = nodes.offers.size();
       nodes.offers.push_back(entry.model->offer());
+      nodes.checked_offers.push_back(!entry.model->checks().empty());
     }
     entry.model->set_places(places);
   }
   REFRACT_ASSIGN_OR_RETURN(nodes_, NodePool::Create(std::move(nodes)));
+  checks_ = std::make_unique<NodeChecks>(nodes_.get(), options_.clock);
+  for (const Catalog::Entry& entry : catalog->entries()) {
+    if (entry.model == nullptr || !entry.model->split()) continue;
+    if (entry.model->checks().empty()) continue;
+    checks_->Add(entry.model->places().offer, entry.model);
+  }
   has_nodes_.store(true, std::memory_order_release);
   ChooseDefaults();
   return absl::OkStatus();
@@ -121,10 +130,13 @@ std::shared_ptr<const Catalog> Engine::catalog() const {
 
 // -------------------------------------------------------------- model control
 
-absl::Status Engine::Adopt(ServedModel& model) {
+absl::Status Engine::Adopt(const std::shared_ptr<ServedModel>& adopted) {
+  ServedModel& model = *adopted;
   ServedModel::Places places;
+  const bool checked = model.split() && !model.checks().empty();
   if (model.split()) {
-    REFRACT_ASSIGN_OR_RETURN(places.offer, nodes_->AddOffer(model.offer()));
+    REFRACT_ASSIGN_OR_RETURN(places.offer,
+                             nodes_->AddOffer(model.offer(), checked));
   }
   // Another version of it, as far as there is one.
   const auto alike = catalog()->Find(model.name(), "");
@@ -132,6 +144,7 @@ absl::Status Engine::Adopt(ServedModel& model) {
       Queued(model),
       alike.ok() ? std::make_optional((*alike)->places().queue) : std::nullopt);
   model.set_places(places);
+  if (checked) checks_->Add(places.offer, adopted);
   return absl::OkStatus();
 }
 
@@ -153,6 +166,7 @@ void Engine::Publish(std::vector<Catalog::Entry> entries) {
 void Engine::Retire(std::shared_ptr<ServedModel> model) {
   // Requests that have it end by their deadlines; nobody else can get it.
   constexpr absl::Duration kLook = absl::Milliseconds(2);
+  if (model->split()) checks_->Remove(model->places().offer);
   while (model.use_count() > 1) absl::SleepFor(kLook);
   if (model->split()) nodes_->RemoveOffer(model->places().offer);
   workers_.RemoveModel(model->places().queue);
@@ -164,12 +178,15 @@ Engine::~Engine() { Stop(); }
 
 void Engine::Infer(InferRequest request, InferCallback done) {
   const absl::Time arrived = options_.clock->Now();
-  const auto model = catalog()->Find(request.model_name, request.model_version);
+  int64_t newest = 0;
+  const auto model =
+      catalog()->Find(request.model_name, request.model_version, &newest);
   if (!model.ok()) unknown_models_.fetch_add(1, std::memory_order_relaxed);
   const tracing::RequestContext trace = request.trace;
   const absl::Time received = request.received;
   const absl::Status status =
-      model.ok() ? Admit(*model, arrived, request, done) : model.status();
+      model.ok() ? Admit(*model, newest, arrived, request, done)
+                 : model.status();
   if (status.ok()) return;
   log_.OnFailure(model.ok() ? (*model)->name() : request.model_name, request.id,
                  status);
@@ -205,12 +222,13 @@ absl::Status Engine::Refuse(absl::string_view model, absl::string_view version,
 
 // Takes over `done`, and `request` with its id, only if it returns OK.
 absl::Status Engine::Admit(const std::shared_ptr<const ServedModel>& pinned,
-                           absl::Time arrived, InferRequest& request,
-                           InferCallback& done) {
+                           int64_t newest, absl::Time arrived,
+                           InferRequest& request, InferCallback& done) {
   const ServedModel& model = *pinned;
   Task* const task = tasks_.Take().release();
   task->arrived = arrived;
   task->model = pinned;
+  task->newest = newest;
   task->request = std::move(request);
   if (task->request.deadline == absl::InfiniteFuture()) {
     task->request.deadline = arrived + options_.default_timeout;
@@ -592,6 +610,12 @@ void Engine::RunPost(Task* task) {
 
 // -------------------------------------------------------------------- answers
 
+// A split model, as a whole, for want of a GPU node.
+bool Engine::RanLocally(const Task& task) {
+  return task.model->split() && !task.response.has_value() &&
+         !task.gathered.has_value();
+}
+
 void Engine::Succeed(Task* task) {
   const ServedModel& model = *task->model;
   if (!task->gathered.has_value()) {  // whose pieces were padded themselves
@@ -606,6 +630,10 @@ void Engine::Succeed(Task* task) {
   response.model_name = model.name();
   response.model_version = model.version();
   response.delta_sequence = task->tables.sequence();
+  response.retries = std::max(0, task->attempts - 1);
+  response.ran_locally = RanLocally(*task);
+  response.replaced_ids = task->run_stats.replaced_ids;
+  response.newest_version = task->newest;
   response.outputs.clear();
   bool non_finite = false;
   for (const size_t index : task->bound.outputs) {
@@ -623,12 +651,48 @@ void Engine::Succeed(Task* task) {
   model.statistics().RecordStage(Stage::kEncode,
                                  options_.clock->Now() - computed);
   TraceEnd(*task, absl::OkStatus(), computed);
+  if (options_.shadow != nullptr) OfferToShadow(*task);
   Leave(task, /*answered=*/true);
+}
+
+void Engine::OfferToShadow(Task& task) {
+  const std::shared_ptr<ShadowVersion>& version = task.model->shadow();
+  if (version == nullptr || !options_.shadow->Sample()) return;
+  // LibTorch reads the tables as imported, and has no id policy.
+  if (task.tables.sequence() != 0 || task.run_stats.replaced_ids > 0) {
+    return version->Count(ShadowOutcome::kSkipped);
+  }
+  if (!options_.shadow->HasRoom(BytesOf(task.request) +
+                                BytesOf(*task.answer))) {
+    return version->Count(ShadowOutcome::kDropped);
+  }
+  const absl::Status status = base::WithinMemory([&]() -> absl::Status {
+    Shadow::Request request;
+    request.version = version;
+    request.id = task.request.id;
+    const ModelInterface& interface = task.model->interface();
+    // The request ends here: its tensors are moved, not copied.
+    for (const TensorInfo& wanted : interface.inputs()) {
+      for (InputTensor& input : task.request.inputs) {
+        if (input.name != wanted.name) continue;
+        request.inputs.push_back(std::move(input.tensor));
+      }
+    }
+    request.answers.resize(interface.outputs().size());
+    for (const size_t index : task.bound.outputs) {
+      REFRACT_ASSIGN_OR_RETURN(request.answers[index],
+                               base::Tensor::CopyOf(task.outputs[index]));
+    }
+    options_.shadow->Add(std::move(request));
+    return absl::OkStatus();
+  });
+  if (!status.ok()) version->Count(ShadowOutcome::kDropped);
 }
 
 void Engine::RecordStages(const Task& task, absl::Time computed) {
   ModelStatistics& statistics = task.model->statistics();
   statistics.RecordAttempts(task.attempts);
+  if (task.newest > 0) statistics.RecordOlderAnswer();
   if (task.request.received != absl::InfinitePast()) {
     statistics.RecordStage(Stage::kDecode,
                            task.arrived - task.request.received);
@@ -640,7 +704,7 @@ void Engine::RecordStages(const Task& task, absl::Time computed) {
     return;
   }
   if (!task.response.has_value()) {
-    if (task.model->split()) statistics.RecordLocalRun();
+    if (RanLocally(task)) statistics.RecordLocalRun();
     statistics.RecordStage(Stage::kWhole, computed - task.began);
     return;
   }
@@ -687,6 +751,11 @@ absl::Status Engine::ModelReady(const ServedModel& model) const {
   return nodes_->WhyUnusable(model.places().offer);
 }
 
+absl::Status Engine::FailedCheck(const ServedModel& model) const {
+  if (!model.split() || model.can_run_whole()) return absl::OkStatus();
+  return nodes_->FailedCheck(model.places().offer);
+}
+
 bool Engine::Ready() const {
   {
     absl::MutexLock lock(&mu_);
@@ -705,6 +774,7 @@ void Engine::WatchReadiness(std::function<void()> listener) {
 
 void Engine::NotifyReadiness() {
   ChooseDefaults();
+  if (has_nodes_.load(std::memory_order_acquire)) checks_->Wake();
   std::shared_ptr<const std::function<void()>> listener;
   {
     absl::MutexLock lock(&mu_);
@@ -750,6 +820,7 @@ void Engine::Stop() {
   // First the workers: after that nobody is about to use a connection. Then
   // the connections, which fails what was at a GPU node on their threads.
   workers_.Stop();
+  if (checks_ != nullptr) checks_->StopSending();
   if (nodes_ != nullptr) nodes_->Close();
 }
 

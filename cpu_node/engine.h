@@ -22,12 +22,14 @@
 #include "base/clock.h"
 #include "base/tensor.h"
 #include "cpu_node/catalog.h"
+#include "cpu_node/dispatch/node_checks.h"
 #include "cpu_node/dispatch/node_pool.h"
 #include "cpu_node/dispatch/request_log.h"
 #include "cpu_node/dispatch/retries.h"
 #include "cpu_node/dispatch/worker_pool.h"
 #include "cpu_node/readiness.h"
 #include "cpu_node/request.h"
+#include "cpu_node/shadow/shadow.h"
 #include "tracing/tracer.h"
 #include "transport/memory/free_list.h"
 
@@ -49,6 +51,9 @@ struct EngineOptions {
   base::Clock* clock = &base::Clock::Real();
   // Where traces of requests go; null: there are none. Outlives the engine.
   tracing::Tracer* tracer = nullptr;
+  // Scores a sample of the answered requests again; null: none. Outlives the
+  // engine.
+  Shadow* shadow = nullptr;
   ReadinessRule readiness;
   // Whether clients may load and unload models; for the server's metadata.
   bool loads_by_request = false;
@@ -111,7 +116,7 @@ class Engine {
   // Makes `model` known to the queue and to the GPU nodes, which are asked for
   // it from now on; ModelReady() says when they have it. For Publish(). Errors:
   // as NodePool::AddOffer().
-  absl::Status Adopt(ServedModel& model);
+  absl::Status Adopt(const std::shared_ptr<ServedModel>& model);
   // Makes a catalog of `entries`, whose models were adopted, the catalog of all
   // requests that come from now on: in one step. Requests under way end on the
   // versions that they have begun with.
@@ -129,6 +134,9 @@ class Engine {
   // that serves it, unless it needs none or may run here as a whole.
   // Unavailable says why not.
   absl::Status ModelReady(const ServedModel& model) const;
+  // OK, or that no GPU node will serve `model` as it is, because its answers
+  // are not those that were recorded (NodePool::FailedCheck).
+  absl::Status FailedCheck(const ServedModel& model) const;
   // Whether this node counts as ready by EngineOptions::readiness.
   bool Ready() const;
 
@@ -171,7 +179,7 @@ class Engine {
   void ChooseDefaults();
 
   absl::Status Admit(const std::shared_ptr<const ServedModel>& pinned,
-                     absl::Time arrived, InferRequest& request,
+                     int64_t newest, absl::Time arrived, InferRequest& request,
                      InferCallback& done);
   StartQueue::Options QueueOptions();
   bool Reserve(Task& task);
@@ -201,6 +209,10 @@ class Engine {
   // End the request with its outputs, or with an error, and the task with it.
   void Succeed(Task* task);
   void Fail(Task* task, const absl::Status& status);
+  // Hands the request of a task that has been answered to options_.shadow, if
+  // it is one of the sample.
+  void OfferToShadow(Task& task);
+  static bool RanLocally(const Task& task);
   // Of a task that has its outputs since `computed`.
   static void RecordStages(const Task& task, absl::Time computed);
   // Of a task that ends now with `status`.
@@ -244,6 +256,7 @@ class Engine {
   RetryBudget retry_budget_;
   Quarantine quarantine_;
   std::unique_ptr<NodePool> nodes_;
+  std::unique_ptr<NodeChecks> checks_;
   std::atomic<bool> has_nodes_ = false;  // nodes_ is set
   WorkerPool workers_;
 };

@@ -51,6 +51,7 @@ struct Engine::Task final : public WorkerPool::Job {
   InferCallback done;
   // Pinned until the end of the request.
   std::shared_ptr<const ServedModel> model;
+  int64_t newest = 0;  // InferResponse::newest_version
   // The state of its tables that the request reads, from its first look-up on.
   TableStore::Pin tables;
   BoundRequest bound;
@@ -127,6 +128,7 @@ struct Engine::Task final : public WorkerPool::Job {
     times = StageTimes();
     parts = PartTimes();
     run_stats = runtime::RunStats();
+    newest = 0;
     whole = nullptr;
     gathered.reset();
   }

@@ -211,6 +211,19 @@ void AddControl(CLI::App& app, Flags& flags) {
       ->capture_default_str();
 }
 
+void AddShadow(CLI::App& app, Flags& flags) {
+  app.add_option("--shadow-rate", flags.shadow_rate,
+                 "Share of the answered requests, 0 to 1, that is scored once "
+                 "more with LibTorch's operators, in CPU time that nobody else "
+                 "wants, and compared; the difference is a metric "
+                 "(docs/how-to/monitoring.md)")
+      ->type_name("SHARE")
+      ->check([](const std::string& text) {
+        return base::CheckNumberIn(text, 0, 1);
+      })
+      ->capture_default_str();
+}
+
 void AddDeltas(CLI::App& app, Flags& flags) {
   app.add_flag("!--no-deltas", flags.deltas,
                "Do not follow deltas of embedding tables (docs/how-to/deltas.md)");
@@ -323,6 +336,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
   AddReadiness(app, flags);
   AddControl(app, flags);
   AddDeltas(app, flags);
+  AddShadow(app, flags);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

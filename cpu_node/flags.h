@@ -58,6 +58,7 @@ struct Flags {
   double lame_duck_s = 5;
   double drain_timeout_s = 30;
   bool local_fallback = false;
+  double shadow_rate = 0;  // of the answered requests
   base::ModelControlFlags control;
   size_t keep_versions = 1;
   double load_timeout_s = 60;

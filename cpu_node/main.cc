@@ -201,6 +201,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   model_options.local_fallback = flags.local_fallback;
   model_options.deltas = flags.deltas;
   model_options.deltas_folder = flags.deltas_folder;
+  model_options.shadow = flags.shadow_rate > 0;
   // First: wrong files are found before models take their time.
   std::unique_ptr<TlsServer> tls;
   if (flags.tls.on()) {
@@ -235,6 +236,14 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     LOG(INFO) << "traces go to "
               << (flags.tracing.otlp ? flags.tracing.url : flags.tracing.file)
               << (flags.tracing.on ? "" : " once trace_level is TIMESTAMPS");
+  }
+
+  // Outlives the engine, too.
+  std::unique_ptr<Shadow> shadow;
+  if (flags.shadow_rate > 0) {
+    shadow = std::make_unique<Shadow>(
+        ShadowOptions{.rate = flags.shadow_rate, .clock = options.clock});
+    options.shadow = shadow.get();
   }
 
   absl::StatusOr<std::unique_ptr<Resolver>> resolver =

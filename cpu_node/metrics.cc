@@ -25,6 +25,10 @@ constexpr const char* kStageNames[kNumStages] = {
 constexpr const char* kReasonNames[kNumFailureReasons] = {
     "invalid", "expired", "shed", "cancelled", "no_node", "internal"};
 
+// In the order of ShadowOutcome.
+constexpr const char* kShadowNames[kNumShadowOutcomes] = {
+    "agrees", "differs", "dropped", "skipped", "failed"};
+
 Labels With(Labels labels, const char* name, absl::string_view value) {
   labels.emplace_back(name, std::string(value));
   return labels;
@@ -111,11 +115,31 @@ void AddModel(const ServedModel& served, const Labels& model, Exposition& out) {
                  "Requests of a split model that ran as a whole on the CPU "
                  "node",
                  model, sums.local_runs);
+  out.AddCounter("refract_older_version_answers_total",
+                 "Answers of this version while a newer one that should answer "
+                 "was not ready",
+                 model, sums.older_answers);
   out.AddCounter("refract_replaced_ids_total",
                  "Ids outside their table that the id policy replaced", model,
                  sums.replaced_ids);
   out.AddCounter("refract_non_finite_answers_total",
                  "Answers with a NaN or an infinity", model, sums.non_finite);
+}
+
+void AddShadow(const ShadowVersion& shadow, const Labels& model,
+               Exposition& out) {
+  for (size_t i = 0; i < kNumShadowOutcomes; ++i) {
+    out.AddCounter(
+        "refract_shadow_requests_total",
+        "Answered requests of the sample of --shadow-rate, by what "
+        "scoring them again with LibTorch came to",
+        With(model, "outcome", kShadowNames[i]),
+        static_cast<double>(shadow.count(static_cast<ShadowOutcome>(i))));
+  }
+  out.AddHistogram("refract_shadow_difference",
+                   "Largest absolute difference between an answer and "
+                   "LibTorch's, per request that was scored again",
+                   model, shadow.differences().snapshot(), 1e-9);
 }
 
 void AddDeltas(const ServedModel& served, const Labels& model,
@@ -222,8 +246,17 @@ void CollectMetrics(const Engine& engine, const Frontend& frontend,
         "refract_model_ready",
         "1 while requests of the model version can be answered", model,
         entry.model != nullptr && engine.ModelReady(*entry.model).ok());
+    if (entry.share > 0) {
+      out.AddGauge("refract_version_traffic_share",
+                   "Share of the version in the requests that name none, "
+                   "relative to the other versions of its model",
+                   model, entry.share);
+    }
     if (entry.model == nullptr) continue;
     AddModel(*entry.model, model, out);
+    if (entry.model->shadow() != nullptr) {
+      AddShadow(*entry.model->shadow(), model, out);
+    }
     if (entry.model->deltas() != nullptr) AddDeltas(*entry.model, model, out);
   }
   const NodePool& nodes = engine.nodes();

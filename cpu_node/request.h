@@ -61,12 +61,33 @@ struct InferResponse {
   int64_t model_version = 0;
   // Of the delta whose state of the tables it is computed with; 0: none.
   int64_t delta_sequence = 0;
+  // In which ways it is not what a healthy node gives: further attempts at GPU
+  // nodes; a split model that ran as a whole on this node; ids that the id
+  // policy replaced; and the version that should have answered where an older
+  // one did, as that is not ready (0: the right one did).
+  int retries = 0;
+  bool ran_locally = false;
+  uint64_t replaced_ids = 0;
+  int64_t newest_version = 0;
   std::vector<Output> outputs;
 };
 
-// Parameter of answers of both front ends: InferResponse::delta_sequence, where
-// it is not 0.
-inline constexpr char kDeltaSequence[] = "delta_sequence";
+// Calls `add(name, value)` for each parameter of an answer, in both front ends:
+// what is 0 or false has none. `value`: int64_t or bool.
+template <typename Add>
+void ForEachParameter(const InferResponse& response, const Add& add) {
+  if (response.delta_sequence > 0) {
+    add("delta_sequence", response.delta_sequence);
+  }
+  if (response.retries > 0) add("retries", int64_t{response.retries});
+  if (response.ran_locally) add("ran_locally", true);
+  if (response.replaced_ids > 0) {
+    add("replaced_ids", static_cast<int64_t>(response.replaced_ids));
+  }
+  if (response.newest_version > 0) {
+    add("newest_version", response.newest_version);
+  }
+}
 
 // Of their tensors.
 inline size_t BytesOf(const InferRequest& request) {

@@ -78,9 +78,23 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Create(
   if (status.ok() && (!split || options.local_fallback)) {
     status = result->CompileWhole();
   }
+  if (status.ok()) status = result->PrepareChecks();
+  if (status.ok() && result->can_run_whole()) status = CheckWhole(*result);
   if (!status.ok()) return base::Annotate(status, label);
+  if (options.shadow) {
+    result->shadow_ = std::make_shared<ShadowVersion>(
+        result->model_, result->check_settings_.golden_tolerance);
+  }
   if (options.deltas) result->FollowDeltas(options.deltas_folder);
   return result;
+}
+
+absl::Status ServedModel::PrepareChecks() {
+  REFRACT_ASSIGN_OR_RETURN(
+      check_settings_, models::ReadCheckSettings(
+                           model_->config_text, model_->graph, "config.pbtxt"));
+  REFRACT_ASSIGN_OR_RETURN(checks_, CheckRequestsOf(*model_, check_settings_));
+  return absl::OkStatus();
 }
 
 void ServedModel::FollowDeltas(const std::string& folder) {

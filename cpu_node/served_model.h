@@ -17,7 +17,9 @@
 #include "cpu_node/embedding/delta_feed.h"
 #include "cpu_node/embedding/table_store.h"
 #include "cpu_node/model_interface.h"
+#include "cpu_node/shadow/shadow.h"
 #include "cpu_node/statistics.h"
+#include "cpu_node/version_check.h"
 #include "models/repository/repository.h"
 #include "runtime/batch_padding.h"
 #include "runtime/compile/batch_layout.h"
@@ -35,6 +37,8 @@ struct ServedModelOptions {
   // or in <deltas_folder>/<model>/<version> where that is given.
   bool deltas = true;
   std::string deltas_folder;
+  // Requests may be scored again: cpu_node/shadow.
+  bool shadow = false;
 };
 
 // A compiled part and the scratch memory of its runs. Thread-safe.
@@ -63,6 +67,8 @@ class ServedModel {
  public:
   // What Program::Compile and ModelInterface::Of report, annotated with the
   // model's name and version. Internal when the parts do not fit together.
+  // FailedPrecondition when it runs as a whole and its answers are not those
+  // that were recorded (CheckWhole).
   static absl::StatusOr<std::unique_ptr<ServedModel>> Create(
       std::shared_ptr<const models::LoadedModel> model,
       const ServedModelOptions& options);
@@ -86,6 +92,14 @@ class ServedModel {
   TableStore::Pin PinTables() const {
     return tables_ == nullptr ? TableStore::Pin() : tables_->PinNewest();
   }
+  // What it answers before it is served. Those that run as a whole are done
+  // when it is created; NodeChecks has GPU nodes answer them.
+  const std::vector<CheckRequest>& checks() const { return checks_; }
+  const models::CheckSettings& check_settings() const {
+    return check_settings_;
+  }
+  // Null without ServedModelOptions::shadow.
+  const std::shared_ptr<ShadowVersion>& shadow() const { return shadow_; }
   // What follows the deltas of its tables, and the tables; null without deltas.
   DeltaFeed* deltas() const { return deltas_.get(); }
   const TableStore* tables() const { return tables_.get(); }
@@ -149,6 +163,7 @@ class ServedModel {
 
   ServedModel(std::shared_ptr<const models::LoadedModel> model,
               ModelInterface interface);
+  absl::Status PrepareChecks();
   void FollowDeltas(const std::string& folder);
   absl::Status CompileWhole();
   absl::Status CompileSplit();
@@ -184,6 +199,9 @@ class ServedModel {
   std::vector<Source> whole_sources_;
   std::vector<Source> pre_sources_;
   std::vector<Source> post_sources_;
+  std::shared_ptr<ShadowVersion> shadow_;
+  models::CheckSettings check_settings_;
+  std::vector<CheckRequest> checks_;
   mutable ModelStatistics statistics_;
   Places places_;
 };

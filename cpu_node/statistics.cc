@@ -83,6 +83,7 @@ ModelStatistics::Snapshot ModelStatistics::snapshot() const {
   result.non_finite = non_finite_.load(std::memory_order_relaxed);
   result.retries = retries_.load(std::memory_order_relaxed);
   result.local_runs = local_runs_.load(std::memory_order_relaxed);
+  result.older_answers = older_answers_.load(std::memory_order_relaxed);
   for (size_t i = 0; i < kNumFailureReasons; ++i) {
     result.failures[i] = failures_[i].load(std::memory_order_relaxed);
   }

@@ -63,6 +63,8 @@ class ModelStatistics {
     uint64_t non_finite = 0;    // answers with a NaN or an infinity
     uint64_t retries = 0;       // further attempts at GPU nodes
     uint64_t local_runs = 0;    // of a split model as a whole on this node
+    // Answers of this version although a newer one should have given them.
+    uint64_t older_answers = 0;
     std::array<uint64_t, kNumFailureReasons> failures = {};  // by FailureReason
     absl::Time last = absl::UnixEpoch();  // end of the last request
   };
@@ -77,6 +79,9 @@ class ModelStatistics {
   // Of a request that is answered, once each.
   void RecordStage(Stage stage, absl::Duration time) {
     stages_[static_cast<size_t>(stage)].Record(time);
+  }
+  void RecordOlderAnswer() {
+    older_answers_.fetch_add(1, std::memory_order_relaxed);
   }
   void RecordLocalRun() { local_runs_.fetch_add(1, std::memory_order_relaxed); }
   // At the end of a request with so many attempts at GPU nodes.
@@ -107,6 +112,7 @@ class ModelStatistics {
   std::atomic<uint64_t> non_finite_ = 0;
   std::atomic<uint64_t> retries_ = 0;
   std::atomic<uint64_t> local_runs_ = 0;
+  std::atomic<uint64_t> older_answers_ = 0;
   std::array<std::atomic<uint64_t>, kNumFailureReasons> failures_ = {};
   std::atomic<int64_t> last_ms_ = 0;
   Durations durations_;

@@ -38,7 +38,7 @@ ALLOWED = {
     "tracing": {"tracing", "metrics", "proto", "base"},
     "cpu_node": {
         "cpu_node", "scheduling", "metrics", "tracing", "placement", "placement/binding", "runtime",
-        "runtime/torch", "transport", "models", "proto", "base",
+        "runtime/torch", "transport", "models", "models/shapes", "proto", "base",
     },
     "gpu_node": {
         "gpu_node", "scheduling", "metrics", "placement", "placement/binding", "runtime",

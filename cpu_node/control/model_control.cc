@@ -41,9 +41,13 @@ ModelControl::ModelControl(models::Repository repository, Engine* engine,
       model.loaded[entry.version] = {entry.model,
                                      SettingsOf(entry.name, entry.version)};
       model.served.insert(entry.version);
+      if (entry.share > 0) {
+        model.traffic.push_back({entry.version, entry.share});
+      }
     } else {
       model.failed[entry.version] = entry.status;
     }
+    if (entry.wanted) model.aims.insert(entry.version);
   }
   thread_ = std::thread([this] { Run(); });
 }
@@ -152,8 +156,13 @@ void ModelControl::Poll() {
   for (const std::string& name : *names) {
     Model& model = models_[name];
     const auto versions = Wanted(name, model.config);
+    const auto traffic =
+        versions.ok() ? Traffic(name, model.config, *versions)
+                      : absl::StatusOr<std::vector<models::TrafficShare>>(
+                            versions.status());
     // A model that was unloaded by request is left alone.
-    if (!model.wanted || (versions.ok() && UpToDate(name, model, *versions))) {
+    if (!model.wanted ||
+        (traffic.ok() && UpToDate(name, model, *versions, *traffic))) {
       continue;
     }
     // A version that fails is tried again with each poll: it may be copied
@@ -192,22 +201,54 @@ absl::StatusOr<std::vector<int64_t>> ModelControl::Wanted(
   return versions;
 }
 
+absl::StatusOr<std::vector<models::TrafficShare>> ModelControl::Traffic(
+    const std::string& name, const std::string& config,
+    const std::vector<int64_t>& wanted) const {
+  std::vector<models::TrafficShare> traffic;
+  if (!config.empty()) {
+    REFRACT_ASSIGN_OR_RETURN(traffic, models::TrafficOfOverride(config, name));
+  } else {
+    REFRACT_ASSIGN_OR_RETURN(
+        traffic, models::TrafficOfConfig(ConfigTextOf(name),
+                                         absl::StrCat(repository_.path(), "/",
+                                                      name, "/config.pbtxt")));
+  }
+  for (const models::TrafficShare& share : traffic) {
+    if (std::find(wanted.begin(), wanted.end(), share.version) !=
+        wanted.end()) {
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "traffic gives a share to version ", share.version,
+        ", which is not among the versions that version_policy serves: ",
+        absl::StrJoin(wanted, ", ")));
+  }
+  return traffic;
+}
+
+std::string ModelControl::ConfigTextOf(const std::string& name) const {
+  std::ifstream config(std::filesystem::path(repository_.path()) / name /
+                       "config.pbtxt");
+  return std::string(std::istreambuf_iterator<char>(config), {});
+}
+
 std::string ModelControl::SettingsOf(const std::string& name,
                                      int64_t version) const {
   const std::filesystem::path folder =
       std::filesystem::path(repository_.path()) / name;
-  std::string text;
-  std::ifstream config(folder / "config.pbtxt");
-  text.assign(std::istreambuf_iterator<char>(config), {});
+  const std::string text = models::SettingsThatReload(ConfigTextOf(name));
   std::error_code none;
   const auto plan = std::filesystem::last_write_time(
       folder / std::to_string(version) / models::kSplitPlanFile, none);
   return absl::StrCat(text, "\n", none ? 0 : plan.time_since_epoch().count());
 }
 
-bool ModelControl::UpToDate(const std::string& name, const Model& model,
-                            const std::vector<int64_t>& wanted) const {
-  if (model.served != std::set<int64_t>(wanted.begin(), wanted.end())) {
+bool ModelControl::UpToDate(
+    const std::string& name, const Model& model,
+    const std::vector<int64_t>& wanted,
+    const std::vector<models::TrafficShare>& traffic) const {
+  if (model.traffic != traffic ||
+      model.served != std::set<int64_t>(wanted.begin(), wanted.end())) {
     return false;
   }
   return std::all_of(wanted.begin(), wanted.end(), [&](int64_t version) {
@@ -235,7 +276,7 @@ absl::StatusOr<ModelControl::Version> ModelControl::LoadVersion(
   REFRACT_RETURN_IF_ERROR(base::WithinMemory([&]() -> absl::Status {
     REFRACT_ASSIGN_OR_RETURN(
         loaded.model, LoadServed(repository_, name, version, options_.served));
-    return engine_.Adopt(*loaded.model);
+    return engine_.Adopt(loaded.model);
   }));
   const absl::Status ready = AwaitReady(*loaded.model);
   if (!ready.ok()) {
@@ -255,6 +296,7 @@ absl::Status ModelControl::AwaitReady(const ServedModel& model) const {
   while (true) {
     const absl::Status ready = engine_.ModelReady(model);
     if (ready.ok()) return ready;
+    REFRACT_RETURN_IF_ERROR(engine_.FailedCheck(model));
     if (stopping()) return absl::UnavailableError("the CPU node is stopping");
     if (options_.clock->Now() >= give_up) {
       return absl::UnavailableError(absl::StrCat(
@@ -269,7 +311,10 @@ absl::Status ModelControl::LoadNow(const std::string& name,
                                    const std::string& config, bool polled) {
   REFRACT_ASSIGN_OR_RETURN(const std::vector<int64_t> wanted,
                            Wanted(name, config));
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<models::TrafficShare> traffic,
+                           Traffic(name, config, wanted));
   Model& model = models_[name];
+  model.aims = {wanted.begin(), wanted.end()};
   const std::set<int64_t> before = model.served;
   std::map<int64_t, Version> fresh;
   std::set<int64_t> next;
@@ -312,10 +357,17 @@ absl::Status ModelControl::LoadNow(const std::string& name,
     std::erase_if(model.kept,
                   [&](int64_t version) { return next.contains(version); });
     model.served = next;
+    model.traffic = traffic;
     model.config = config;
     model.wanted = true;
     LOG(INFO) << "model '" << name << "': versions "
-              << absl::StrJoin(next, ", ") << " are served";
+              << absl::StrJoin(next, ", ") << " are served"
+              << (traffic.empty() ? "" : ", with shares ")
+              << absl::StrJoin(
+                     traffic, ", ",
+                     [](std::string* out, const models::TrafficShare& share) {
+                       absl::StrAppend(out, share.version, "=", share.share);
+                     });
     absl::MutexLock lock(&mu_);
     ++counts_.switches;
   }
@@ -340,6 +392,8 @@ absl::Status ModelControl::UnloadNow(const std::string& name) {
     model.failed[version] = absl::UnavailableError("unloaded");
   }
   model.served.clear();
+  model.aims.clear();
+  model.traffic.clear();
   model.kept.clear();
   model.wanted = false;
   Publish();
@@ -351,19 +405,26 @@ absl::Status ModelControl::UnloadNow(const std::string& name) {
 void ModelControl::Publish() {
   std::vector<Catalog::Entry> entries;
   for (const auto& [name, model] : models_) {
+    const auto add = [&](int64_t version, std::shared_ptr<ServedModel> served,
+                         const absl::Status& status) {
+      const auto share = std::find_if(
+          model.traffic.begin(), model.traffic.end(),
+          [&](const models::TrafficShare& s) { return s.version == version; });
+      entries.push_back({name, version, std::move(served), status,
+                         share == model.traffic.end() ? 0 : share->share,
+                         model.aims.contains(version)});
+    };
     for (const auto& [version, served] : model.loaded) {
       if (model.served.contains(version)) {
-        entries.push_back({name, version, served.model, absl::OkStatus()});
+        add(version, served.model, absl::OkStatus());
       } else if (!model.failed.contains(version)) {
-        entries.push_back({name, version, nullptr,
-                           absl::UnavailableError(
-                               "not served; kept in memory to go back to it")});
+        add(version, nullptr,
+            absl::UnavailableError(
+                "not served; kept in memory to go back to it"));
       }
     }
     for (const auto& [version, why] : model.failed) {
-      if (!model.served.contains(version)) {
-        entries.push_back({name, version, nullptr, why});
-      }
+      if (!model.served.contains(version)) add(version, nullptr, why);
     }
   }
   engine_.Publish(std::move(entries));

@@ -26,6 +26,7 @@
 #include "base/clock.h"
 #include "cpu_node/catalog.h"
 #include "cpu_node/engine.h"
+#include "models/repository/check_settings.h"
 #include "models/repository/repository.h"
 
 namespace refract::cpu_node {
@@ -64,8 +65,9 @@ class ModelControl {
   // Loads the versions of `name` that version_policy allows and that are not in
   // memory, waits until they are ready, and then has them take the place of
   // the present ones. `config`: empty, or a model configuration as JSON whose
-  // version_policy is used instead, until the next Load(); it may have the name
-  // besides. On any error the present versions stay. `done` is given
+  // version_policy and traffic are used instead, until the next Load(); it may
+  // have the name besides. On any error the present versions and shares stay.
+  // `done` is given
   //   Unavailable         the mode is not explicit; not ready in time
   //   ResourceExhausted   too many changes wait
   //   NotFound            no such model or version
@@ -103,9 +105,11 @@ class ModelControl {
     std::set<int64_t> served;
     std::vector<int64_t> kept;  // the latest last
     std::map<int64_t, absl::Status> failed;
-    std::string config;       // of the last Load()
-    bool wanted = true;       // polling looks at it
-    absl::Status poll_error;  // that was logged
+    std::string config;      // of the last Load()
+    std::set<int64_t> aims;  // versions that were to be served last
+    std::vector<models::TrafficShare> traffic;  // by version; empty: no shares
+    bool wanted = true;                         // polling looks at it
+    absl::Status poll_error;                    // that was logged
   };
 
   void Run();
@@ -117,6 +121,12 @@ class ModelControl {
   // The versions that `config`, or the repository, says are to be served.
   absl::StatusOr<std::vector<int64_t>> Wanted(const std::string& name,
                                               const std::string& config) const;
+  // The shares that `config`, or the repository, gives to versions.
+  // InvalidArgument where one of them is not among `wanted`.
+  absl::StatusOr<std::vector<models::TrafficShare>> Traffic(
+      const std::string& name, const std::string& config,
+      const std::vector<int64_t>& wanted) const;
+  std::string ConfigTextOf(const std::string& name) const;
   std::string SettingsOf(const std::string& name, int64_t version) const;
   // Adopted by the engine and ready.
   absl::StatusOr<Version> LoadVersion(const std::string& name, int64_t version,
@@ -124,7 +134,8 @@ class ModelControl {
   absl::Status AwaitReady(const ServedModel& model) const;
   // Whether `wanted` is served, as it is on disk.
   bool UpToDate(const std::string& name, const Model& model,
-                const std::vector<int64_t>& wanted) const;
+                const std::vector<int64_t>& wanted,
+                const std::vector<models::TrafficShare>& traffic) const;
   void Publish();
   // Frees versions that are neither served nor to be kept.
   void FreeOthers(Model& model);

@@ -78,7 +78,10 @@ void NodePool::Lease::Finish(const absl::Status& status, absl::Duration latency,
 
 NodePool::NodePool(NodePoolOptions options)
     : options_(std::move(options)),
-      offers_(options_.offers.begin(), options_.offers.end()) {}
+      offers_(options_.offers.begin(), options_.offers.end()),
+      checked_(options_.checked_offers) {
+  checked_.resize(offers_.size());
+}
 
 NodePool::~NodePool() { Close(); }
 
@@ -166,8 +169,12 @@ absl::Status NodePool::Add(const std::string& address) {
         .address = address,
         .tier = options_.tier_of ? options_.tier_of(address) : 0,
         .quota = RequestQuota(offers_.size(), options_.limits.max_in_flight)});
-    node->offers.assign(offers_.size(),
-                        absl::UnavailableError("not connected yet"));
+    node->said.assign(offers_.size(),
+                      absl::UnavailableError("not connected yet"));
+    for (size_t i = 0; i < offers_.size(); ++i) {
+      node->checks.push_back(BeginCheck(i));
+    }
+    Conclude(*node);
     node->offer_latency.resize(offers_.size());
     offers = offers_;
     if (index == nodes_.size()) {
@@ -210,7 +217,8 @@ absl::Status NodePool::Add(const std::string& address) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<size_t> NodePool::AddOffer(const transport::ModelOffer& offer) {
+absl::StatusOr<size_t> NodePool::AddOffer(const transport::ModelOffer& offer,
+                                          bool checked) {
   absl::MutexLock members_lock(&members_mu_);
   absl::MutexLock refresh_lock(&refresh_mu_);
   absl::MutexLock lock(&mu_);
@@ -224,10 +232,15 @@ absl::StatusOr<size_t> NodePool::AddOffer(const transport::ModelOffer& offer) {
                      "nodes"));
   }
   if (place == offers_.end()) offers_.emplace_back();
+  checked_.resize(offers_.size());
+  checked_[index] = checked;
   for (const std::unique_ptr<Node>& node : nodes_) {
     if (node == nullptr) continue;
-    node->offers.resize(offers_.size());
-    node->offers[index] = absl::UnavailableError("was not asked yet");
+    node->said.resize(offers_.size());
+    node->said[index] = absl::UnavailableError("was not asked yet");
+    node->checks.resize(offers_.size());
+    node->checks[index] = BeginCheck(index);
+    Conclude(*node);
     node->offer_latency.resize(offers_.size());
     node->offer_latency[index] = absl::ZeroDuration();
     node->quota.Resize(offers_.size());
@@ -252,7 +265,8 @@ void NodePool::RemoveOffer(size_t offer) {
   offers_[offer].reset();
   for (const std::unique_ptr<Node>& node : nodes_) {
     if (node == nullptr) continue;
-    node->offers[offer] = absl::NotFoundError("not offered");
+    node->said[offer] = absl::NotFoundError("not offered");
+    Conclude(*node);
     if (node->client == nullptr) continue;  // closed
     node->client->SetOffer(offer, std::nullopt).IgnoreError();
   }
@@ -318,22 +332,26 @@ void NodePool::Refresh(size_t index) {
       // Another process perhaps: what is known of the old one means nothing.
       node.latency = absl::ZeroDuration();
       node.offer_latency.assign(node.offers.size(), absl::ZeroDuration());
+      for (size_t i = 0; i < node.checks.size(); ++i) {
+        node.checks[i] = BeginCheck(i);
+      }
     }
     node.connected = state.connected;
     node.epoch = state.epoch;
     size_t served = 0;
-    for (size_t i = 0; i < node.offers.size(); ++i) {
+    for (size_t i = 0; i < node.said.size(); ++i) {
       if (!state.connected) {
-        node.offers[i] = state.last_error.ok()
-                             ? absl::UnavailableError("not connected")
-                             : state.last_error;
+        node.said[i] = state.last_error.ok()
+                           ? absl::UnavailableError("not connected")
+                           : state.last_error;
       } else if (i < state.models.size()) {
-        node.offers[i] = state.models[i];
+        node.said[i] = state.models[i];
       } else {
-        node.offers[i] = absl::UnavailableError("gave no answer to the offer");
+        node.said[i] = absl::UnavailableError("gave no answer to the offer");
       }
-      served += node.offers[i].ok();
+      served += node.said[i].ok();
     }
+    Conclude(node);
     node.quota.SetServed(served);
   }
   if (options_.on_change != nullptr) options_.on_change();
@@ -360,8 +378,8 @@ void NodePool::LogChange(const Node& node,
 
 void NodePool::LogModels(const Node& node,
                          const transport::ClientState& state) const {
-  for (size_t i = 0; i < state.models.size() && i < node.offers.size(); ++i) {
-    if (!offers_[i].has_value() || state.models[i] == node.offers[i]) continue;
+  for (size_t i = 0; i < state.models.size() && i < node.said.size(); ++i) {
+    if (!offers_[i].has_value() || state.models[i] == node.said[i]) continue;
     const transport::ModelOffer& offer = *offers_[i];
     if (state.models[i].ok()) {
       LOG(INFO) << "GPU node " << node.address << " serves model '"
@@ -372,6 +390,86 @@ void NodePool::LogModels(const Node& node,
                    << " now: " << state.models[i].message();
     }
   }
+}
+
+// --------------------------------------------------------------------- checks
+
+void NodePool::Conclude(Node& node) {
+  node.offers = node.said;
+  for (size_t i = 0; i < node.offers.size(); ++i) {
+    if (node.offers[i].ok()) node.offers[i] = node.checks[i];
+  }
+}
+
+absl::Status NodePool::BeginCheck(size_t offer) const {
+  return checked_[offer]
+             ? absl::UnavailableError("is being checked with golden requests")
+             : absl::OkStatus();
+}
+
+NodePool::Node* NodePool::Find(const DueCheck& check) {
+  Node* const node =
+      check.node < nodes_.size() ? nodes_[check.node].get() : nullptr;
+  if (node == nullptr || node->client == nullptr || !node->connected ||
+      node->address != check.address || node->epoch != check.epoch ||
+      check.offer >= node->said.size() || !node->said[check.offer].ok()) {
+    return nullptr;
+  }
+  return node;
+}
+
+std::vector<NodePool::DueCheck> NodePool::DueChecks() const {
+  std::vector<DueCheck> due;
+  absl::MutexLock lock(&mu_);
+  if (closed_) return due;
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    if (nodes_[n] == nullptr || !nodes_[n]->connected) continue;
+    const Node& node = *nodes_[n];
+    for (size_t i = 0; i < node.said.size(); ++i) {
+      if (node.said[i].ok() && absl::IsUnavailable(node.checks[i])) {
+        due.push_back({n, i, node.address, node.epoch});
+      }
+    }
+  }
+  return due;
+}
+
+std::optional<NodePool::Lease> NodePool::AcquireFor(const DueCheck& check) {
+  absl::MutexLock lock(&mu_);
+  Node* const node = closed_ ? nullptr : Find(check);
+  if (node == nullptr || !node->quota.HasRoom(check.offer)) return std::nullopt;
+  node->quota.Take(check.offer);
+  return Lease(this, node, check.node, check.offer);
+}
+
+void NodePool::SetCheck(const DueCheck& check, const absl::Status& result) {
+  {
+    absl::MutexLock refresh_lock(&refresh_mu_);
+    absl::MutexLock lock(&mu_);
+    Node* const node = Find(check);
+    if (node == nullptr) return;
+    node->checks[check.offer] = result;
+    Conclude(*node);
+  }
+  if (options_.on_change != nullptr) options_.on_change();
+}
+
+absl::Status NodePool::FailedCheck(size_t offer) const {
+  absl::Status failed;
+  absl::MutexLock lock(&mu_);
+  for (const std::unique_ptr<Node>& node : nodes_) {
+    if (node == nullptr || node->left.has_value()) continue;
+    if (!node->said[offer].ok()) continue;  // it may change its mind
+    // Served, or not known yet.
+    if (node->checks[offer].ok() || absl::IsUnavailable(node->checks[offer])) {
+      return absl::OkStatus();
+    }
+    if (failed.ok()) {
+      failed = base::Annotate(node->checks[offer],
+                              absl::StrCat("GPU node ", node->address));
+    }
+  }
+  return failed;
 }
 
 std::optional<NodePool::Lease> NodePool::Acquire(size_t offer,

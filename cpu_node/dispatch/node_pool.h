@@ -33,6 +33,9 @@ struct NodePoolOptions {
   size_t max_nodes = 0;
   // What is offered to every node; requests name an offer by its index.
   std::vector<transport::ModelOffer> offers;
+  // Of each offer, whether a node gets requests of it only after SetCheck()
+  // with OK. Empty: of none.
+  std::vector<bool> checked_offers;
   // Whether AddOffer() may come: nodes are connected also while there is no
   // offer to ask them for.
   bool offers_may_come = false;
@@ -83,8 +86,10 @@ class NodePool {
 
   // Offers a further model to every node, also to those that come later, and
   // returns its index, which may be that of a removed offer. ResourceExhausted
-  // or InvalidArgument: too many, or too long for a hello.
-  absl::StatusOr<size_t> AddOffer(const transport::ModelOffer& offer);
+  // or InvalidArgument: too many, or too long for a hello. `checked`: as
+  // NodePoolOptions::checked_offers.
+  absl::StatusOr<size_t> AddOffer(const transport::ModelOffer& offer,
+                                  bool checked = false);
   // No request of the offer is under way, and none comes.
   void RemoveOffer(size_t offer);
 
@@ -127,6 +132,25 @@ class NodePool {
   std::optional<Lease> AcquireWithin(size_t offer, size_t avoid,
                                      absl::Duration time);
 
+  // A node that serves a checked offer as far as it knows, and whose answers
+  // nobody has looked at since it connected.
+  struct DueCheck {
+    size_t node = 0;
+    size_t offer = 0;
+    std::string address;
+    uint64_t epoch = 0;  // of the connection
+  };
+  std::vector<DueCheck> DueChecks() const;
+  // For a request of that check; nullopt: the node is gone or has no room.
+  std::optional<Lease> AcquireFor(const DueCheck& check);
+  // OK: the node gets requests of the offer. An error: it gets none while it
+  // stays connected, and the error is the reason. No effect for a connection
+  // that is no more.
+  void SetCheck(const DueCheck& check, const absl::Status& result);
+  // OK while some node serves the offer or may come to serve it; else, where
+  // nodes did not stand their check, what SetCheck() said of one.
+  absl::Status FailedCheck(size_t offer) const;
+
   // Whether some node serves the offer, and if not, why.
   bool Usable(size_t offer) const;
   absl::Status WhyUnusable(size_t offer) const;
@@ -158,7 +182,12 @@ class NodePool {
     std::unique_ptr<transport::Client> client;
     // Since when it is not listed any more.
     std::optional<absl::Time> left;
-    // One per offer: OK, or why not.
+    // One per offer. What the node says: OK, or why not.
+    std::vector<absl::Status> said;
+    // The result of its check: OK also where there is none, Unavailable while
+    // it is due.
+    std::vector<absl::Status> checks;
+    // Of both: OK, or why it gets no requests.
     std::vector<absl::Status> offers;
     // As the client last said; for logs, and to see that it connected again.
     bool connected = false;
@@ -183,6 +212,12 @@ class NodePool {
   absl::Status Add(const std::string& address);
   bool AnyListedServes(size_t offer, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Renews what is in `node.offers`.
+  static void Conclude(Node& node);
+  // Of a connection that begins.
+  absl::Status BeginCheck(size_t offer) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Node* Find(const DueCheck& check) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static void LogTraffic(const Node& node);
   // Leaving, and needed by nobody.
   bool MayEnd(const Node& node, absl::Time now) const
@@ -216,6 +251,7 @@ class NodePool {
   // Changes under all three mutexes.
   std::vector<std::optional<transport::ModelOffer>> offers_
       ABSL_GUARDED_BY(mu_);
+  std::vector<bool> checked_ ABSL_GUARDED_BY(mu_);  // one per offer
   // In AcquireIf(): one per place, so that a request allocates nothing.
   std::vector<NodeSnapshot> snapshot_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;

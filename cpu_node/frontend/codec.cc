@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -302,10 +303,14 @@ void EncodeResponse(const InferResponse& response,
                     inference::ModelInferResponse& message) {
   message.set_model_name(std::string(response.model_name));
   message.set_model_version(absl::StrCat(response.model_version));
-  if (response.delta_sequence > 0) {
-    (*message.mutable_parameters())[kDeltaSequence].set_int64_param(
-        response.delta_sequence);
-  }
+  ForEachParameter(response, [&message](const char* name, auto value) {
+    auto& parameter = (*message.mutable_parameters())[name];
+    if constexpr (std::is_same_v<decltype(value), bool>) {
+      parameter.set_bool_param(value);
+    } else {
+      parameter.set_int64_param(value);
+    }
+  });
   for (const InferResponse::Output& output : response.outputs) {
     auto* tensor = message.add_outputs();
     tensor->set_name(std::string(output.name));

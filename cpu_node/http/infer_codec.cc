@@ -231,9 +231,18 @@ absl::StatusOr<HttpInferAnswer> EncodeHttpAnswer(const InferResponse& response,
   if (!id.empty()) absl::StrAppend(&out, "\"id\":", JsonString(id), ",");
   absl::StrAppend(&out, "\"model_name\":", JsonString(response.model_name),
                   ",\"model_version\":\"", response.model_version, "\"");
-  if (response.delta_sequence > 0) {
-    absl::StrAppend(&out, ",\"parameters\":{\"", kDeltaSequence,
-                    "\":", response.delta_sequence, "}");
+  std::string parameters;
+  ForEachParameter(response, [&parameters](const char* name, auto value) {
+    absl::StrAppend(&parameters, parameters.empty() ? "" : ",", "\"", name,
+                    "\":");
+    if constexpr (std::is_same_v<decltype(value), bool>) {
+      parameters += value ? "true" : "false";
+    } else {
+      absl::StrAppend(&parameters, value);
+    }
+  });
+  if (!parameters.empty()) {
+    absl::StrAppend(&out, ",\"parameters\":{", parameters, "}");
   }
   out += ",\"outputs\":[";
   for (size_t i = 0; i < response.outputs.size(); ++i) {

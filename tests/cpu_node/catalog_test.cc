@@ -1,6 +1,7 @@
 #include "cpu_node/catalog.h"
 
 #include <fstream>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -252,6 +253,85 @@ TEST(DefaultVersionTest, FollowsWhatGpuNodesHave) {
   EXPECT_EQ(Infer(**engine, std::move(newest)).status.code(),
             absl::StatusCode::kUnavailable);
   (*engine)->Stop();
+}
+
+// Requests without a version, by the version that each goes to.
+std::map<int64_t, int> Answering(const Catalog& catalog, int requests) {
+  std::map<int64_t, int> count;
+  for (int i = 0; i < requests; ++i) {
+    const auto model = catalog.Find("m", "");
+    ++count[model.ok() ? (*model)->version() : 0];
+  }
+  return count;
+}
+
+TEST(TrafficTest, VersionsGetTheirSharesInEveryRunOfRequests) {
+  std::vector<Catalog::Entry> entries = Entries({{.name = "m", .version = 1},
+                                                 {.name = "m", .version = 2},
+                                                 {.name = "m", .version = 3}});
+  entries[0].share = 90;
+  entries[1].share = 10;  // and none for version 3
+  const Catalog catalog(std::move(entries));
+  catalog.ChooseDefaults([](const ServedModel&) { return true; });
+  for (const int requests : {10, 50, 100, 1000}) {
+    std::map<int64_t, int> count = Answering(catalog, requests);
+    EXPECT_NEAR(count[2], 0.1 * requests, 2) << requests;
+    EXPECT_EQ(count[1] + count[2], requests);
+  }
+  // A version that is asked for by its number has no share.
+  EXPECT_EQ((*catalog.Find("m", "3"))->version(), 3);
+  int64_t newest = 0;
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(catalog.Find("m", "", &newest).ok());
+  }
+  EXPECT_EQ(newest, 0);
+}
+
+TEST(TrafficTest, AVersionThatIsNotReadyLeavesItsShareToTheOthers) {
+  std::vector<Catalog::Entry> entries =
+      Entries({{.name = "m", .version = 1}, {.name = "m", .version = 2}});
+  entries[0].share = 1;
+  entries[1].share = 99;
+  const Catalog catalog(std::move(entries));
+  catalog.ChooseDefaults(
+      [](const ServedModel& model) { return model.version() == 1; });
+  EXPECT_EQ(Answering(catalog, 100), (std::map<int64_t, int>{{1, 100}}));
+  int64_t newest = 0;
+  ASSERT_TRUE(catalog.Find("m", "", &newest).ok());
+  EXPECT_EQ(newest, 2);
+  // Where none is ready, the newest of them is the reason.
+  catalog.ChooseDefaults([](const ServedModel&) { return false; });
+  EXPECT_EQ(Answering(catalog, 10), (std::map<int64_t, int>{{2, 10}}));
+}
+
+TEST(DefaultVersionTest, SaysWhichVersionShouldHaveAnswered) {
+  std::vector<Catalog::Entry> entries =
+      Entries({{.name = "m", .version = 1}, {.name = "m", .version = 2}});
+  // Could not be loaded; and kept in memory, which nobody misses.
+  entries.push_back({"m", 3, nullptr, absl::InternalError("broken")});
+  entries.push_back(
+      {"m", 4, nullptr, absl::UnavailableError("kept"), 0, /*wanted=*/false});
+  const Catalog catalog(std::move(entries));
+  catalog.ChooseDefaults([](const ServedModel&) { return true; });
+  int64_t newest = 0;
+  EXPECT_EQ((*catalog.Find("m", "", &newest))->version(), 2);
+  EXPECT_EQ(newest, 3);
+  newest = 0;
+  ASSERT_TRUE(catalog.Find("m", "1", &newest).ok());
+  EXPECT_EQ(newest, 0);  // the client's choice
+}
+
+TEST(TrafficTest, ConfigPbtxtGivesShares) {
+  StoredModels stored;
+  stored.Add("m");
+  stored.Add("m");
+  std::ofstream(stored.File("m/config.pbtxt"), std::ios::app)
+      << "parameters { key: 'traffic' value { string_value: '1=3,2=1,9=5' } }";
+  const auto catalog = Catalog::Load(stored.repository(), {});
+  ASSERT_TRUE(catalog.ok()) << catalog.status();
+  catalog->ChooseDefaults([](const ServedModel&) { return true; });
+  std::map<int64_t, int> count = Answering(*catalog, 400);
+  EXPECT_NEAR(count[2], 100, 2);
 }
 
 }  // namespace

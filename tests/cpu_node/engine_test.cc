@@ -566,5 +566,65 @@ TEST(EngineTest, CountsStagesOfSplitRequests) {
                                  sums.compute_output.ns);
 }
 
+// ------------------------------------------------------------ truth in answers
+
+TEST(EngineTest, AnswersSayThatTheyWereRetried) {
+  const auto model = Split();
+  TestGpuNode failing({model}, 0, [](std::unique_ptr<transport::ServerCall> c) {
+    c->Fail(absl::UnavailableError("not now"));
+  });
+  TestGpuNode good({model});
+  const auto engine = MakeEngine({model}, {failing.address(), good.address()});
+  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
+  int retried = 0;
+  for (int i = 0; i < 20; ++i) {
+    const Answer answer = Infer(*engine, MakeRequest("split", 3));
+    ExpectRight(answer, 3);
+    retried += answer.retries;
+    EXPECT_FALSE(answer.ran_locally);
+  }
+  const auto sums =
+      (*engine->catalog()->Find("split", ""))->statistics().snapshot();
+  EXPECT_EQ(static_cast<uint64_t>(retried), sums.retries);
+  EXPECT_EQ(retried, failing.requests());
+  engine->Stop();
+}
+
+TEST(EngineTest, AnswersSayThatTheyRanLocally) {
+  const auto model = Split();
+  const auto engine = MakeEngine({model}, {}, {}, {.local_fallback = true});
+  const Answer answer = Infer(*engine, MakeRequest("split", 3));
+  ExpectRight(answer, 3);
+  EXPECT_TRUE(answer.ran_locally);
+  EXPECT_EQ(answer.retries, 0);
+  const auto whole =
+      testing_models::MakeSmallModel({.name = "whole", .split = false});
+  const auto other = MakeEngine({whole}, {});
+  EXPECT_FALSE(Infer(*other, MakeRequest("whole", 3)).ran_locally);
+}
+
+TEST(EngineTest, AnswersSayThatANewerVersionShouldHaveGivenThem) {
+  const auto first = testing_models::MakeSmallModel(
+      {.name = "m", .version = 1, .split = true});
+  const auto second = testing_models::MakeSmallModel(
+      {.name = "m", .version = 2, .split = true, .variant = 1});
+  TestGpuNode node({first});  // does not have the second
+  EngineOptions options;
+  options.readiness.when = ReadinessRule::When::kAny;
+  const auto engine = MakeEngine({first, second}, {node.address()}, options);
+  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
+  const Answer answer = Infer(*engine, MakeRequest("m", 3));
+  ExpectRight(answer, 3);
+  EXPECT_EQ(answer.version, 1);
+  EXPECT_EQ(answer.newest_version, 2);
+  InferRequest request = MakeRequest("m", 3);
+  request.model_version = "1";
+  EXPECT_EQ(Infer(*engine, std::move(request)).newest_version, 0);
+  const auto sums =
+      (*engine->catalog()->Find("m", "1"))->statistics().snapshot();
+  EXPECT_EQ(sums.older_answers, 1);
+  engine->Stop();
+}
+
 }  // namespace
 }  // namespace refract::cpu_node

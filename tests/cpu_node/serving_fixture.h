@@ -183,6 +183,9 @@ struct Answer {
   int64_t version = 0;
   std::vector<std::string> names;
   std::vector<base::Tensor> outputs;
+  int retries = 0;
+  bool ran_locally = false;
+  int64_t newest_version = 0;
 };
 
 inline InferRequest MakeRequest(const std::string& model, int64_t batch,
@@ -217,6 +220,9 @@ class PendingAnswer {
     if (!response.ok()) return;
     answer_.model = std::string(response->model_name);
     answer_.version = response->model_version;
+    answer_.retries = response->retries;
+    answer_.ran_locally = response->ran_locally;
+    answer_.newest_version = response->newest_version;
     for (const InferResponse::Output& output : response->outputs) {
       answer_.names.emplace_back(output.name);
       answer_.outputs.push_back(*base::Tensor::CopyOf(output.tensor));

@@ -92,6 +92,8 @@ class Metrics(unittest.TestCase):
             self.repository, [f"file:{listed}"],
             "--trace-config", f"triton,file={self.folder / 'traces.jsonl'}",
             "--trace-config", "rate=0",
+            # Requests that are scored again have metrics, too.
+            "--shadow-rate", "0.5",
         )
         self.addCleanup(self.cn.close)
         channel = grpc.insecure_channel(self.cn.address)

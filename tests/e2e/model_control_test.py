@@ -32,6 +32,13 @@ def pinned(*versions):
     return json.dumps({"version_policy": {"specific": {"versions": versions}}})
 
 
+def shares(traffic):
+    return json.dumps({
+        "version_policy": {"all": {}},
+        "parameters": {"traffic": {"string_value": traffic}},
+    })
+
+
 def rss_kib(node):
     status = pathlib.Path(f"/proc/{node.process.pid}/status").read_text()
     for line in status.splitlines():
@@ -177,10 +184,12 @@ class ModelControl(unittest.TestCase):
         load.stop()
         self.assertEqual(load.failures, [])
         self.assertEqual(load.versions, {"1", "2"})
+        for change in range(CHANGES, 2 * CHANGES):
+            client.load_model(MODEL, config=pinned(1 + change % 2))
         after_all = (rss_kib(cn), rss_kib(hn))
         print(
             f"{len(load.latencies)} requests, {CHANGES} changes; RSS after 2 and "
-            f"{CHANGES}: CN {after_two[0]} {after_all[0]} KiB, "
+            f"{2 * CHANGES}: CN {after_two[0]} {after_all[0]} KiB, "
             f"HN {after_two[1]} {after_all[1]} KiB"
         )
         for before, after in zip(after_two, after_all):
@@ -208,6 +217,62 @@ class ModelControl(unittest.TestCase):
         client.load_model(MODEL)
         self.assertEqual(self.index(client)[2][0], "READY")
         print(f"back in {took * 1e3:.1f} ms")
+
+    def versions_of(self, client, requests=200):
+        count = {}
+        for _ in range(requests):
+            version = client.infer(MODEL, self.inputs).get_response().model_version
+            count[version] = count.get(version, 0) + 1
+        return count
+
+    def test_a_canary_gets_its_share_until_it_is_rolled_back(self):
+        cn, hn, client = self.start_explicit(self.repository(1, 2))
+        self.await_version(client, 2)
+        client.load_model(MODEL, config=pinned(1))
+        load = Load(cn.address, self.inputs, self.expected)
+        client.load_model(MODEL, config=shares("1=90,2=10"))
+        count = self.versions_of(client)
+        client.load_model(MODEL, config=shares("1=50,2=50"))
+        half = self.versions_of(client)
+        # The other shares stay when a change is refused.
+        with self.assertRaises(InferenceServerException) as caught:
+            client.load_model(MODEL, config=shares("1=90,9=10"))
+        self.assertIn("version 9", caught.exception.message())
+        with self.assertRaises(InferenceServerException) as caught:
+            client.load_model(MODEL, config=shares("1=much"))
+        self.assertIn("1=much", caught.exception.message())
+        self.assertEqual(set(self.versions_of(client, 20)), {"1", "2"})
+        client.load_model(MODEL, config=pinned(1))
+        back = self.versions_of(client, 20)
+        load.stop()
+        self.assertEqual(load.failures, [])
+        # Other clients draw, too: the share of these requests varies a little.
+        self.assertAlmostEqual(count["2"] / 200, 0.1, delta=0.08)
+        self.assertAlmostEqual(half["2"] / 200, 0.5, delta=0.2)
+        self.assertEqual(back, {"1": 20})
+
+    def test_polling_takes_over_shares_without_loading_again(self):
+        repository = self.repository(1, 2)
+        config = repository / MODEL / "config.pbtxt"
+        plain = config.read_text().replace("latest { num_versions: 1 }", "all {}")
+        config.write_text(plain)
+        poll = (
+            "--model-control-mode", "poll,explicit", "--repository-poll-secs", "0.2",
+            "--load-model", MODEL,
+        )
+        cn, hn, client = self.start(repository, repository, poll, poll)
+        self.await_version(client, 2)
+        share = 'parameters { key: "traffic" value { string_value: "1=1,2=1" } }\n'
+        config.write_text(plain + share)
+        nodes.wait_until(
+            lambda: set(self.versions_of(client, 4)) == {"1", "2"},
+            "version 1 gets requests",
+        )
+        self.assertNotIn("was loaded in", cn.output())
+        # By request, while the repository is polled.
+        client.load_model(MODEL, config=pinned(1))
+        time.sleep(0.5)
+        self.assertEqual(self.versions_of(client, 10), {"1": 10})
 
     def test_a_broken_version_leaves_the_old_one_serving(self):
         repository = self.repository(1)

@@ -267,6 +267,23 @@ TEST(DecodeRequestTest, RefusesBadInputAndNamesTheTensor) {
   }
 }
 
+TEST(EncodeResponseTest, ParametersSayHowAnAnswerCameAbout) {
+  InferResponse response;
+  inference::ModelInferResponse message;
+  EncodeResponse(response, message);
+  EXPECT_TRUE(message.parameters().empty());
+  response.retries = 1;
+  response.ran_locally = true;
+  response.replaced_ids = 7;
+  response.newest_version = 12;
+  EncodeResponse(response, message);
+  EXPECT_EQ(message.parameters().size(), 4);
+  EXPECT_EQ(message.parameters().at("retries").int64_param(), 1);
+  EXPECT_TRUE(message.parameters().at("ran_locally").bool_param());
+  EXPECT_EQ(message.parameters().at("replaced_ids").int64_param(), 7);
+  EXPECT_EQ(message.parameters().at("newest_version").int64_param(), 12);
+}
+
 TEST(EncodeResponseTest, GivesRawOutputsInOrder) {
   const std::vector<float> scores = {0.5f, 0.25f};
   const std::vector<int64_t> count = {2};

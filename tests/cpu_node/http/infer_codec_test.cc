@@ -320,5 +320,21 @@ TEST_F(HttpCodecTest, WhatJsonCannotCarryIsSaid) {
               HasSubstr("FP16"));
 }
 
+TEST_F(HttpCodecTest, ParametersSayHowAnAnswerCameAbout) {
+  const std::vector<float> values = {1};
+  InferResponse response = Response(base::DType::kFloat32, values);
+  const auto json = [&] {
+    return nlohmann::json::parse(EncodeHttpAnswer(response, "", {})->body);
+  };
+  EXPECT_FALSE(json().contains("parameters"));
+  response.retries = 1;
+  response.ran_locally = true;
+  response.replaced_ids = 7;
+  response.newest_version = 12;
+  EXPECT_EQ(json()["parameters"], nlohmann::json::parse(R"({
+      "retries": 1, "ran_locally": true, "replaced_ids": 7,
+      "newest_version": 12})"));
+}
+
 }  // namespace
 }  // namespace refract::cpu_node

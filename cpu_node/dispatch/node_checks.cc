@@ -1,0 +1,177 @@
+#include "cpu_node/dispatch/node_checks.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "base/status_macros.h"
+#include "cpu_node/version_check.h"
+#include "glog/logging.h"
+#include "runtime/program.h"
+#include "runtime/stable_inputs.h"
+#include "runtime/wire/codec.h"
+
+namespace refract::cpu_node {
+namespace {
+
+// Says nothing about the version: the same request may be answered later.
+bool MayPass(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsResourceExhausted(status) ||
+         absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
+}
+
+}  // namespace
+
+NodeChecks::~NodeChecks() {
+  StopSending();
+  std::thread thread;
+  {
+    absl::MutexLock lock(&mu_);
+    stop_ = true;
+    thread = std::move(thread_);
+  }
+  if (thread.joinable()) thread.join();
+}
+
+void NodeChecks::Add(size_t offer, std::weak_ptr<const ServedModel> model) {
+  absl::MutexLock lock(&mu_);
+  models_[offer] = std::move(model);
+  wake_ = true;
+  if (!stop_ && !thread_.joinable()) {
+    thread_ = std::thread([this] { Run(); });
+  }
+}
+
+void NodeChecks::Remove(size_t offer) {
+  absl::MutexLock lock(&mu_);
+  models_.erase(offer);
+}
+
+void NodeChecks::Wake() {
+  absl::MutexLock lock(&mu_);
+  wake_ = true;
+}
+
+void NodeChecks::StopSending() {
+  absl::MutexLock lock(&sending_mu_);
+  may_send_ = false;
+}
+
+void NodeChecks::Run() {
+  absl::Time next = absl::InfiniteFuture();
+  while (true) {
+    {
+      absl::MutexLock lock(&mu_);
+      const auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+        return stop_ || wake_;
+      };
+      clock_.AwaitWithDeadline(mu_, absl::Condition(&due), next);
+      if (stop_) return;
+      wake_ = false;
+    }
+    next = RunDue() ? clock_.Now() + kAgain : absl::InfiniteFuture();
+  }
+}
+
+bool NodeChecks::RunDue() {
+  bool again = false;
+  for (const NodePool::DueCheck& due : nodes_.DueChecks()) {
+    std::shared_ptr<const ServedModel> model;
+    {
+      absl::MutexLock lock(&mu_);
+      if (stop_) return false;
+      const auto found = models_.find(due.offer);
+      if (found != models_.end()) model = found->second.lock();
+    }
+    if (model == nullptr) continue;  // comes, or goes
+    const absl::Time begin = clock_.Now();
+    const absl::Status status = Check(*model, due);
+    if (MayPass(status)) {
+      again = true;
+      continue;
+    }
+    const std::string label =
+        absl::StrCat("model '", model->name(), "' version ", model->version(),
+                     " at GPU node ", due.address);
+    if (status.ok()) {
+      LOG(INFO) << label << " has answered its " << model->checks().size()
+                << " check requests in "
+                << absl::FormatDuration(clock_.Now() - begin);
+    } else {
+      LOG(ERROR) << label << " is not served: " << status.message();
+    }
+    nodes_.SetCheck(due, status.ok()
+                             ? status
+                             : absl::FailedPreconditionError(status.message()));
+  }
+  return again;
+}
+
+absl::Status NodeChecks::Check(const ServedModel& model,
+                               const NodePool::DueCheck& due) {
+  const CompiledPart& pre = model.pre();
+  const CompiledPart& post = model.post();
+  runtime::ContextPool::Lease pre_context = pre.Acquire();
+  runtime::ContextPool::Lease post_context = post.Acquire();
+  runtime::wire::EncoderPool::Lease encoder = model.encoders().Acquire();
+  runtime::wire::DecoderPool::Lease decoder = model.decoders().Acquire();
+  runtime::StableInputs stable;
+  // Rows that deltas have changed give other answers than were recorded.
+  const TableStore::Pin tables = model.PinTables();
+  pre_context->set_tables_at(tables.state());
+  post_context->set_tables_at(tables.state());
+  std::vector<base::TensorView> inputs;
+  std::vector<base::TensorView> pre_outputs;
+  std::vector<base::TensorView> outputs;
+  transport::IncomingMessage answer;
+  const auto execute = [&](absl::Span<const base::TensorView> padded)
+      -> absl::StatusOr<absl::Span<base::TensorView>> {
+    model.PreInputs(padded, inputs);
+    REFRACT_RETURN_IF_ERROR(
+        pre.program().Run(inputs, {}, *pre_context, pre_outputs));
+    REFRACT_ASSIGN_OR_RETURN(
+        const absl::Span<const base::TensorSpec> tensors,
+        encoder->Prepare(
+            absl::MakeConstSpan(pre_outputs).subspan(0, model.num_up())));
+    absl::StatusOr<transport::IncomingMessage> response;
+    absl::Notification answered;
+    std::optional<NodePool::Lease> lease;
+    {
+      absl::MutexLock lock(&sending_mu_);
+      if (may_send_) lease = nodes_.AcquireFor(due);
+      if (!lease.has_value()) {
+        return absl::UnavailableError("the GPU node is not there");
+      }
+      REFRACT_ASSIGN_OR_RETURN(
+          transport::OutgoingMessage message,
+          lease->client().Allocate(due.offer, tensors, "check"));
+      encoder->WriteTo([&](size_t tensor) { return message.data(tensor); });
+      lease->client().Send(
+          std::move(message), clock_.Now() + kTimeout,
+          [&](absl::StatusOr<transport::IncomingMessage> received) {
+            response = std::move(received);
+            answered.Notify();
+          });
+    }
+    answered.WaitForNotification();
+    lease.reset();
+    if (!response.ok()) return response.status();
+    answer = *std::move(response);
+    REFRACT_ASSIGN_OR_RETURN(absl::Span<const base::TensorView> down,
+                             decoder->Decode(answer.tensors()));
+    if (!answer.settled()) {
+      down = stable.Hold(down, post.sizes_depend_on_data());
+    }
+    REFRACT_RETURN_IF_ERROR(model.CheckResponse(down));
+    model.PostInputs(padded, pre_outputs, down, inputs);
+    REFRACT_RETURN_IF_ERROR(
+        post.program().Run(inputs, {}, *post_context, outputs));
+    return absl::MakeSpan(outputs);
+  };
+  return CheckAnswers(model, /*compare=*/tables.sequence() == 0, execute);
+}
+
+}  // namespace refract::cpu_node

@@ -1,0 +1,194 @@
+#include "cpu_node/shadow/shadow.h"
+
+#include <sched.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/process/within_memory.h"
+#include "base/shorten.h"
+#include "base/status_macros.h"
+#include "glog/logging.h"
+#include "models/repository/request_files.h"
+#include "models/shapes/interpreter.h"
+
+namespace refract::cpu_node {
+namespace {
+
+// An interpreter keeps the rows of quantized tables that it has decoded. A new
+// one begins without any.
+constexpr int kRunsOfAnInterpreter = 256;
+
+// Of a histogram's sum: a NaN against a number counts as this much.
+constexpr double kMostDifference = 1000;
+constexpr double kUnit = 1e9;
+
+constexpr int kLinesPerSecond = 1;
+
+// Of this thread: below all others, and without a claim to a share. On Linux
+// anybody may lower a thread.
+void TakeIdleTimeOnly() {
+  setpriority(PRIO_PROCESS, 0, 19);
+  const sched_param none = {};
+  sched_setscheduler(0, SCHED_IDLE, &none);
+}
+
+size_t BytesOf(const std::vector<base::Tensor>& tensors) {
+  size_t bytes = 0;
+  for (const base::Tensor& tensor : tensors) bytes += tensor.bytes();
+  return bytes;
+}
+
+}  // namespace
+
+// -------------------------------------------------------------------- version
+
+ShadowVersion::ShadowVersion(std::shared_ptr<const models::LoadedModel> model,
+                             std::optional<double> share)
+    : model_(std::move(model)),
+      padding_(model_->graph),
+      tolerance_(runtime::ToleranceOf(
+          model_->config,
+          model_->plan.has_value() && model_->plan->uses_hn() ? &*model_->plan
+                                                              : nullptr,
+          share)) {}
+
+ShadowVersion::~ShadowVersion() = default;
+
+absl::Status ShadowVersion::Score(absl::Span<const base::TensorView> inputs,
+                                  absl::Span<const base::TensorView> answers) {
+  if (runs_++ % kRunsOfAnInterpreter == 0) interpreter_.reset();
+  if (interpreter_ == nullptr) {
+    REFRACT_ASSIGN_OR_RETURN(
+        interpreter_,
+        models::Interpreter::Create(model_->graph, *model_->weights));
+  }
+  // Batches that are too small for the model were padded the first time, too.
+  REFRACT_RETURN_IF_ERROR(padding_.Pad(inputs, padded_));
+  models::InterpreterRun run;
+  absl::Status ran = interpreter_->Run(padded_.inputs(), run);
+  if (!ran.ok()) {
+    // Not as a difference, whatever its code.
+    return absl::InternalError(ran.message());
+  }
+  std::vector<base::TensorView> wanted = models::ViewsOf(run.outputs);
+  padding_.Trim(padded_, absl::MakeSpan(wanted));
+  double largest = 0;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (answers[i].dtype == base::DType::kUnknown) {
+      wanted[i].dtype = base::DType::kUnknown;
+      continue;
+    }
+    if (answers[i].dtype != wanted[i].dtype) continue;  // told below
+    largest =
+        std::max(largest, runtime::Compare(answers[i], wanted[i]).largest);
+  }
+  differences_.Record(
+      static_cast<uint64_t>(kUnit * std::min(largest, kMostDifference)));
+  return runtime::CompareWithRecorded(model_->graph, answers, wanted,
+                                      tolerance_);
+}
+
+// --------------------------------------------------------------------- shadow
+
+Shadow::Shadow(const ShadowOptions& options)
+    : options_(options),
+      step_(static_cast<uint64_t>(
+          std::llround(std::clamp(options.rate, 0.0, 1.0) * 0x1p32))),
+      log_(kLinesPerSecond, *options.clock) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+Shadow::~Shadow() { Stop(); }
+
+void Shadow::Stop() {
+  std::deque<Waiting> left;
+  {
+    absl::MutexLock lock(&mu_);
+    stop_ = true;
+    left.swap(waiting_);
+    bytes_ = 0;
+  }
+  for (const Waiting& waiting : left) {
+    waiting.request.version->Count(ShadowOutcome::kDropped);
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+bool Shadow::Sample() {
+  const uint64_t before = drawn_.fetch_add(step_, std::memory_order_relaxed);
+  // Whether the sum has passed a multiple of 1.
+  return ((before + step_) >> 32) != (before >> 32);
+}
+
+bool Shadow::HasRoom(size_t bytes) const {
+  absl::MutexLock lock(&mu_);
+  return HasRoomFor(bytes);
+}
+
+void Shadow::Add(Request request) {
+  const size_t bytes = BytesOf(request.inputs) + BytesOf(request.answers);
+  const std::shared_ptr<ShadowVersion> version = request.version;
+  {
+    absl::MutexLock lock(&mu_);
+    if (HasRoomFor(bytes)) {
+      bytes_ += bytes;
+      waiting_.push_back({std::move(request), bytes, options_.clock->Now()});
+      return;
+    }
+  }
+  version->Count(ShadowOutcome::kDropped);
+}
+
+void Shadow::Run() {
+  TakeIdleTimeOnly();
+  while (true) {
+    Waiting waiting;
+    {
+      absl::MutexLock lock(&mu_);
+      const auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+        return stop_ || !waiting_.empty();
+      };
+      mu_.Await(absl::Condition(&due));
+      if (stop_) return;
+      waiting = std::move(waiting_.front());
+      waiting_.pop_front();
+      bytes_ -= waiting.bytes;
+    }
+    if (options_.clock->Now() - waiting.since > options_.max_wait) {
+      waiting.request.version->Count(ShadowOutcome::kDropped);
+      continue;
+    }
+    Score(waiting.request);
+  }
+}
+
+void Shadow::Score(const Request& request) {
+  ShadowVersion& version = *request.version;
+  const absl::Status status = base::WithinMemory([&] {
+    return version.Score(models::ViewsOf(request.inputs),
+                         models::ViewsOf(request.answers));
+  });
+  const bool differs = absl::IsFailedPrecondition(status);
+  version.Count(status.ok() ? ShadowOutcome::kAgrees
+                : differs   ? ShadowOutcome::kDiffers
+                            : ShadowOutcome::kFailed);
+  if (status.ok()) return;
+  const std::optional<int64_t> held_back = log_.Admit();
+  if (!held_back.has_value()) return;
+  LOG(WARNING) << "shadow: request '" << base::Shorten(request.id)
+               << "' of model '" << version.model().name << "' version "
+               << version.model().version
+               << (differs ? " was answered otherwise by LibTorch: "
+                           : " was not scored by LibTorch: ")
+               << status.message()
+               << (*held_back > 0 ? absl::StrCat(" (", *held_back,
+                                                 " earlier ones not logged)")
+                                  : "");
+}
+
+}  // namespace refract::cpu_node

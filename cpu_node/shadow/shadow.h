@@ -1,0 +1,165 @@
+#ifndef REFRACT_CPU_NODE_SHADOW_SHADOW_H_
+#define REFRACT_CPU_NODE_SHADOW_SHADOW_H_
+
+// Scores a sample of the answered requests once more, as a whole and with
+// LibTorch's operators alone, and counts how far the answers are apart: whether
+// the data that clients get is still right. Off the request path: the second
+// scoring is on a thread that gets only what CPU time nobody else wants, and
+// requests for which there is no room are left out.
+//
+// What is shared with the first scoring is the graph that import made and the
+// weights; fusion, kernels, plan, wire forms and GPU nodes are not. Golden
+// requests (version_check.h) compare with PyTorch itself.
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "base/log/log_limiter.h"
+#include "base/tensor.h"
+#include "metrics/histogram.h"
+#include "models/repository/repository.h"
+#include "runtime/answers_apart.h"
+#include "runtime/batch_padding.h"
+
+namespace refract::models {
+class Interpreter;
+}  // namespace refract::models
+
+namespace refract::cpu_node {
+
+// What the second scoring of a request came to.
+enum class ShadowOutcome : uint8_t {
+  kAgrees,   // within the tolerance of golden requests
+  kDiffers,  // beyond it
+  kDropped,  // there was no room, or it waited too long
+  kSkipped,  // rows changed by deltas, or replaced ids, which LibTorch lacks
+  kFailed,   // LibTorch refused it
+};
+inline constexpr size_t kNumShadowOutcomes = 5;
+
+// Of a difference, in 10⁻⁹: 10⁻⁸ to 1.
+inline constexpr uint64_t kDifferenceBounds[] = {
+    10,         100,        1'000,       3'000,       10'000,
+    30'000,     100'000,    300'000,     1'000'000,   3'000'000,
+    10'000'000, 30'000'000, 100'000'000, 300'000'000, 1'000'000'000};
+
+// A model version, and what its second scorings came to. Shared by the version
+// and by requests that wait to be scored: these do not keep the version itself,
+// which can be freed meanwhile.
+class ShadowVersion {
+ public:
+  // `share`: as for runtime::ToleranceOf().
+  explicit ShadowVersion(std::shared_ptr<const models::LoadedModel> model,
+                         std::optional<double> share = std::nullopt);
+  ~ShadowVersion();
+
+  void Count(ShadowOutcome outcome) {
+    counts_[static_cast<size_t>(outcome)].fetch_add(1,
+                                                    std::memory_order_relaxed);
+  }
+  uint64_t count(ShadowOutcome outcome) const {
+    return counts_[static_cast<size_t>(outcome)].load(
+        std::memory_order_relaxed);
+  }
+  // Per scored request the largest difference of a float output, absolute.
+  const metrics::Histogram& differences() const { return differences_; }
+
+  // Scores `inputs` and compares. `answers`: in the graph's order; those
+  // without dtype were not wanted. OK if they agree, FailedPrecondition as
+  // runtime::CompareWithRecorded(); other errors are LibTorch's. One thread at
+  // a time.
+  absl::Status Score(absl::Span<const base::TensorView> inputs,
+                     absl::Span<const base::TensorView> answers);
+
+  const models::LoadedModel& model() const { return *model_; }
+
+ private:
+  const std::shared_ptr<const models::LoadedModel> model_;
+  const runtime::BatchPadding padding_;
+  const runtime::Tolerance tolerance_;
+  std::array<std::atomic<uint64_t>, kNumShadowOutcomes> counts_ = {};
+  metrics::Histogram differences_{kDifferenceBounds};
+  // Score()'s.
+  std::unique_ptr<const models::Interpreter> interpreter_;
+  int runs_ = 0;
+  runtime::PaddedBatch padded_;
+};
+
+struct ShadowOptions {
+  // Of the answered requests, the share that is scored again; 0 to 1.
+  double rate = 0;
+  // That wait, at most; more are dropped.
+  size_t max_requests = 16;
+  size_t max_bytes = size_t{64} << 20;  // of their tensors
+  // One that has waited longer is dropped.
+  absl::Duration max_wait = absl::Seconds(10);
+  base::Clock* clock = &base::Clock::Real();
+};
+
+// Thread-safe.
+class Shadow {
+ public:
+  struct Request {
+    std::shared_ptr<ShadowVersion> version;
+    std::string id;                     // the client's; for the log
+    std::vector<base::Tensor> inputs;   // in the graph's order
+    std::vector<base::Tensor> answers;  // ShadowVersion::Score()
+  };
+
+  explicit Shadow(const ShadowOptions& options);
+  // Stops.
+  ~Shadow();
+
+  // Whether the request that is being answered is one of the sample: of N
+  // requests in a row rate · N, rounded up or down. Wait-free.
+  bool Sample();
+  // Whether Add() would take a request of so many bytes.
+  bool HasRoom(size_t bytes) const;
+  // Scores it later, or counts it as dropped.
+  void Add(Request request);
+
+  // What waits is dropped.
+  void Stop();
+
+ private:
+  struct Waiting {
+    Request request;
+    size_t bytes = 0;
+    absl::Time since;
+  };
+  bool HasRoomFor(size_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return !stop_ && waiting_.size() < options_.max_requests &&
+           bytes <= options_.max_bytes - bytes_;
+  }
+  void Run();
+  void Score(const Request& request);
+
+  const ShadowOptions options_;
+  const uint64_t step_;  // rate · 2^32
+  std::atomic<uint64_t> drawn_ = 0;
+  base::LogLimiter log_;
+
+  mutable absl::Mutex mu_;
+  std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mu_);
+  size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of those
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;
+};
+
+}  // namespace refract::cpu_node
+
+#endif  // REFRACT_CPU_NODE_SHADOW_SHADOW_H_

@@ -1,0 +1,233 @@
+#include "cpu_node/version_check.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/process/mapped_file.h"
+#include "base/process/within_memory.h"
+#include "base/status_macros.h"
+#include "cpu_node/served_model.h"
+#include "models/graph/op_traits.h"
+#include "models/repository/golden.h"
+#include "models/repository/request_files.h"
+#include "runtime/answers_apart.h"
+#include "runtime/batch_padding.h"
+#include "runtime/program.h"
+
+namespace refract::cpu_node {
+namespace {
+
+// Numbers that each warm-up request begins with anew: a restart does the same.
+constexpr uint32_t kSeed = 1;
+
+// Of elements in [0, bound).
+void FillIntegers(base::Tensor& tensor, int64_t bound, std::mt19937& random) {
+  const auto draw = [&] {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(bound));
+  };
+  switch (tensor.dtype()) {
+    case base::DType::kInt64:
+      for (int64_t& value : tensor.as<int64_t>()) value = draw();
+      break;
+    case base::DType::kInt32:
+      for (int32_t& value : tensor.as<int32_t>()) {
+        value = static_cast<int32_t>(draw());
+      }
+      break;
+    default:  // 0 or 1 suits every type of a byte or two
+      for (size_t i = 0; i < tensor.bytes();
+           i += base::SizeOf(tensor.dtype())) {
+        tensor.data()[i] = static_cast<std::byte>(random() % 2);
+      }
+  }
+}
+
+// From 0 to 1. Halves: 0 or 1.
+void FillFloats(base::Tensor& tensor, std::mt19937& random) {
+  const auto draw = [&] { return static_cast<float>(random() % 1025) / 1024; };
+  switch (tensor.dtype()) {
+    case base::DType::kFloat32:
+      for (float& value : tensor.as<float>()) value = draw();
+      break;
+    case base::DType::kFloat64:
+      for (double& value : tensor.as<double>()) value = draw();
+      break;
+    default:
+      for (uint16_t& value : tensor.as<uint16_t>()) {
+        const bool half = tensor.dtype() == base::DType::kFloat16;
+        const uint16_t one = half ? 0x3c00 : 0x3f80;
+        value = random() % 2 == 0 ? uint16_t{0} : one;
+      }
+  }
+}
+
+bool IsFloat(base::DType dtype) {
+  return dtype == base::DType::kFloat16 || dtype == base::DType::kBFloat16 ||
+         dtype == base::DType::kFloat32 || dtype == base::DType::kFloat64;
+}
+
+// Bags of equal size, one after the other.
+void FillOffsets(base::Tensor& offsets, bool include_last, int64_t entries) {
+  const int64_t count = offsets.view().num_elements();
+  const int64_t bags = std::max<int64_t>(1, count - (include_last ? 1 : 0));
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t offset = entries * std::min(i, bags) / bags;
+    if (offsets.dtype() == base::DType::kInt64) {
+      offsets.as<int64_t>()[i] = offset;
+    } else if (offsets.dtype() == base::DType::kInt32) {
+      offsets.as<int32_t>()[i] = static_cast<int32_t>(offset);
+    }
+  }
+}
+
+absl::Status ReadRaw(const std::string& path, base::Tensor& tensor) {
+  REFRACT_ASSIGN_OR_RETURN(const auto file, base::MappedFile::Open(path));
+  if (file->bytes().size() != tensor.bytes()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": has ", file->bytes().size(),
+                     " bytes, the input has ", tensor.bytes()));
+  }
+  if (tensor.bytes() > 0) {
+    std::memcpy(tensor.data(), file->bytes().data(), tensor.bytes());
+  }
+  return absl::OkStatus();
+}
+
+// `folder`: with input data files.
+absl::StatusOr<std::vector<base::Tensor>> InputsOf(
+    const models::WarmUpRequest& request, const models::Graph& graph,
+    const std::string& folder) {
+  std::mt19937 random(kSeed);
+  const std::vector<models::IdInput> uses = models::FindIdInputs(graph);
+  std::vector<base::Tensor> inputs;
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    const models::WarmUpRequest::Input& given = request.inputs[i];
+    const models::Value& value = graph.value(graph.inputs[i]);
+    const bool is_tensor = value.kind == models::ValueKind::kTensor;
+    REFRACT_ASSIGN_OR_RETURN(
+        base::Tensor tensor,
+        base::Tensor::Allocate(is_tensor ? value.dtype : base::DType::kInt64,
+                               given.dims));
+    if (tensor.bytes() > 0) std::memset(tensor.data(), 0, tensor.bytes());
+    if (given.data == models::WarmUpRequest::Data::kFile) {
+      REFRACT_RETURN_IF_ERROR(
+          ReadRaw(absl::StrCat(folder, "/", given.file), tensor));
+    } else if (given.data == models::WarmUpRequest::Data::kRandom) {
+      int64_t rows = 0;
+      for (const models::IdInput& use : uses) {
+        if (use.input != graph.inputs[i] || use.is_offsets) continue;
+        rows = rows == 0 ? use.rows : std::min(rows, use.rows);
+      }
+      if (IsFloat(tensor.dtype())) {
+        FillFloats(tensor, random);
+      } else {
+        FillIntegers(tensor, rows > 0 ? rows : 2, random);
+      }
+    }
+    inputs.push_back(std::move(tensor));
+  }
+  // After the ids, whose number they end with.
+  for (const models::IdInput& use : uses) {
+    if (!use.is_offsets) continue;
+    const auto index = [&](models::ValueId id) {
+      return static_cast<size_t>(
+          std::find(graph.inputs.begin(), graph.inputs.end(), id) -
+          graph.inputs.begin());
+    };
+    const size_t offsets = index(use.input);
+    if (request.inputs[offsets].data != models::WarmUpRequest::Data::kRandom) {
+      continue;
+    }
+    const size_t ids = index(use.ids);
+    FillOffsets(inputs[offsets], use.include_last_offset,
+                ids < inputs.size() ? inputs[ids].view().num_elements() : 0);
+  }
+  return inputs;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<CheckRequest>> CheckRequestsOf(
+    const models::LoadedModel& model, const models::CheckSettings& settings) {
+  std::vector<CheckRequest> requests;
+  if (model.folder.empty()) return requests;  // made by a test
+  REFRACT_ASSIGN_OR_RETURN(
+      std::vector<models::GoldenRequest> golden,
+      models::ReadGolden(absl::StrCat(model.folder, "/", models::kGoldenFile),
+                         model.graph));
+  for (models::GoldenRequest& request : golden) {
+    requests.push_back(
+        {.label = absl::StrCat("golden request ", requests.size() + 1),
+         .inputs = std::move(request.inputs),
+         .outputs = std::move(request.outputs)});
+  }
+  const std::string folder = absl::StrCat(
+      std::filesystem::path(model.folder).parent_path().string(), "/warmup");
+  for (const models::WarmUpRequest& request : settings.warm_up) {
+    const std::string label = absl::StrCat("model_warmup '", request.name, "'");
+    auto inputs = InputsOf(request, model.graph, folder);
+    if (!inputs.ok()) return base::Annotate(inputs.status(), label);
+    requests.push_back(
+        {.label = label, .times = request.count, .inputs = *std::move(inputs)});
+  }
+  return requests;
+}
+
+absl::Status CheckAnswers(const ServedModel& model, bool compare,
+                          ExecuteForCheck execute) {
+  const models::Graph& graph = model.model().graph;
+  const auto& plan = model.model().plan;
+  const runtime::Tolerance tolerance =
+      runtime::ToleranceOf(model.model().config,
+                           model.split() && plan.has_value() ? &*plan : nullptr,
+                           model.check_settings().golden_tolerance);
+  runtime::PaddedBatch padded;
+  for (const CheckRequest& request : model.checks()) {
+    const std::vector<base::TensorView> inputs =
+        models::ViewsOf(request.inputs);
+    const absl::Status status = base::WithinMemory([&]() -> absl::Status {
+      for (int i = 0; i < request.times; ++i) {
+        REFRACT_RETURN_IF_ERROR(model.padding().Pad(inputs, padded));
+        REFRACT_ASSIGN_OR_RETURN(const absl::Span<base::TensorView> outputs,
+                                 execute(padded.inputs()));
+        model.padding().Trim(padded, outputs);
+        if (!compare || request.outputs.empty()) continue;
+        REFRACT_RETURN_IF_ERROR(runtime::CompareWithRecorded(
+            graph, outputs, models::ViewsOf(request.outputs), tolerance));
+      }
+      return absl::OkStatus();
+    });
+    if (status.ok()) continue;
+    std::string shapes;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      absl::StrAppend(&shapes, i == 0 ? "" : ", ",
+                      graph.value(graph.inputs[i]).name,
+                      base::DimsToString(inputs[i].dims));
+    }
+    return base::Annotate(status,
+                          absl::StrCat(request.label, " (", shapes, ")"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckWhole(const ServedModel& model) {
+  const CompiledPart& part = model.whole();
+  runtime::ContextPool::Lease context = part.Acquire();
+  std::vector<base::TensorView> inputs;
+  std::vector<base::TensorView> outputs;
+  return CheckAnswers(model, /*compare=*/true,
+                      [&](absl::Span<const base::TensorView> padded)
+                          -> absl::StatusOr<absl::Span<base::TensorView>> {
+                        model.WholeInputs(padded, inputs);
+                        REFRACT_RETURN_IF_ERROR(
+                            part.program().Run(inputs, {}, *context, outputs));
+                        return absl::MakeSpan(outputs);
+                      });
+}
+
+}  // namespace refract::cpu_node
