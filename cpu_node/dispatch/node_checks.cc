@@ -160,12 +160,8 @@ absl::Status NodeChecks::Check(const ServedModel& model,
     lease.reset();
     if (!response.ok()) return response.status();
     answer = *std::move(response);
-    REFRACT_ASSIGN_OR_RETURN(absl::Span<const base::TensorView> down,
-                             decoder->Decode(answer.tensors()));
-    if (!answer.settled()) {
-      down = stable.Hold(down, post.sizes_depend_on_data());
-    }
-    REFRACT_RETURN_IF_ERROR(model.CheckResponse(down));
+    REFRACT_ASSIGN_OR_RETURN(const absl::Span<const base::TensorView> down,
+                             model.ReadAnswer(answer, *decoder, stable));
     model.PostInputs(padded, pre_outputs, down, inputs);
     REFRACT_RETURN_IF_ERROR(
         post.program().Run(inputs, {}, *post_context, outputs));
