@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+"""Finds the highest rate with p99 within an SLO: Refract beside Triton's Python
+backend, with the same model, processors and client.
+
+Needs a Triton server (--tritonserver PATH) whose Python backend can import torch;
+without one it exits with status 77 and says so. Triton serves the TorchScript file
+of the model through a model.py that this script writes, Refract the whole model on
+a CPU node. Both run on the processors of --server-cpus, the client on the others.
+Rounds take turns, and the ratio is formed within a round.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from bench.serving.client import quartiles  # noqa: E402
+from scripts.lib import nodes, repository as repositories  # noqa: E402
+
+# Triton's Python backend: one thread per instance, as Refract's workers.
+MODEL_PY = '''\
+import json
+import os
+
+import numpy
+import torch
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        torch.set_num_threads(1)
+        folder = os.path.join(args["model_repository"], args["model_version"])
+        self.model = torch.jit.load(os.path.join(folder, "model.pt")).eval()
+        config = json.loads(args["model_config"])
+        self.inputs = [one["name"] for one in config["input"]]
+        self.outputs = [one["name"] for one in config["output"]]
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            arguments = [
+                torch.from_numpy(
+                    pb_utils.get_input_tensor_by_name(request, name).as_numpy()
+                )
+                for name in self.inputs
+            ]
+            with torch.inference_mode():
+                results = self.model(*arguments)
+            if not isinstance(results, (tuple, list)):
+                results = [results]
+            responses.append(
+                pb_utils.InferenceResponse(
+                    output_tensors=[
+                        pb_utils.Tensor(name, result.contiguous().numpy())
+                        for name, result in zip(self.outputs, results)
+                    ]
+                )
+            )
+        return responses
+'''
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--tritonserver", help="path of the binary; by default "
+                        "the one in PATH")
+    parser.add_argument("--model", default="dlrm")
+    parser.add_argument("--preset", default="tiny")
+    parser.add_argument("--query-sizes", default="mlperf")
+    parser.add_argument("--slo-ms", type=float, default=25)
+    parser.add_argument("--qps", type=float, default=50,
+                        help="where the searches begin")
+    parser.add_argument("--duration", type=float, default=10, metavar="SECONDS")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--server-cpus", help="list for taskset; by default half "
+                        "of the processors")
+    parser.add_argument("--json", type=pathlib.Path)
+    return parser.parse_args()
+
+
+def config_text(name, inputs, outputs, instances):
+    """config.pbtxt of the Python backend. inputs, outputs: [(name, KServe type,
+    dims)]."""
+
+    def tensors(kind, described):
+        return "\n".join(
+            f'{kind} [{{ name: "{tensor}" data_type: TYPE_{datatype} '
+            f"dims: {json.dumps(dims)} }}]"
+            for tensor, datatype, dims in described
+        )
+
+    return (
+        f'name: "{name}"\nbackend: "python"\nmax_batch_size: 0\n'
+        f"{tensors('input', inputs)}\n{tensors('output', outputs)}\n"
+        f"instance_group [{{ kind: KIND_CPU count: {instances} }}]\n"
+    )
+
+
+def write_triton_repository(folder, name, file, inputs, outputs, instances,
+                            parameters):
+    """parameters: Refract's, so that the client makes the same requests."""
+    version = folder / name / "1"
+    version.mkdir(parents=True)
+    shutil.copy(file, version / "model.pt")
+    (version / "model.py").write_text(MODEL_PY)
+    text = config_text(name, inputs, outputs, instances)
+    for key, value in sorted(parameters.items()):
+        text += (
+            f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
+        )
+    (folder / name / "config.pbtxt").write_text(text)
+
+
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def describe(address, model):
+    """Inputs, outputs and parameters, as a CPU node tells them."""
+    with urllib.request.urlopen(f"http://{address}/v2/models/{model}") as answer:
+        metadata = json.load(answer)
+    with urllib.request.urlopen(
+        f"http://{address}/v2/models/{model}/config"
+    ) as answer:
+        config = json.load(answer)
+
+    def tensors(kind):
+        return [
+            (one["name"], one["datatype"], [int(d) for d in one["shape"]])
+            for one in metadata[kind]
+        ]
+
+    return tensors("inputs"), tensors("outputs"), {
+        key: value["string_value"]
+        for key, value in config.get("parameters", {}).items()
+    }
+
+
+def main():
+    arguments = parse_arguments()
+    binary = arguments.tritonserver or shutil.which("tritonserver")
+    if not binary or not pathlib.Path(binary).exists():
+        print("skipped: no Triton server; --tritonserver names one")
+        sys.exit(77)
+    cpus = sorted(os.sched_getaffinity(0))
+    server_cpus = arguments.server_cpus or ",".join(
+        map(str, cpus[: max(1, len(cpus) // 2)])
+    )
+    workers = len(server_cpus.split(","))
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        name = arguments.model
+        exported = repositories.export(
+            name, folder / name, "--tables-inside", preset=arguments.preset
+        )
+        repositories.add_model(
+            folder / "refract", name, exported / f"{name}.pt", method="all-cn"
+        )
+
+        @contextlib.contextmanager
+        def refract_server():
+            node = nodes.cpu_node(folder / "refract", [], "--workers", workers)
+            subprocess.run(
+                ["taskset", "-acp", server_cpus, str(node.process.pid)],
+                check=True, stdout=subprocess.DEVNULL,
+            )
+            try:
+                yield node.address, f"127.0.0.1:{node.http_port}"
+            finally:
+                node.close()
+
+        @contextlib.contextmanager
+        def triton_server():
+            ports = [free_port() for _ in range(3)]
+            process = subprocess.Popen(
+                [
+                    "taskset", "-c", server_cpus, binary,
+                    "--model-repository", str(folder / "triton"),
+                    "--grpc-port", str(ports[0]), "--http-port", str(ports[1]),
+                    "--metrics-port", str(ports[2]),
+                ],
+                stdout=subprocess.DEVNULL,
+            )
+            try:
+                yield f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}"
+            finally:
+                process.terminate()
+                process.wait()
+
+        with refract_server() as (_, http):
+            inputs, outputs, parameters = describe(http, name)
+        write_triton_repository(
+            folder / "triton", name, exported / f"{name}.pt", inputs, outputs,
+            workers, parameters,
+        )
+
+        def highest_rate(server, seed):
+            with server() as (address, _):
+                report = folder / "report.json"
+                repositories.refract(
+                    "bench", "serving", "--target", address, "--model", name,
+                    "--qps", arguments.qps, "--duration", arguments.duration,
+                    "--slo-ms", arguments.slo_ms, "--find-max", "--seed", seed,
+                    "--query-sizes", arguments.query_sizes, "--wait", 120,
+                    "--json", report, timeout=3600,
+                )
+                return json.loads(report.read_text())["max_qps"]
+
+        servers = {"refract": refract_server, "triton": triton_server}
+        rounds = []
+        for number in range(arguments.rounds):
+            found = {}
+            for kind in list(servers)[:: 1 if number % 2 == 0 else -1]:
+                found[kind] = highest_rate(servers[kind], number + 1)
+            found["ratio"] = found["refract"] / found["triton"]
+            rounds.append(found)
+            print(
+                f"round {number + 1}: Refract {found['refract']:.1f}/s, Triton "
+                f"{found['triton']:.1f}/s, ratio {found['ratio']:.2f}",
+                flush=True,
+            )
+        ratio = quartiles([found["ratio"] for found in rounds])
+        print(
+            f"highest rate with p99 <= {arguments.slo_ms:g} ms, Refract / "
+            f"Triton's Python backend: {ratio['median']:.2f} "
+            f"({ratio['q25']:.2f} to {ratio['q75']:.2f})"
+        )
+        if arguments.json:
+            arguments.json.write_text(
+                json.dumps(
+                    {
+                        "benchmark": "triton_backend",
+                        "model": name,
+                        "slo_ms": arguments.slo_ms,
+                        "refract_over_triton": ratio,
+                        "rounds": rounds,
+                    },
+                    indent=1,
+                )
+                + "\n"
+            )
+
+
+if __name__ == "__main__":
+    main()
