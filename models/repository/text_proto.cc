@@ -49,6 +49,12 @@ absl::Status Parse(absl::string_view text, absl::string_view file,
   parser.SetRecursionLimit(kMostNested);
   parser.AllowUnknownField(unknown != nullptr);
   if (!parser.ParseFromString(std::string(text), &message)) {
+    if (unknown != nullptr && !listener.unknown().empty()) {
+      // Protobuf cannot skip every value of an unknown field, such as a list of
+      // messages inside it. The field itself is the better answer.
+      *unknown = std::move(listener.unknown());
+      return absl::OkStatus();
+    }
     return absl::InvalidArgumentError(absl::StrCat(
         file, ": ",
         listener.text().empty() ? "does not parse" : listener.text()));

@@ -26,7 +26,7 @@ struct UnknownField {
 };
 
 // The same, and goes on behind unknown fields, which are added to `unknown` in
-// the order of the text.
+// the order of the text. `message` may be incomplete when there are any.
 absl::Status ParseText(absl::string_view text, absl::string_view file,
                        google::protobuf::Message& message,
                        std::vector<UnknownField>& unknown);

@@ -576,6 +576,11 @@ TEST(EngineTest, AnswersSayThatTheyWereRetried) {
   TestGpuNode good({model});
   const auto engine = MakeEngine({model}, {failing.address(), good.address()});
   ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
+  // A retry needs the other node.
+  while (!engine->nodes().StateOf(0).connected ||
+         !engine->nodes().StateOf(1).connected) {
+    std::this_thread::yield();
+  }
   int retried = 0;
   for (int i = 0; i < 20; ++i) {
     const Answer answer = Infer(*engine, MakeRequest("split", 3));
