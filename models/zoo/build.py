@@ -57,8 +57,9 @@ def choose_rows(
         if preset == "tiny":
             return scale_rows(published, 1.0, min_rows, max_rows)
         tables_gib = DEFAULT_TABLES_GIB
-    row_bytes = 4 * model.row_floats(model.presets[preset])
-    target = tables_gib * GIB
+    widths = model.presets[preset]
+    row_bytes = 4 * model.row_floats(widths)
+    target = tables_gib * GIB - 4 * model.fixed_floats(widths)
     return rows_for_bytes(published, row_bytes, target, min_rows, max_rows)
 
 

@@ -171,6 +171,10 @@ class DlrmV3(ZooModel):
     calibration_batch = 4
     output_shape = ("n_candidates",)
 
+    @staticmethod
+    def fixed_floats(widths):
+        return (widths["positions"] + widths["times"] + 1) * widths["dim"]
+
     def __init__(
         self,
         rows,

@@ -129,6 +129,11 @@ class ZooModel(nn.Module):
         """Returns how many floats one row of a field takes in all tables."""
         return widths["dim"]
 
+    @staticmethod
+    def fixed_floats(widths):
+        """Returns the floats of tables whose rows no option chooses."""
+        return 0
+
     def table_modules(self):
         """Returns {parameter name: module} of the tables."""
         return {
