@@ -46,8 +46,8 @@ void Catalog::ReadWishes(Versions& versions) const {
   };
   const bool planned = std::any_of(first, last, has_plan);
   for (auto entry = first; entry != last; ++entry) {
-    // As for the default: a version without a plan waits for one. One that
-    // could not be loaded is missed.
+    // As for the default: a version without a plan waits for one. A version
+    // that could not be loaded counts as missing.
     if (!entry->wanted ||
         (planned && entry->model != nullptr && !has_plan(*entry))) {
       continue;

@@ -92,8 +92,8 @@ class ServedModel {
   TableStore::Pin PinTables() const {
     return tables_ == nullptr ? TableStore::Pin() : tables_->PinNewest();
   }
-  // What it answers before it is served. Those that run as a whole are done
-  // when it is created; NodeChecks has GPU nodes answer them.
+  // Requests that the version answers before it is served. Create() runs them
+  // for a model without an HN part; otherwise NodeChecks sends them to GPU nodes.
   const std::vector<CheckRequest>& checks() const { return checks_; }
   const models::CheckSettings& check_settings() const {
     return check_settings_;

@@ -1,8 +1,8 @@
 #ifndef REFRACT_CPU_NODE_VERSION_CHECK_H_
 #define REFRACT_CPU_NODE_VERSION_CHECK_H_
 
-// What a version answers before it is served: golden requests, whose answers
-// are compared with those of the original model, and the requests of
+// Requests that a version answers before it is served: golden requests, whose
+// answers are compared with those of the original model, and the requests of
 // model_warmup. Both also warm it up: programs grow their buffers, pages of
 // weights are read.
 

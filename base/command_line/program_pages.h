@@ -1,9 +1,8 @@
 #ifndef REFRACT_BASE_COMMAND_LINE_PROGRAM_PAGES_H_
 #define REFRACT_BASE_COMMAND_LINE_PROGRAM_PAGES_H_
 
-// What a program tells of its own options besides --help: version, man page and
-// completion scripts of shells, all made from the option table that parses its
-// command line.
+// Version, man page and completion scripts of a program, all made from the
+// option table that parses its command line.
 
 #include <string>
 

@@ -182,7 +182,7 @@ class NodePool {
     std::unique_ptr<transport::Client> client;
     // Since when it is not listed any more.
     std::optional<absl::Time> left;
-    // One per offer. What the node says: OK, or why not.
+    // The node's answer to each offer, in their order: OK, or why not.
     std::vector<absl::Status> said;
     // The result of its check: OK also where there is none, Unavailable while
     // it is due.

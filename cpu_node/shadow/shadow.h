@@ -7,8 +7,8 @@
 // scoring is on a thread that gets only what CPU time nobody else wants, and
 // requests for which there is no room are left out.
 //
-// What is shared with the first scoring is the graph that import made and the
-// weights; fusion, kernels, plan, wire forms and GPU nodes are not. Golden
+// Both scorings share the graph that import made and the weights. They share no
+// fusion, kernels, plan, wire forms or GPU nodes. Golden
 // requests (version_check.h) compare with PyTorch itself.
 
 #include <array>
@@ -41,7 +41,7 @@ class Interpreter;
 
 namespace refract::cpu_node {
 
-// What the second scoring of a request came to.
+// Result of the second scoring of a request.
 enum class ShadowOutcome : uint8_t {
   kAgrees,   // within the tolerance of golden requests
   kDiffers,  // beyond it
@@ -105,7 +105,7 @@ struct ShadowOptions {
   // That wait, at most; more are dropped.
   size_t max_requests = 16;
   size_t max_bytes = size_t{64} << 20;  // of their tensors
-  // One that has waited longer is dropped.
+  // A request that has waited longer is dropped.
   absl::Duration max_wait = absl::Seconds(10);
   base::Clock* clock = &base::Clock::Real();
 };
@@ -127,12 +127,12 @@ class Shadow {
   // Whether the request that is being answered is one of the sample: of N
   // requests in a row rate · N, rounded up or down. Wait-free.
   bool Sample();
-  // Whether Add() would take a request of so many bytes.
+  // Whether Add() would take a request whose tensors have `bytes`.
   bool HasRoom(size_t bytes) const;
   // Scores it later, or counts it as dropped.
   void Add(Request request);
 
-  // What waits is dropped.
+  // Drops the requests that wait.
   void Stop();
 
  private:

@@ -30,8 +30,8 @@ struct ImportRequest {
 // Writes to the scratch folder alone.
 //
 // Errors name the file and the entry, input, output or operator:
-// InvalidArgument, NotFound, Unimplemented, FailedPrecondition. What a user
-// should know but need not act on is added to `notes` of the result.
+// InvalidArgument, NotFound, Unimplemented, FailedPrecondition. Facts that
+// need no action of the user are added to `notes` of the result.
 absl::StatusOr<models::ImportedModel> PrepareModel(
     const ImportRequest& request);
 
