@@ -37,7 +37,7 @@ installation=
 if [[ $install == yes ]]; then
   refract_install_packages
   refract_install_venv "tritonclient[grpc,http]" geventhttpclient grpcio-health-checking \
-    grpcio-reflection opentelemetry-proto
+    grpcio-reflection opentelemetry-proto flit_core
   {
     refract_install_rdma_vm
     refract_install_browser

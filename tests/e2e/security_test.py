@@ -20,7 +20,9 @@ try:
     import tritonclient.grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
     from tritonclient.grpc import service_pb2, service_pb2_grpc
+    from tritonclient.utils import InferenceServerException
 
+    from python.refract.client import Client
     from tests.e2e.kserve_requests import request_of
 except ImportError as error:
     raise unittest.SkipTest(f"tritonclient[grpc] is missing: {error}")
@@ -214,6 +216,31 @@ class Security(unittest.TestCase):
         self.assertEqual(
             self.get(cn, "/v2/models/m", self.context("client"))[0], 200
         )
+
+    def test_the_python_client_shows_certificate_and_token(self):
+        (self.folder / "clients").write_text(CLIENT + "\n")
+        cn = self.start_tls(
+            "--tls-client-ca", self.folder / "root.crt",
+            "--client-tokens", self.folder / "clients",
+        )
+        def names(end):
+            return str(self.folder / f"client.{end}")
+
+        tls = {"certificates": str(self.folder / "root.crt")}
+        own = {**tls, "certificate": names("crt"), "key": names("key")}
+        for options, code in (
+            ({**own, "token": CLIENT}, None),
+            ({**own, "token": CLIENT + "x"}, "UNAUTHENTICATED"),
+            (own, "UNAUTHENTICATED"),
+            ({**tls, "token": CLIENT}, "UNAVAILABLE"),
+        ):
+            with self.subTest(code), Client(cn.address, **options) as client:
+                if code is None:
+                    self.assertEqual(client.infer("m", self.tensors).version, "1")
+                    continue
+                with self.assertRaises(InferenceServerException) as caught:
+                    client.infer("m", self.tensors, deadline=30)
+                self.assertIn(code, caught.exception.status())
 
     def test_files_that_do_not_fit_end_the_program(self):
         for certificate, key, words in (
