@@ -2,12 +2,13 @@
 # Builds the fuzz targets of tests/fuzz with Clang, libFuzzer, AddressSanitizer
 # and UndefinedBehaviorSanitizer, and runs each.
 #
-#   scripts/fuzz.sh [SECONDS] [--target NAME]… [--jobs N] [--no-install]
+#   scripts/fuzz.sh [SECONDS] [--target NAME]… [--jobs N] [--junit FILE] [--no-install]
 #   scripts/fuzz.sh --write-seeds
 #
 #   SECONDS        per target (default 60)
 #   --target NAME  only this target (tests/fuzz/NAME_fuzz.cc); may be repeated
 #   --jobs N       targets that run side by side (default: one per core)
+#   --junit FILE   write the results for scripts/summarize_tests.py, too
 #   --no-install   use installed packages only
 #   --write-seeds  write the seeds of tests/fuzz/corpus again from the encoders,
 #                  after a format changed; needs no Clang
@@ -26,10 +27,12 @@ targets=()
 jobs="$(nproc)"
 install=yes
 seeds=no
+junit=
 while (($#)); do
   case "$1" in
     --target) targets+=("${2:?--target needs a name}"); shift ;;
     --jobs) jobs="${2:?--jobs needs a number}"; shift ;;
+    --junit) junit="${2:?--junit needs a file}"; shift ;;
     --no-install) install=no ;;
     --write-seeds) seeds=yes ;;
     -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0"; exit 0 ;;
@@ -82,7 +85,7 @@ if [[ $install == yes ]]; then
   refract_install_packages clang-14 libclang-rt-14-dev
   refract_install_venv
 fi
-refract_fuzz_build fuzz fuzzers
+refract_fuzz_build fuzz "${targets[@]/#/fuzz_}"
 
 out=artifacts/fuzz
 mkdir -p "$out/crashes" "$out/corpus"
@@ -110,5 +113,19 @@ export -f run_target
 export out seconds
 export ASAN_OPTIONS="detect_leaks=1:strict_string_checks=1"
 export UBSAN_OPTIONS="print_stacktrace=1"
-printf '%s\n' "${targets[@]}" |
-  xargs -P "$jobs" -I {} bash -c 'run_target {}' || exit 1
+rm -f "$out"/*.clean
+status=0
+printf '%s\n' "${targets[@]}" | xargs -P "$jobs" -I {} bash -c \
+  'run_target {} && touch "$out/{}.clean"' || status=1
+if [[ -n $junit ]]; then
+  {
+    echo '<testsuite name="fuzz">'
+    for target in "${targets[@]}"; do
+      state=fail
+      [[ ! -e $out/$target.clean ]] || state=run
+      echo "<testcase name=\"fuzz/$target\" status=\"$state\"/>"
+    done
+    echo '</testsuite>'
+  } >"$junit"
+fi
+exit "$status"

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Summarises a run of scripts/test.sh: one closing line, the reason of each skip.
+"""Summarises a run of scripts/test.sh or nightly.sh: a closing line, reasons of skips.
 
-Reads ctest's JUnit files in FOLDER (<preset>.xml) and, where a test is a
+Reads JUnit files (<preset>.xml) of ctest and fuzz.sh in FOLDER and, where a test is a
 GoogleTest program, the cases that it wrote into <preset>-cases/.
 
+<preset>-tests.txt, where there is one, lists the tests that should have run.
 A test counts as skipped if it said so (by the skip code, or case by case) and
 tests/permitted_skips.txt allows the reason. Any other test that did not run has
 failed: its executable is missing, a file that it needs is missing, or nobody
@@ -65,6 +66,11 @@ def preset_counts(folder, preset, permitted):
             failures.append(f"{name}: skipped without permission: {reason}")
 
     root = ElementTree.parse(folder / f"{preset}.xml").getroot()
+    expected = folder / f"{preset}-tests.txt"
+    if expected.exists():
+        ran = {test.get("name") for test in root.iter("testcase")}
+        for name in sorted(set(expected.read_text().split()) - ran):
+            failures.append(f"{preset}: {name}: did not run: its time was up")
     for test in root.iter("testcase"):
         name = f"{preset}: {test.get('name')}"
         status = test.get("status")
@@ -112,7 +118,7 @@ def main():
         failures += counts[1]
         skips += counts[2]
     for preset in sorted(set(built) - set(presets)):
-        failures.append(f"{preset}: ctest left no result")
+        failures.append(f"{preset}: left no result")
     if passed == 0 and not failures:
         failures.append("no test ran")
     for reason in skips:

@@ -14,6 +14,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/lib/install.sh
 source scripts/lib/install.sh
+# shellcheck source=scripts/lib/presets.sh
+source scripts/lib/presets.sh
 
 sanitizers=no
 install=yes
@@ -55,42 +57,25 @@ results=artifacts/test-results
 rm -rf "$results"
 mkdir -p "$results"
 
-# One preset: configure, build, run. A failing test does not stop the others.
+# One preset: configure, build, run.
 run_preset() {
   local preset="$1"
   shift
   echo "== $preset: build"
-  cmake --preset "$preset" >"$results/$preset-configure.log" 2>&1 || {
-    tail -n 20 "$results/$preset-configure.log" >&2
-    refract_die "cmake --preset $preset failed"
-  }
-  refract_build "$results/$preset-build.log" \
-    cmake --build --preset "$preset" -- -j "$jobs" || {
-    refract_show_errors "$results/$preset-build.log"
-    refract_die "the $preset build failed (whole log: $results/$preset-build.log)"
-  }
+  refract_configure_preset "$results" "$preset"
+  refract_build_preset "$results" "$preset" "$jobs"
   if [[ -n $installation ]]; then
     wait "$installation" || refract_die "the installation of what tests need failed"
     installation=
   fi
   echo "== $preset: test"
-  # Each program writes its cases here, so that the summary counts cases.
-  export GTEST_OUTPUT="xml:$PWD/$results/$preset-cases/"
-  # Two tests at a time; tests that need the whole machine say so (RUN_SERIAL,
-  # PROCESSORS).
-  ctest --test-dir "build/$preset" -j 2 --no-tests=error --output-on-failure \
-    --test-output-size-passed 1000000 --test-output-size-failed 1000000 \
-    --output-junit "$PWD/$results/$preset.xml" "$@" || true
-  unset GTEST_OUTPUT
+  refract_test_preset "$results" "$preset" "$@"
 }
 
 start=$SECONDS
 run_preset release "$@"
 if [[ $sanitizers == yes ]]; then
-  export ASAN_OPTIONS="detect_leaks=1:strict_string_checks=1"
-  export UBSAN_OPTIONS="print_stacktrace=1"
-  export LSAN_OPTIONS="suppressions=$PWD/cmake/lsan.supp:print_suppressions=0"
-  export TSAN_OPTIONS="suppressions=$PWD/cmake/tsan.supp:second_deadlock_stack=1"
+  refract_sanitizer_options
   run_preset asan -L unit
   run_preset tsan -L unit
 fi
