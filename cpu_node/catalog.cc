@@ -46,8 +46,8 @@ void Catalog::ReadWishes(Versions& versions) const {
   };
   const bool planned = std::any_of(first, last, has_plan);
   for (auto entry = first; entry != last; ++entry) {
-    // As for the default: a version without a plan waits for one. A version
-    // that could not be loaded counts as missing.
+    // As for the default, a version without a plan does not count yet. A
+    // version that failed to load counts: it should have answered.
     if (!entry->wanted ||
         (planned && entry->model != nullptr && !has_plan(*entry))) {
       continue;
@@ -82,7 +82,7 @@ const Catalog::Entry* Catalog::Draw(Versions& versions) {
 }
 
 void Catalog::LimitOffers() {
-  // (age within its model, entry): 0 is the newest split version.
+  // Pairs (age within its model, entry). Age 0 is the newest split version.
   std::vector<std::pair<size_t, size_t>> split;
   size_t age = 0;
   for (size_t i = entries_.size(); i-- > 0;) {
@@ -175,7 +175,7 @@ std::vector<std::string> Catalog::LoadedModels() const {
 
 namespace {
 
-// Of the versions of one model, by its config.pbtxt.
+// Sets the shares of one model's versions from its config.pbtxt.
 void SetShares(absl::Span<Catalog::Entry> entries) {
   for (const Catalog::Entry& loaded : entries) {
     if (loaded.model == nullptr) continue;
@@ -192,7 +192,7 @@ void SetShares(absl::Span<Catalog::Entry> entries) {
                    << "gives a share to version " << share.version
                    << ", which is not served; the others get it";
     }
-    return;  // one file for all
+    return;  // return on purpose: one config.pbtxt for all versions
   }
 }
 
@@ -211,7 +211,7 @@ absl::StatusOr<std::shared_ptr<ServedModel>> LoadServed(
   for (const std::string& warning : loaded->warnings) LOG(WARNING) << warning;
   REFRACT_ASSIGN_OR_RETURN(std::shared_ptr<ServedModel> served,
                            ServedModel::Create(std::move(loaded), options));
-  // So that a node that starts again answers as it did before.
+  // A restarted node then answers as it did before it stopped.
   if (served->deltas() != nullptr) served->deltas()->CatchUp();
   return served;
 }
@@ -267,8 +267,8 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> Catalog::Find(
     const bool drawn = chosen != nullptr;
     if (!drawn) chosen = versions.chosen.load(std::memory_order_acquire);
     if (chosen != nullptr) {
-      // Of versions with shares the older ones answer in their turn, unless
-      // the newest one is not ready.
+      // Where shares decide, an older version answers by intent unless the
+      // newest version with a share is not ready.
       const bool missing =
           drawn ? !versions.shares[versions.num_shares - 1].ready.load(
                       std::memory_order_acquire)
@@ -278,7 +278,7 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> Catalog::Find(
       }
       return chosen->model;
     }
-    found = &entries_[versions.end - 1];  // its status says why
+    found = &entries_[versions.end - 1];  // its status gives the reason
   }
   int64_t number = 0;
   if (found == nullptr && absl::SimpleAtoi(version, &number) && number > 0) {

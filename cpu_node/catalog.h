@@ -33,23 +33,23 @@ class Catalog {
  public:
   struct Entry {
     std::string name;
-    int64_t version = 0;  // 0: not even the versions could be listed
+    int64_t version = 0;  // version = 0: the versions could not even be listed
     // Null when it cannot be served. Shared by catalogs, by requests under way
     // and by whoever loaded it.
     std::shared_ptr<ServedModel> model;
-    absl::Status status;  // why
-    // Of the requests that name no version, relative to the other versions. 0
-    // for all versions of a model: they go to the default version.
+    absl::Status status;  // why `model` is null
+    // Share of the requests without a version, relative to the other versions.
+    // 0 for all versions of a model: the default version gets these requests.
     double share = 0;
-    // False: it is kept in memory, or known, and nobody wants it served.
+    // False: the version is in memory or only known, and must not be served.
     bool wanted = true;
   };
 
   // Loads the versions of all models that version_policy allows. A version that
-  // fails is logged and kept as an entry with its status; the others serve. An
-  // error only when `repository` itself cannot be read.
-  // `wanted`: says which models are loaded, null for all; the others are
-  // entries that say so.
+  // fails to load is logged and becomes an entry with its status; the other
+  // versions serve. An error only when `repository` itself cannot be read.
+  // `wanted`: the models to load; null: all. Other models become entries that
+  // are not wanted.
   static absl::StatusOr<Catalog> Load(
       const models::Repository& repository, const ServedModelOptions& options,
       const std::function<bool(absl::string_view name)>& wanted = nullptr);
@@ -62,27 +62,27 @@ class Catalog {
   Catalog(Catalog&&) = default;
 
   // `version` is decimal; empty means the default version. NotFound names the
-  // unknown model or version; Unavailable says why a known one cannot be
-  // served. Where versions have shares, an empty `version` means one of them
-  // that is ready, in turns: of N requests in a row each gets its share of N,
-  // but for one or two.
-  // `newest`, if not null, is set where `version` is empty and an older version
-  // was found than should answer, as that one is not ready: to that version.
+  // unknown model or version; Unavailable says why a known version cannot be
+  // served. Where versions have shares, an empty `version` means a ready
+  // version, drawn in turns: of N requests in a row each version gets its share
+  // of N, plus or minus two. `newest`, if not null, is set when `version` is
+  // empty and an older version answers in place of a newer version that is not
+  // ready: to the newer version.
   absl::StatusOr<std::shared_ptr<const ServedModel>> Find(
       absl::string_view name, absl::string_view version,
       int64_t* newest = nullptr) const;
 
-  // Makes the newest version of each model that is servable its default: a
-  // version that was loaded, has a split plan (unless no version of the model
-  // has one) and is `ready`. Where none is ready, the newest of the others
-  // serves as the reason why. Before the first call none counts as ready.
+  // Makes the newest usable version of each model its default: a version that
+  // was loaded, has a split plan (unless no version of the model has a plan)
+  // and is `ready`. If none is ready, the newest loaded version becomes the
+  // default: its status tells why. Before the first call no version is ready.
   void ChooseDefaults(absl::FunctionRef<bool(const ServedModel&)> ready) const;
-  // Takes the choices of `before` for models whose chosen version is still
-  // here, so that only ChooseDefaults() changes them.
+  // Keeps the choices of `before` for models whose chosen version is still
+  // here, so that only ChooseDefaults() changes defaults.
   void KeepDefaults(const Catalog& before) const;
 
   const std::vector<Entry>& entries() const { return entries_; }
-  // Names of models with at least one version that was loaded, sorted.
+  // Names of models with at least one loaded version, sorted.
   std::vector<std::string> LoadedModels() const;
 
  private:
@@ -101,14 +101,14 @@ class Catalog {
     size_t num_shares = 0;
     // Multiples of the golden ratio: their fractions fill [0, 1) evenly.
     std::atomic<uint64_t> turn = 0;
-    // The newest that is wanted, among those that may become the default.
+    // The newest wanted version among the candidates for the default.
     int64_t newest = 0;
   };
   // Null: no version with a share is ready.
   static const Entry* Draw(Versions& versions);
 
   void LimitOffers();
-  // Fills shares and newest.
+  // Fills `shares` and `newest` from the entries.
   void ReadWishes(Versions& versions) const;
 
   std::vector<Entry> entries_;

@@ -1,8 +1,8 @@
 #ifndef REFRACT_CPU_NODE_ENGINE_H_
 #define REFRACT_CPU_NODE_ENGINE_H_
 
-// The path of a request through a CPU node: admit, CN-pre, the GPU node,
-// CN-post, answer. Knows nothing of how requests come in.
+// The path of a request through a CPU node: admission, CN-pre, the GPU node,
+// CN-post, answer. Front ends decode requests and encode answers.
 
 #include <atomic>
 #include <cstddef>
@@ -38,39 +38,39 @@ namespace refract::cpu_node {
 struct EngineOptions {
   // Threads that run CN-pre and CN-post. ≥ 1.
   int workers = 1;
-  // Requests that wait for a worker or for room at a GPU node; more are
-  // refused. ≥ 1.
+  // Requests that may wait for a worker or for room at a GPU node; further
+  // requests are refused. ≥ 1.
   size_t max_queue = 1024;
-  // Requests admitted and not yet answered; more are refused. ≥ 1. Bounds the
-  // memory that requests hold while they are at a GPU node.
+  // Requests that may be admitted and unanswered; further ones are refused. ≥
+  // 1. Bounds the memory that requests hold while they are at a GPU node.
   size_t max_in_flight = 4096;
-  // Deadline of a request that brings none, from its arrival; infinite = none.
+  // Deadline after arrival for requests without a deadline; infinite: none.
   absl::Duration default_timeout = absl::InfiniteDuration();
-  // A request that takes longer is logged with its stages; infinite: none is.
+  // A request that takes longer is logged with its stages; infinite: never.
   absl::Duration slow_after = absl::InfiniteDuration();
   base::Clock* clock = &base::Clock::Real();
-  // Where traces of requests go; null: there are none. Outlives the engine.
+  // Receives traces of requests; null: no traces. Outlives the engine.
   tracing::Tracer* tracer = nullptr;
-  // Scores a sample of the answered requests again; null: none. Outlives the
-  // engine.
+  // Scores a sample of the answered requests again; null: no sample. Outlives
+  // the engine.
   Shadow* shadow = nullptr;
   ReadinessRule readiness;
   // Whether clients may load and unload models; for the server's metadata.
   bool loads_by_request = false;
   // Whether clients may change settings of the tracer.
   bool trace_settings_by_request = false;
-  // GPU nodes. `offers`, `clock` and `on_change` are the engine's to fill in.
+  // GPU nodes. The engine fills in `offers`, `clock` and `on_change`.
   NodePoolOptions nodes;
 };
 
 // Thread-safe.
 class Engine {
  public:
-  // Starts workers and connections. InvalidArgument for options out of range,
-  // a bad address included.
+  // Starts workers and connections. InvalidArgument: options out of range or a
+  // bad address.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Catalog catalog,
                                                         EngineOptions options);
-  // Stops.
+  // Calls Stop().
   ~Engine();
 
   // Answers with the model's outputs, or
@@ -88,14 +88,14 @@ class Engine {
   // Refusals may run `done` before this returns.
   void Infer(InferRequest request, InferCallback done);
 
-  // The refusal that every request of the model would get now, so that a front
-  // end need not decode it. OK: Infer() decides, also for unknown models.
+  // The refusal that every request of the model would get now, so that front
+  // ends need not decode it. OK: Infer() decides, also for unknown models.
   absl::Status Foresee(absl::string_view model, absl::string_view version,
                        absl::Time deadline);
 
-  // For a request that a front end did not decode: counts and logs it as
-  // failed. Returns what to answer: `status`, or NotFound / Unavailable when
-  // the model is the first thing wrong with it. `received`: as in InferRequest.
+  // Counts and logs a request as failed that a front end did not decode.
+  // Returns the error to answer: NotFound or Unavailable when already the model
+  // is wrong, else `status`. `received`: as in InferRequest.
   absl::Status Refuse(absl::string_view model, absl::string_view version,
                       const absl::Status& status,
                       const tracing::RequestContext& trace = {},
@@ -103,7 +103,7 @@ class Engine {
 
   // Null: requests are not traced.
   tracing::Tracer* tracer() const { return options_.tracer; }
-  // Whether a front end is to look for a traceparent and call Tracer::Begin().
+  // Whether front ends must look for a traceparent and call Tracer::Begin().
   bool traces() const {
     return options_.tracer != nullptr && options_.tracer->on();
   }
@@ -113,16 +113,16 @@ class Engine {
 
   // Model control; one caller at a time (control/model_control.h).
   //
-  // Makes `model` known to the queue and to the GPU nodes, which are asked for
-  // it from now on; ModelReady() says when they have it. For Publish(). Errors:
-  // as NodePool::AddOffer().
+  // Makes `model` known to the queue and offers it to the GPU nodes from now
+  // on; ModelReady() says when they have it. Call before Publish(). Errors: as
+  // NodePool::AddOffer().
   absl::Status Adopt(const std::shared_ptr<ServedModel>& model);
-  // Makes a catalog of `entries`, whose models were adopted, the catalog of all
-  // requests that come from now on: in one step. Requests under way end on the
-  // versions that they have begun with.
+  // Makes `entries`, whose models were adopted, the catalog of all later
+  // requests, in one step. Requests under way end on the versions that they
+  // began with.
   void Publish(std::vector<Catalog::Entry> entries);
-  // For a model that is in no catalog any more: waits until no request uses it,
-  // then ends what Adopt() began and destroys it.
+  // For a model that no catalog contains any more: waits until no request uses
+  // it, then undoes Adopt() and destroys the model.
   void Retire(std::shared_ptr<ServedModel> model);
   bool loads_by_request() const { return options_.loads_by_request; }
   bool trace_settings_by_request() const {
@@ -130,19 +130,19 @@ class Engine {
   }
   base::Clock& clock() const { return *options_.clock; }
 
-  // Whether a request of `model` would find everything it needs: a GPU node
-  // that serves it, unless it needs none or may run here as a whole.
-  // Unavailable says why not.
+  // Whether a request of `model` would find all it needs: a GPU node that
+  // serves the model, unless it needs no GPU node or may run here as a whole.
+  // Unavailable gives the reason.
   absl::Status ModelReady(const ServedModel& model) const;
-  // OK, or that no GPU node will serve `model` as it is, because its answers
-  // are not those that were recorded (NodePool::FailedCheck).
+  // OK, or the reason why no GPU node will serve `model` as it is: its answers
+  // differ from the recorded answers (NodePool::FailedCheck).
   absl::Status FailedCheck(const ServedModel& model) const;
-  // Whether this node counts as ready by EngineOptions::readiness.
+  // Whether this node is ready by EngineOptions::readiness.
   bool Ready() const;
 
-  // `listener` is called after each change of readiness from now on, under no
-  // lock, and never after Stop(). At most once per engine; read the state after
-  // this call, not before.
+  // Calls `listener` after each later change of readiness, under no lock, and
+  // never after Stop(). At most one call per engine; read the state after this
+  // call, not before.
   void WatchReadiness(std::function<void()> listener);
 
   const NodePool& nodes() const { return *nodes_; }
@@ -150,32 +150,32 @@ class Engine {
 
   // Requests admitted and not yet answered.
   size_t in_flight() const;
-  // Requests so far that named no model or version that is served.
+  // Requests so far for a model or version that is not served.
   uint64_t unknown_models() const {
     return unknown_models_.load(std::memory_order_relaxed);
   }
 
-  // Nothing is ready from now on; requests are served as before. For the time
-  // in which load balancers notice.
+  // Reports every model as not ready from now on, but still serves requests, so
+  // that load balancers notice before requests fail.
   void AnnounceStop();
-  // New requests are refused, too.
+  // AnnounceStop(), then refuses new requests.
   void StopAdmitting();
-  // Waits until all admitted requests are answered, or for `timeout`; whether
-  // it is so.
+  // Waits until all admitted requests are answered, but at most `timeout`;
+  // returns whether all were answered.
   bool Drain(absl::Duration timeout);
-  // StopAdmitting(), then fails what is still in flight with Unavailable and
+  // StopAdmitting(), then fails the requests in flight with Unavailable and
   // closes the connections. May be called again. Not from a callback.
   void Stop();
 
  private:
-  // A request on its way. One stage has it at a time and hands it to the next:
-  // a worker, the transport's callback, a worker again.
+  // A request under way. One stage at a time owns it and hands it to the next
+  // stage: a worker, the transport's callback, a worker again.
   struct Task;
 
   Engine(Catalog catalog, EngineOptions options);
   absl::Status CreateNodePool();
   QueuedModel Queued(const ServedModel& model) const;
-  // Requests without a version go to versions that are ready.
+  // Chooses ready versions for requests that name no version.
   void ChooseDefaults();
 
   absl::Status Admit(const std::shared_ptr<const ServedModel>& pinned,
@@ -183,7 +183,7 @@ class Engine {
                      InferCallback& done);
   StartQueue::Options QueueOptions();
   bool Reserve(Task& task);
-  // Stages, in order. Each ends in the next, in Succeed() or in Fail().
+  // Stages, in order. Each ends in the next stage, in Succeed() or in Fail().
   void Start(Task* task);
   void RunWhole(Task* task);
   void Dispatch(Task* task);
@@ -196,38 +196,38 @@ class Engine {
                   absl::StatusOr<transport::IncomingMessage> response);
   void RunPost(Task* task);
 
-  // A request whose message is too long, in pieces (engine_pieces.cc).
+  // A request whose message is too long, in pieces (engine/pieces.cc).
   void SendInPieces(Task* task, const absl::Status& too_long);
   void StartPiece(Task* whole);
   static absl::Status KeepPiece(const Task& piece);
   void EndPiece(Task* piece, const absl::Status& status);
 
-  // Why `task` should not go on: stopping, cancelled or too late; `where` says
-  // at what point of its way.
+  // Why `task` must not continue: stopping, cancelled or too late. `where`
+  // names the point on its way.
   absl::Status CheckAlive(const Task& task, const char* where) const;
 
-  // End the request with its outputs, or with an error, and the task with it.
+  // End the request, and with it the task, with outputs or with an error.
   void Succeed(Task* task);
   void Fail(Task* task, const absl::Status& status);
-  // Hands the request of a task that has been answered to options_.shadow, if
-  // it is one of the sample.
+  // Hands an answered request to options_.shadow if it belongs to the
+  // sample.
   void OfferToShadow(Task& task);
   static bool RanLocally(const Task& task);
-  // Of a task that has its outputs since `computed`.
+  // Records the stages of a task whose outputs are there since `computed`.
   static void RecordStages(const Task& task, absl::Time computed);
-  // Of a task that ends now with `status`.
+  // Logs the end of a task with `status`.
   void LogEnd(const Task& task, const absl::Status& status);
-  // engine_trace.cc. The same; its outputs were there at `computed`, if it has
-  // any.
+  // Traces the end of a task (engine/trace.cc). Its outputs, if any, were there
+  // at `computed`.
   void TraceEnd(const Task& task, const absl::Status& status,
                 absl::Time computed = absl::InfinitePast());
-  // Of a request that did not become a task.
+  // Traces a request that was refused before it became a task.
   void TraceRefusal(const tracing::RequestContext& request, absl::Time start,
                     absl::string_view model, absl::string_view id,
                     const absl::Status& status);
-  // Whether a request that failed at a GPU node may be sent once more.
+  // OK if a request that failed at a GPU node may be sent once more.
   absl::Status MayRepeat(const Task& task, const absl::Status& failure);
-  // `answered`: the request's times tell about those of others.
+  // `answered`: the request's times serve to predict others.
   void Leave(Task* task, bool answered = false);
   void NotifyReadiness();
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -240,17 +240,17 @@ class Engine {
   std::shared_ptr<const Catalog> catalog_ ABSL_GUARDED_BY(catalog_mu_);
   RequestLog log_;
   std::atomic<uint64_t> unknown_models_ = 0;
-  // Those not in use, with the memory that they have grown.
+  // Idle tasks, which keep the memory they have grown.
   transport::FreeList<Task> tasks_;
 
   mutable absl::Mutex mu_;
   bool leaving_ ABSL_GUARDED_BY(mu_) = false;  // AnnounceStop was called
   bool admitting_ ABSL_GUARDED_BY(mu_) = true;
   size_t in_flight_ ABSL_GUARDED_BY(mu_) = 0;
-  // Shared with calls under way, so that none runs under the lock.
+  // Shared with running calls, so that no call runs under the lock.
   std::shared_ptr<const std::function<void()>> readiness_listener_
       ABSL_GUARDED_BY(mu_);
-  // Set by Stop(): stages that have not begun do not begin.
+  // Set by Stop(): no further stage begins.
   std::atomic<bool> aborting_ = false;
 
   RetryBudget retry_budget_;

@@ -14,7 +14,7 @@
 namespace refract::cpu_node {
 namespace {
 
-// CLI11's validators return what is wrong, or nothing.
+// A validator of CLI11 returns an error text; empty: valid.
 std::string CheckSource(const std::string& text) {
   return std::string(ParseNodeSource(text).status().message());
 }

@@ -17,15 +17,15 @@
 
 namespace refract::cpu_node {
 
-// What the command line of refract-cpu-node says.
+// The parsed command line of refract-cpu-node.
 struct Flags {
   std::string model_repository;
-  std::vector<std::string> op_libraries;  // loaded first
+  std::vector<std::string> op_libraries;  // loaded before the models
   std::vector<NodeSource> gpu_nodes;
   double gpu_nodes_refresh_s = 5;
-  std::string dns_servers;         // empty: those of the system
+  std::string dns_servers;         // empty: the system's servers
   std::string transport = "auto";  // auto, shm, tcp or verbs
-  std::string rdma_device;         // empty: any
+  std::string rdma_device;         // empty: any device
   std::string topology = "auto";   // auto, off or an override file
   std::string fabric;              // file with hosts; empty: none
   std::string fabric_host;         // empty: the host's name
@@ -43,12 +43,12 @@ struct Flags {
   double keepalive_timeout_ms = 20e3;
   double connection_age_ms = 3600e3;
   double connection_age_grace_ms = 600e3;
-  int workers = 0;  // 0: one per CPU that this process may use
+  int workers = 0;  // 0: the number of CPUs that this process may use
   int max_queue = 1024;
   int max_in_flight = 4096;
   double default_deadline_ms = 0;  // 0: none
-  double slow_request_ms = 0;      // 0: none is logged
-  size_t request_memory = 0;       // bytes; always given
+  double slow_request_ms = 0;      // 0: never
+  size_t request_memory = 0;       // bytes; ParseFlags() always sets it
   metrics::Flags metrics;
   std::vector<std::string> trace_config;
   tracing::Settings tracing;  // from trace_config
@@ -70,8 +70,8 @@ struct Flags {
   std::vector<std::string> ready_models;  // for "listed"
 };
 
-// The flags, or the exit status of a run that ends here: 0 after --help or
-// --version, 2 after one line on stderr that names the wrong flag.
+// The flags, or the exit status if the program ends here: 0 after --help or
+// --version, 2 after a line on stderr that names the wrong flag.
 std::variant<Flags, int> ParseFlags(int argc, char** argv);
 
 }  // namespace refract::cpu_node

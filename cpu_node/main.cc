@@ -1,4 +1,4 @@
-// refract-cpu-node: see DESIGN sections 6 and 11.
+// refract-cpu-node: loads models and serves them until a signal.
 
 #include <sched.h>
 
@@ -42,19 +42,19 @@
 namespace refract::cpu_node {
 namespace {
 
-// After the engine has answered everything: time for gRPC to get the answers
-// out of the door.
+// After the engine has answered all requests: time for gRPC to deliver the
+// answers.
 constexpr absl::Duration kLastAnswers = absl::Seconds(1);
 
-// Before that: time for clients to hear that they should go elsewhere. Longer
-// than a client takes from one answer to its next request, short beside a
+// Before that: time for clients to learn that they must use another node.
+// Longer than a client takes from an answer to its next request, short beside a
 // drain.
 constexpr absl::Duration kQuiet = absl::Milliseconds(200);
 constexpr absl::Duration kLongestWaitForQuiet = absl::Seconds(2);
-// A node that needs longer to say that it lives does not live.
+// A node that needs longer to answer ServerLive counts as hung.
 constexpr absl::Duration kLongestToAnswer = absl::Seconds(5);
 
-// DESIGN section 11: 2 for bad usage or bad input, 1 for other failures.
+// Exit status 2 for bad usage or bad input, 1 for other failures.
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "refract-cpu-node: %s\n",
                std::string(status.message()).c_str());
@@ -63,7 +63,7 @@ int Fail(const absl::Status& status) {
   return bad_input ? 2 : 1;
 }
 
-// CPUs that this process may use: in a container fewer than there are.
+// CPUs that this process may use: in a container fewer than the machine has.
 int UsableCpus() {
   cpu_set_t cpus;
   if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0) return 1;
@@ -99,7 +99,7 @@ EngineOptions ToEngineOptions(const Flags& flags) {
   return options;
 }
 
-// Takes --topology and --fabric into account.
+// Sets the options that follow from --topology and --fabric.
 absl::Status Locate(const Flags& flags, NodePoolOptions* nodes) {
   REFRACT_ASSIGN_OR_RETURN(
       nodes->locality,
@@ -202,7 +202,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   model_options.deltas = flags.deltas;
   model_options.deltas_folder = flags.deltas_folder;
   model_options.shadow = flags.shadow_rate > 0;
-  // First: wrong files are found before models take their time.
+  // TLS files first: their errors appear before models take their time.
   std::unique_ptr<TlsServer> tls;
   if (flags.tls.on()) {
     REFRACT_ASSIGN_OR_RETURN(tls,
@@ -226,7 +226,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   options.loads_by_request = flags.control.by_request();
   REFRACT_RETURN_IF_ERROR(Locate(flags, &options.nodes));
   LogSummary(*catalog, options);
-  // Outlives the engine.
+  // Must outlive the engine.
   std::unique_ptr<tracing::Tracer> tracer;
   options.trace_settings_by_request = flags.allow_trace_settings;
   if (flags.tracing.otlp || !flags.tracing.file.empty()) {
@@ -238,7 +238,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
               << (flags.tracing.on ? "" : " once trace_level is TIMESTAMPS");
   }
 
-  // Outlives the engine, too.
+  // Must outlive the engine.
   std::unique_ptr<Shadow> shadow;
   if (flags.shadow_rate > 0) {
     shadow = std::make_unique<Shadow>(
@@ -252,7 +252,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(*std::move(catalog), options);
   if (!engine.ok()) return engine.status();
-  // Ends before the engine and its nodes do.
+  // Destroyed before the engine and its nodes.
   std::unique_ptr<NodeWatch> watch;
   if (options.nodes.max_nodes > 0) {
     REFRACT_ASSIGN_OR_RETURN(
@@ -272,7 +272,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     control = std::make_unique<ModelControl>(repository, engine->get(),
                                              control_options);
   }
-  // Ends before the engine, too.
+  // Destroyed before the engine.
   std::unique_ptr<DeltaWatch> deltas;
   if (flags.deltas) {
     DeltaWatchOptions delta_options;
@@ -307,7 +307,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     (*engine)->Stop();
     return http.status();
   }
-  // Ends first, while there is something to collect.
+  // Destroyed first, while its sources exist.
   absl::StatusOr<std::unique_ptr<metrics::Server>> metrics =
       metrics::Serve(flags.metrics, [&](metrics::Exposition& exposition) {
         CollectMetrics(**engine, **frontend, exposition);
@@ -355,7 +355,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     return *http != nullptr ? (*http)->infer_calls() : 0;
   });
   (*engine)->Stop();
-  metrics->reset();  // it asks the control
+  metrics->reset();  // it reads from the control
   if (control != nullptr) control->Stop();
   if (*http != nullptr) (*http)->Shutdown(kLastAnswers);
   (*frontend)->Shutdown(kLastAnswers);
@@ -365,11 +365,11 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
 }
 
 int Run(const Flags& flags) {
-  // First, so that every thread started below leaves the signals to Wait().
+  // First, so that every later thread blocks the signals that Wait() handles.
   base::ShutdownSignal shutdown;
   base::LogWriter log;
   const absl::Status status = Serve(flags, shutdown);
-  // The error is the last line.
+  // The error must be the last line.
   log.Flush(base::LogWriter::kLastLines);
   return status.ok() ? 0 : Fail(status);
 }

@@ -34,7 +34,7 @@ Labels With(Labels labels, const char* name, absl::string_view value) {
   return labels;
 }
 
-// Names and meaning as on the page on metrics of Triton's user guide.
+// Names and meanings follow the page on metrics of Triton's user guide.
 void AddTritonFailures(const ModelStatistics::Snapshot& sums,
                        const Labels& model, Exposition& out) {
   const auto count = [&](FailureReason reason) {

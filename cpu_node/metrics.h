@@ -10,16 +10,16 @@
 namespace refract::cpu_node {
 
 // All metrics of a CPU node, as docs/reference/metrics.md lists them. Their
-// number is bounded by models × GPU nodes: no label has a value that a client
-// chose.
+// number is bounded by models × GPU nodes: clients cannot choose the value of a
+// label.
 void CollectMetrics(const Engine& engine, const Frontend& frontend,
                     metrics::Exposition& exposition);
 
-// Of model control; zeros without it.
+// Metrics of model control; zeros without model control.
 void CollectChanges(const ModelControl::Counts& counts,
                     metrics::Exposition& out);
 
-// The metrics of its HTTP front end.
+// Metrics of the HTTP front end.
 void CollectMetrics(const HttpServer& http, metrics::Exposition& out);
 
 }  // namespace refract::cpu_node

@@ -97,7 +97,7 @@ absl::Status ModelInterface::Bind(const InferRequest& request,
 
 absl::Status ModelInterface::BindInputs(const InferRequest& request,
                                         BoundRequest& bound) const {
-  // An unknown dtype marks an input that was not given: none has it.
+  // An unknown dtype marks an input that was not given; no input has it.
   bound.inputs.assign(inputs_.size(), base::TensorView());
   for (const InputTensor& input : request.inputs) {
     const auto found = input_index_.find(input.name);
@@ -134,8 +134,8 @@ absl::Status ModelInterface::BindOutputs(const InferRequest& request,
           absl::StrCat("the model has no output '", base::Shorten(name),
                        "'; it has ", Names(outputs_)));
     }
-    // Quadratic in the model's outputs at most: a name that comes again ends
-    // the search.
+    // At most quadratic in the model's outputs: a repeated name ends the
+    // search.
     if (std::find(bound.outputs.begin(), bound.outputs.end(), found->second) !=
         bound.outputs.end()) {
       return absl::InvalidArgumentError(

@@ -1,8 +1,8 @@
 #ifndef REFRACT_CPU_NODE_MODEL_INTERFACE_H_
 #define REFRACT_CPU_NODE_MODEL_INTERFACE_H_
 
-// What a model takes and gives, as clients see it, and the check of a request
-// against it.
+// Inputs and outputs of a model as clients see them, and the check of a request
+// against them.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,11 +23,11 @@ namespace refract::cpu_node {
 struct TensorInfo {
   std::string name;
   base::DType dtype = base::DType::kUnknown;
-  base::Dims dims;  // −1: differs between requests
+  base::Dims dims;  // −1: varies between requests
 };
 
 // A request that fits its model's interface. Views point into the request.
-// May be used for one request after the other: its memory stays.
+// Reusable for one request after the other: its memory stays.
 struct BoundRequest {
   std::vector<base::TensorView> inputs;  // in the graph's order
   std::vector<size_t> outputs;           // indices into the graph's outputs
@@ -37,13 +37,13 @@ struct BoundRequest {
 // Immutable; thread-safe.
 class ModelInterface {
  public:
-  // InvalidArgument names an input that requests cannot be checked against
-  // (unknown dtype or rank, or not a tensor).
+  // InvalidArgument names an input whose requests cannot be checked (unknown
+  // dtype or rank, or not a tensor).
   static absl::StatusOr<ModelInterface> Of(const models::Graph& graph);
 
-  // Names, dtypes, ranks and fixed dimensions; batch ≥ 1. InvalidArgument names
-  // the tensor. Relations between sizes (a shared batch, N + 1 offsets) are
-  // runtime::Program::OutputSpecs's to check.
+  // Checks names, dtypes, ranks and fixed dimensions; batch ≥ 1.
+  // InvalidArgument names the tensor. runtime::Program::OutputSpecs() checks
+  // relations between sizes (a shared batch, N + 1 offsets).
   // `bound` is overwritten.
   absl::Status Bind(const InferRequest& request, BoundRequest& bound) const;
 
@@ -63,7 +63,7 @@ class ModelInterface {
   std::vector<TensorInfo> outputs_;
   absl::flat_hash_map<std::string, size_t> input_index_;
   absl::flat_hash_map<std::string, size_t> output_index_;
-  // Where the number of rows can be read off: dimension `dim` of input `input`.
+  // Source of the number of rows: dimension `dim` of input `input`.
   struct BatchDim {
     size_t input = 0;
     size_t dim = 0;

@@ -15,8 +15,8 @@ absl::Status CheckReadinessRule(const ReadinessRule& rule,
         "readiness of listed models, but none is listed");
   }
   for (const std::string& name : rule.models) {
-    // A model that is known but could not be loaded may be listed: the node is
-    // not ready then.
+    // A listed model may have failed to load: the node is then not
+    // ready.
     if (absl::IsNotFound(catalog.Find(name, "").status())) {
       return absl::InvalidArgumentError(
           absl::StrCat("readiness of model '", name, "', which is unknown"));

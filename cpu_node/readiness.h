@@ -1,7 +1,7 @@
 #ifndef REFRACT_CPU_NODE_READINESS_H_
 #define REFRACT_CPU_NODE_READINESS_H_
 
-// When a CPU node as a whole counts as ready: ServerReady and the health of "".
+// When a CPU node as a whole is ready: for ServerReady and the health of "".
 
 #include <cstdint>
 #include <string>
@@ -24,11 +24,11 @@ struct ReadinessRule {
 };
 
 // InvalidArgument names a listed model that `catalog` does not know, or says
-// that none is listed.
+// that the list is empty.
 absl::Status CheckReadinessRule(const ReadinessRule& rule,
                                 const Catalog& catalog);
 
-// A model is ready when its default version is: other versions do not count.
+// A model is ready when its default version is; other versions do not count.
 bool NodeReady(const ReadinessRule& rule, const Catalog& catalog,
                absl::FunctionRef<bool(const ServedModel&)> ready);
 

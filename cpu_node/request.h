@@ -1,8 +1,8 @@
 #ifndef REFRACT_CPU_NODE_REQUEST_H_
 #define REFRACT_CPU_NODE_REQUEST_H_
 
-// A request and its answer in plain C++: what a front end decodes into and
-// encodes from.
+// A request and its answer in plain C++, as front ends decode and encode
+// them.
 
 #include <cstddef>
 #include <cstdint>
@@ -26,32 +26,32 @@ struct InputTensor {
 };
 
 struct InferRequest {
-  // Of `id`; a UUID has 36. Front ends cut longer ones.
+  // Longest `id`; a UUID has 36 bytes. Front ends cut longer ids.
   static constexpr size_t kMaxIdBytes = 64;
 
   std::string model_name;
-  std::string model_version;  // decimal; empty: the newest that is served
-  // What the client calls it, for logs of this node and of GPU nodes; empty:
-  // nothing. At most kMaxIdBytes.
+  std::string model_version;  // decimal; empty: newest served version
+  // The client's name for the request, for logs of this node and of GPU nodes.
+  // Empty: none. At most kMaxIdBytes.
   std::string id;
   std::vector<InputTensor> inputs;   // in any order
   std::vector<std::string> outputs;  // wanted, in this order; empty: all
   // On the engine's clock.
   absl::Time deadline = absl::InfiniteFuture();
-  // When its bytes were there, on the engine's clock; for the time of decoding.
-  // InfinitePast: it was not decoded.
+  // Time at which its bytes were complete, on the engine's clock; for the time
+  // of decoding. InfinitePast: it was not decoded.
   absl::Time received = absl::InfinitePast();
-  // Says, from any thread and at any time, that nobody waits for the answer:
-  // the request then ends with Cancelled soon, and the GPU node is told if it
-  // has it. Empty: it never will.
+  // Requests a stop, from any thread and at any time, when the client gives up
+  // the request, which then ends with Cancelled soon; the GPU node is told if
+  // it has the request. Empty: no stop will come.
   std::stop_token cancel;
-  // Tracer::Begin()'s, if Engine::traces().
+  // Set by Tracer::Begin(), if Engine::traces().
   tracing::RequestContext trace;
-  // The bytes of `inputs` in the node's budget, given back with them.
+  // Budget of the bytes of `inputs`, returned with them.
   base::ByteBudget::Hold memory;
 };
 
-// Valid during the callback that brings it.
+// Valid during the callback that receives it.
 struct InferResponse {
   struct Output {
     absl::string_view name;
@@ -59,12 +59,12 @@ struct InferResponse {
   };
   absl::string_view model_name;
   int64_t model_version = 0;
-  // Of the delta whose state of the tables it is computed with; 0: none.
+  // Delta whose state of the tables the answer uses; 0: no delta.
   int64_t delta_sequence = 0;
-  // In which ways it is not what a healthy node gives: further attempts at GPU
-  // nodes; a split model that ran as a whole on this node; ids that the id
-  // policy replaced; and the version that should have answered where an older
-  // one did, as that is not ready (0: the right one did).
+  // Differences from the answer of a healthy node: further attempts at GPU
+  // nodes; a split model that ran as a whole on this node; ids replaced by the
+  // id policy; and the version that should have answered if an older version
+  // did because that version is not ready (0: the right version answered).
   int retries = 0;
   bool ran_locally = false;
   uint64_t replaced_ids = 0;
@@ -72,8 +72,8 @@ struct InferResponse {
   std::vector<Output> outputs;
 };
 
-// Calls `add(name, value)` for each parameter of an answer, in both front ends:
-// what is 0 or false has none. `value`: int64_t or bool.
+// Calls `add(name, value)` for each parameter of an answer, in both front ends.
+// Values of 0 and false are omitted. `value`: int64_t or bool.
 template <typename Add>
 void ForEachParameter(const InferResponse& response, const Add& add) {
   if (response.delta_sequence > 0) {
@@ -89,7 +89,7 @@ void ForEachParameter(const InferResponse& response, const Add& add) {
   }
 }
 
-// Of their tensors.
+// Bytes of the tensors.
 inline size_t BytesOf(const InferRequest& request) {
   size_t bytes = 0;
   for (const InputTensor& input : request.inputs) {
@@ -105,7 +105,7 @@ inline size_t BytesOf(const InferResponse& response) {
   return bytes;
 }
 
-// Runs exactly once, on a thread of the engine's, and must not block.
+// Runs exactly once, on a thread of the engine, and must not block.
 using InferCallback =
     std::function<void(const absl::StatusOr<InferResponse>& response)>;
 

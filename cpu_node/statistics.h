@@ -12,24 +12,24 @@
 
 namespace refract::cpu_node {
 
-// Where a request spent its time. Named as Triton's statistics are.
+// Time that a request spent in each stage, named as in Triton's statistics.
 struct StageTimes {
   absl::Duration queue;           // waiting for a worker
   absl::Duration compute_input;   // CN-pre; zero when the model is not split
-  absl::Duration compute_infer;   // HN and the way there and back, or the whole
+  absl::Duration compute_infer;   // HN part and transport, or the whole model
   absl::Duration compute_output;  // CN-post; zero when the model is not split
 };
 
-// The way of an answered request, in stages that follow each other without a
-// gap (cpu_node/metrics.cc shows their names).
+// Stages of an answered request, which follow each other without a gap
+// (cpu_node/metrics.cc has their names).
 enum class Stage : uint8_t {
   kDecode,   // from the bytes of the request to its tensors
-  kQueue,    // until a worker has it
+  kQueue,    // until a worker takes it
   kPre,      // CN-pre, choice of GPU node and message included
   kGpuNode,  // from sending to the answer, transport included
-  kResume,   // until a worker has the answer
+  kResume,   // until a worker takes the answer
   kPost,     // CN-post
-  kWhole,    // instead of the last four: the whole model on this node
+  kWhole,    // replaces the last four: the whole model on this node
   kEncode,   // from the tensors of the answer to its bytes
 };
 inline constexpr size_t kNumStages = 8;
@@ -37,7 +37,7 @@ inline constexpr size_t kNumStages = 8;
 // Why requests failed, by status.
 enum class FailureReason : uint8_t {
   kInvalid,  // the request does not fit the model
-  kExpired,  // DEADLINE_EXCEEDED: late, or predicted to be late anywhere
+  kExpired,  // DEADLINE_EXCEEDED: late, or predicted to be late
   kShed,  // RESOURCE_EXHAUSTED: no room, or predicted to be late behind others
   kCancelled,  // by the client
   kNoNode,     // UNAVAILABLE: no GPU node, or lost with one, or stopping
@@ -46,8 +46,8 @@ enum class FailureReason : uint8_t {
 inline constexpr size_t kNumFailureReasons = 6;
 FailureReason ReasonOf(const absl::Status& status);
 
-// Sums over the requests of one model version. Thread-safe and wait-free;
-// a snapshot taken while requests end may be torn between its fields.
+// Sums over the requests of a model version. Thread-safe and wait-free; a
+// snapshot taken while requests end may mix old and new fields.
 class ModelStatistics {
  public:
   struct Sum {
@@ -56,14 +56,14 @@ class ModelStatistics {
   };
   struct Snapshot {
     Sum success, fail;                                        // whole requests
-    Sum queue, compute_input, compute_infer, compute_output;  // successful ones
+    Sum queue, compute_input, compute_infer, compute_output;  // of successes
     uint64_t rows = 0;          // of successful requests
-    uint64_t executions = 0;    // successful requests: there is no batching
-    uint64_t replaced_ids = 0;  // outside their table, zero or default row
+    uint64_t executions = 0;    // equals successful requests: no batching
+    uint64_t replaced_ids = 0;  // ids outside their table
     uint64_t non_finite = 0;    // answers with a NaN or an infinity
     uint64_t retries = 0;       // further attempts at GPU nodes
     uint64_t local_runs = 0;    // of a split model as a whole on this node
-    // Answers of this version although a newer one should have given them.
+    // Answers of this version in place of a newer version that was not ready.
     uint64_t older_answers = 0;
     std::array<uint64_t, kNumFailureReasons> failures = {};  // by FailureReason
     absl::Time last = absl::UnixEpoch();  // end of the last request
@@ -76,7 +76,7 @@ class ModelStatistics {
                      absl::Time wall);
   void RecordFailure(absl::Duration total, const absl::Status& status,
                      absl::Time wall);
-  // Of a request that is answered, once each.
+  // Records a stage of an answered request; once per stage.
   void RecordStage(Stage stage, absl::Duration time) {
     stages_[static_cast<size_t>(stage)].Record(time);
   }
@@ -84,11 +84,11 @@ class ModelStatistics {
     older_answers_.fetch_add(1, std::memory_order_relaxed);
   }
   void RecordLocalRun() { local_runs_.fetch_add(1, std::memory_order_relaxed); }
-  // At the end of a request with so many attempts at GPU nodes.
+  // Call at the end of a request that made `attempts` attempts at GPU nodes.
   void RecordAttempts(int attempts);
   Snapshot snapshot() const;
 
-  // Of successful requests. As StageTimes.
+  // Sums over successful requests, as StageTimes.
   struct Durations {
     metrics::Histogram request, queue, compute_input, compute_infer,
         compute_output;

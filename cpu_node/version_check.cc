@@ -22,10 +22,10 @@
 namespace refract::cpu_node {
 namespace {
 
-// Numbers that each warm-up request begins with anew: a restart does the same.
+// Seed of each warm-up request's numbers: equal after a restart.
 constexpr uint32_t kSeed = 1;
 
-// Of elements in [0, bound).
+// Fills in random elements of [0, bound).
 void FillIntegers(base::Tensor& tensor, int64_t bound, std::mt19937& random) {
   const auto draw = [&] {
     return static_cast<int64_t>(random() % static_cast<uint64_t>(bound));
@@ -39,7 +39,7 @@ void FillIntegers(base::Tensor& tensor, int64_t bound, std::mt19937& random) {
         value = static_cast<int32_t>(draw());
       }
       break;
-    default:  // 0 or 1 suits every type of a byte or two
+    default:  // 0 or 1: fits every type of one or two bytes
       for (size_t i = 0; i < tensor.bytes();
            i += base::SizeOf(tensor.dtype())) {
         tensor.data()[i] = static_cast<std::byte>(random() % 2);
@@ -47,7 +47,7 @@ void FillIntegers(base::Tensor& tensor, int64_t bound, std::mt19937& random) {
   }
 }
 
-// From 0 to 1. Halves: 0 or 1.
+// Fills in numbers from 0 to 1; two-byte types get 0 or 1.
 void FillFloats(base::Tensor& tensor, std::mt19937& random) {
   const auto draw = [&] { return static_cast<float>(random() % 1025) / 1024; };
   switch (tensor.dtype()) {
@@ -71,7 +71,7 @@ bool IsFloat(base::DType dtype) {
          dtype == base::DType::kFloat32 || dtype == base::DType::kFloat64;
 }
 
-// Bags of equal size, one after the other.
+// Fills in offsets of bags of equal size.
 void FillOffsets(base::Tensor& offsets, bool include_last, int64_t entries) {
   const int64_t count = offsets.view().num_elements();
   const int64_t bags = std::max<int64_t>(1, count - (include_last ? 1 : 0));
@@ -98,7 +98,7 @@ absl::Status ReadRaw(const std::string& path, base::Tensor& tensor) {
   return absl::OkStatus();
 }
 
-// `folder`: with input data files.
+// `folder`: has the input data files.
 absl::StatusOr<std::vector<base::Tensor>> InputsOf(
     const models::WarmUpRequest& request, const models::Graph& graph,
     const std::string& folder) {
@@ -131,7 +131,7 @@ absl::StatusOr<std::vector<base::Tensor>> InputsOf(
     }
     inputs.push_back(std::move(tensor));
   }
-  // After the ids, whose number they end with.
+  // Offsets after ids: offsets end with the number of ids.
   for (const models::IdInput& use : uses) {
     if (!use.is_offsets) continue;
     const auto index = [&](models::ValueId id) {
@@ -155,7 +155,7 @@ absl::StatusOr<std::vector<base::Tensor>> InputsOf(
 absl::StatusOr<std::vector<CheckRequest>> CheckRequestsOf(
     const models::LoadedModel& model, const models::CheckSettings& settings) {
   std::vector<CheckRequest> requests;
-  if (model.folder.empty()) return requests;  // made by a test
+  if (model.folder.empty()) return requests;  // a test made the model
   REFRACT_ASSIGN_OR_RETURN(
       std::vector<models::GoldenRequest> golden,
       models::ReadGolden(absl::StrCat(model.folder, "/", models::kGoldenFile),

@@ -3,8 +3,8 @@
 
 // Requests that a version answers before it is served: golden requests, whose
 // answers are compared with those of the original model, and the requests of
-// model_warmup. Both also warm it up: programs grow their buffers, pages of
-// weights are read.
+// model_warmup. Both warm the version up as well: programs grow their buffers,
+// pages of weights are read.
 
 #include <string>
 #include <vector>
@@ -24,31 +24,31 @@ class ServedModel;
 struct CheckRequest {
   std::string label;  // "golden request 1", "model_warmup 'name'"
   int times = 1;
-  // In the graph's orders.
+  // Tensors in the graph's orders.
   std::vector<base::Tensor> inputs;
-  // Empty: any answer will do. Without dtype: of this output.
+  // Empty: no answer is compared. Without dtype: this output is not compared.
   std::vector<base::Tensor> outputs;
 };
 
-// Of the version's folder and config.pbtxt; golden requests first.
-// InvalidArgument names the file, and the field or tensor in it.
+// Reads the requests of the version's folder and config.pbtxt; golden requests
+// first. InvalidArgument names the file, and the field or tensor in it.
 absl::StatusOr<std::vector<CheckRequest>> CheckRequestsOf(
     const models::LoadedModel& model, const models::CheckSettings& settings);
 
-// How the model executes one padded request. Its outputs stay until the next.
+// Executes a padded request. The outputs are valid until the next call.
 using ExecuteForCheck =
     absl::FunctionRef<absl::StatusOr<absl::Span<base::TensorView>>(
         absl::Span<const base::TensorView> padded)>;
 
-// Executes all requests of `model`, and compares where there is something to
-// compare with and `compare`. FailedPrecondition names request, rows, output,
-// position and values; other errors are those of `execute`, with the request's
+// Executes all requests of `model`. If `compare`, compares answers with
+// recorded answers. FailedPrecondition names request, rows, output,
+// position and values; other errors come from `execute`, with the request's
 // label.
 absl::Status CheckAnswers(const ServedModel& model, bool compare,
                           ExecuteForCheck execute);
 
-// As a whole on this node, with the tables as imported. Only if
-// can_run_whole(), and before anybody else has the model.
+// Executes them as a whole on this node, with the tables as imported. Only if
+// can_run_whole(), and before the model is shared.
 absl::Status CheckWhole(const ServedModel& model);
 
 }  // namespace refract::cpu_node

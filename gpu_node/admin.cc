@@ -84,7 +84,7 @@ std::string AdminEndpoint::StatusText() const {
   for (const GpuNode::Served& served : node_->served()) {
     status["models"].push_back(ModelJson(*node_, served));
   }
-  // Names of models may be any bytes.
+  // Model names may be any bytes.
   return status.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

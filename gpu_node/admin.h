@@ -1,16 +1,16 @@
 #ifndef REFRACT_GPU_NODE_ADMIN_H_
 #define REFRACT_GPU_NODE_ADMIN_H_
 
-// What probes and operators ask a GPU node for, over HTTP on the port of its
-// metrics:
+// Endpoints for probes and operators of a GPU node, over HTTP on the port of
+// its metrics:
 //
 //   GET  /v2/health/live   200: the process runs
 //   GET  /v2/health/ready  200: CPU nodes may send requests; 503 says why not
 //   GET  /status           JSON: state, connections, requests, models
 //   POST /drain            CPU nodes are told to send no more
-//   POST /undrain          and to send again
+//   POST /undrain          CPU nodes are told to send again
 //
-// The last two answer with the status, and only to this machine by default.
+// POST answers with the status too, and only to this machine by default.
 
 #include <atomic>
 #include <string>
@@ -27,20 +27,20 @@ namespace refract::gpu_node {
 // Thread-safe.
 class AdminEndpoint {
  public:
-  // All outlive it.
+  // `node`, `server` and the other arguments must outlive this object.
   AdminEndpoint(GpuNode* node, const transport::Server* server,
                 const base::ByteBudget* request_memory, std::string device);
 
-  // Valid while this lives. `remote_drain`: --remote-drain.
+  // Valid while this object lives. `remote_drain`: --remote-drain.
   metrics::Routes routes(bool remote_drain);
 
-  // The node stops: it is not ready any more.
+  // Call when the node stops: it is not ready any more.
   void OnStop() { stopping_.store(true, std::memory_order_relaxed); }
 
   // OK, or why CPU nodes should send nothing: stopping, drained, or without a
   // model that can be executed.
   absl::Status Ready() const;
-  // The body of /status.
+  // The body of the answer to /status.
   std::string StatusText() const;
 
  private:

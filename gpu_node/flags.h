@@ -13,14 +13,14 @@
 
 namespace refract::gpu_node {
 
-// What the command line of refract-gpu-node says.
+// The parsed command line of refract-gpu-node.
 struct Flags {
   std::string model_repository;
-  std::vector<std::string> op_libraries;  // loaded first
+  std::vector<std::string> op_libraries;  // loaded before the models
   std::string device = "auto";
   std::string host = "127.0.0.1";
   std::string transport = "auto";  // auto, shm, tcp or verbs
-  std::string rdma_device;         // empty: any
+  std::string rdma_device;         // empty: any device
   std::string topology = "auto";   // auto, off or an override file
   int port = 8100;
   int instances = 1;
@@ -32,20 +32,20 @@ struct Flags {
   double weight_memory_mib = 0;
   bool no_isolation = false;
   int pollers = 1;
-  size_t request_memory = 0;  // bytes; always given
+  size_t request_memory = 0;  // bytes; always set
   base::ModelControlFlags control;
   metrics::Flags metrics;
   bool remote_drain = false;
-  double slow_request_ms = 0;  // 0: none is logged
+  double slow_request_ms = 0;  // 0: never
   double lame_duck_s = 1;
   double drain_timeout_s = 30;
 };
 
-// 2 of "cuda:2"; nullopt for any other text.
+// Returns 2 for "cuda:2"; nullopt for any other text.
 std::optional<int> CudaIndexOf(const std::string& device);
 
-// The flags, or the exit status of a run that ends here: 0 after --help or
-// --version, 2 after one line on stderr that names the wrong flag.
+// The flags, or the exit status if the program ends here: 0 after --help or
+// --version, 2 after a line on stderr that names the wrong flag.
 std::variant<Flags, int> ParseFlags(int argc, char** argv);
 
 }  // namespace refract::gpu_node

@@ -17,7 +17,7 @@
 namespace refract::gpu_node {
 namespace {
 
-// Enough to see what goes wrong, few enough not to be what goes wrong.
+// Enough lines to see a fault, too few to fill a disk or slow the node down.
 constexpr int kFailureLinesPerSecond = 10;
 
 constexpr char kDrained[] = "the GPU node is drained by command";
@@ -50,7 +50,7 @@ absl::Status Unloaded() {
 }
 
 std::string TimesText(const scheduling::ExecutionTimes& times) {
-  const absl::Time now = absl::UnixEpoch();  // times of a warm-up do not age
+  const absl::Time now = absl::UnixEpoch();  // a fixed time: no ageing
   if (!times.known(now)) return "its times are not known yet";
   return absl::StrCat("1 row takes ",
                       absl::FormatDuration(times.Typical(1, now)), ", 64 take ",
@@ -144,8 +144,8 @@ absl::Status GpuNode::CheckFits(const DeviceModel& model,
 void GpuNode::StartWarmUps(std::vector<Served> models) {
   if (models.empty()) return;
   unmeasured_ = std::move(models);
-  // CPU nodes give requests to the newest version that is ready. If an older
-  // one were ready first, it would get them for a moment.
+  // CPU nodes send requests to the newest ready version. If an older version
+  // became ready first, it would get them for a moment.
   absl::flat_hash_map<absl::string_view, int64_t> newest;
   for (const auto& [number, model] : unmeasured_) {
     int64_t& version = newest[model->name()];
@@ -157,7 +157,7 @@ void GpuNode::StartWarmUps(std::vector<Served> models) {
       });
   num_newest_ = static_cast<size_t>(older - unmeasured_.begin());
   newest_left_.store(num_newest_);
-  // One model per CPU: with more, models would measure each other's load.
+  // One model per CPU: more would measure each other's load.
   const size_t cpus = std::max(1u, std::thread::hardware_concurrency());
   const size_t threads =
       std::min(options_.warm_up_threads > 0
@@ -171,7 +171,7 @@ void GpuNode::StartWarmUps(std::vector<Served> models) {
       warm_ups_.push_back(*std::move(thread));
       continue;
     }
-    // Fewer threads take longer; without any, this one does it all.
+    // Fewer threads take longer; without any, this thread measures all models.
     LOG(WARNING) << "warm-up: " << thread.status().message();
     if (warm_ups_.empty()) WarmUpSome();
     break;
@@ -187,13 +187,13 @@ void GpuNode::WarmUpSome() {
   while (!stop_warm_ups_.load(std::memory_order_relaxed)) {
     const size_t next = next_unmeasured_.fetch_add(1);
     if (next >= unmeasured_.size()) return;
-    // The last of the newest versions are with other threads.
+    // Other threads still measure the last of the newest versions.
     size_t left = newest_left_.load();
     while (next >= num_newest_ && left > 0) {
       newest_left_.wait(left);
       left = newest_left_.load();
     }
-    // Let go of, so that it may be unloaded.
+    // Releases the model, so that it may be unloaded.
     const Served served = std::exchange(unmeasured_[next], {});
     scheduler_->SetTimes(served.number, Measure(*served.model));
     if (next < num_newest_) {
@@ -288,7 +288,7 @@ ScheduledModel GpuNode::Describe(
   batching.preferred_rows = serving.preferred_batch_sizes;
   if (why_not.empty()) {
     described.splittable = true;
-    // Without batching, what others ask for changes no bit of an answer.
+    // Without batching, other requests must not change a bit of an answer.
     described.stepwise = batching.enabled || model.row_difference() == 0;
     described.least_rows = std::max<int64_t>(model.model().graph.min_batch, 1);
     LOG(INFO) << described.label

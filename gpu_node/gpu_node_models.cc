@@ -1,4 +1,4 @@
-// Versions that come and go while a GPU node serves
+// Loading and unloading versions while a GPU node serves
 // (docs/how-to/model_control.md).
 
 #include <sys/resource.h>
@@ -62,7 +62,7 @@ GpuNode::Changes GpuNode::changes() const {
 }
 
 absl::StatusOr<size_t> GpuNode::OnOffer(const transport::ModelOffer& offer) {
-  // Two connections that offer the same new version load it once.
+  // Held so that two offers of the same new version load it once.
   absl::MutexLock offers_lock(&offers_mu_);
   const absl::StatusOr<size_t> number = [&]() -> absl::StatusOr<size_t> {
     absl::Status why;
@@ -73,7 +73,7 @@ absl::StatusOr<size_t> GpuNode::OnOffer(const transport::ModelOffer& offer) {
         if (version.name != offer.name || version.version != offer.version) {
           continue;
         }
-        // What is not loaded yet may be of other content than it is offered as.
+        // A version not yet loaded may have other content than offered.
         const absl::Status fits =
             version.model != nullptr ? version.model->CheckOffer(offer)
             : version.offer.has_value() && SameOffer(*version.offer, offer)
@@ -130,7 +130,7 @@ absl::StatusOr<size_t> GpuNode::AddVersion(Version version) {
     versions_[number] = std::move(version);
     changed_ = true;
   }
-  // Before the offer is answered, so that the answer says so.
+  // Called before the offer is answered, so that the answer has the readiness.
   TellReadiness();
   return number;
 }
@@ -140,7 +140,7 @@ bool GpuNode::Wanted(const Version& version) const {
 }
 
 void GpuNode::KeepModels() {
-  // What is served goes before what is loaded. (Of this thread: Linux.)
+  // Serving goes before loading. (Of this thread: Linux.)
   setpriority(PRIO_PROCESS, 0, 19);
   if (options_.wanted != nullptr) {
     absl::MutexLock lock(&models_mu_);
@@ -177,8 +177,8 @@ absl::Time GpuNode::KeepModelsOnce() {
     if (poll) next_poll_ = now + options_.poll_interval;
     next = next_poll_;
     for (const auto& [number, version] : versions_) {
-      // A version that this node loaded at its start, and that no CN has asked
-      // for yet, stays.
+      // A version that this node loaded at its start, and that no CN has yet
+      // offered, stays.
       if (version.offers == 0 && version.ever_offered && !Wanted(version)) {
         const absl::Time end = version.withdrawn ? absl::InfinitePast()
                                                  : version.unoffered_since +
@@ -196,11 +196,11 @@ absl::Time GpuNode::KeepModelsOnce() {
       }
     }
   }
-  // First, so that there is room.
+  // Unloads first, so that there is room.
   for (const size_t number : to_unload) UnloadVersion(number);
   for (const size_t number : to_load) {
     LoadVersion(number);
-    next = absl::InfinitePast();  // look again: it may be tried again
+    next = absl::InfinitePast();  // look again at once: it may be retried
   }
   if (poll) Poll();
   return next;
@@ -209,7 +209,7 @@ absl::Time GpuNode::KeepModelsOnce() {
 void GpuNode::Poll() {
   auto wanted = options_.wanted();
   if (!wanted.ok()) {
-    // The repository may come back; what is loaded stays.
+    // The repository may come back: loaded models stay.
     LOG(ERROR) << "the repository cannot be polled: " << wanted.status();
     return;
   }
@@ -225,7 +225,7 @@ void GpuNode::Poll() {
       if (!known) absent.emplace_back(name, number);
     }
     for (auto& [number, version] : versions_) {
-      // Gone from the repository, or from version_policy.
+      // The version left the repository or version_policy.
       if (Wanted(version)) continue;
       version.ever_offered = true;
       if (version.offers == 0) version.withdrawn = true;
@@ -268,8 +268,8 @@ void GpuNode::LoadVersion(size_t number) {
                                                   : model->weight_bytes()));
     described = Describe(*model, facts);
     if (described.measuring) {
-      // Times of requests tell more than a measurement beside them, which also
-      // would delay them.
+      // Times of requests are better than a measurement beside them, which
+      // would also delay the requests.
       const std::optional<scheduling::ExecutionTimes> before =
           TimesOfOther(*model);
       described.times = before.has_value() ? *before : Measure(*model);
@@ -288,11 +288,11 @@ void GpuNode::LoadVersion(size_t number) {
     }
     LOG(INFO) << label << " was loaded in "
               << absl::FormatDuration(options_.clock->Now() - begin);
-    // From here on CPU nodes may use it.
+    // From here on CPU nodes may use the version.
     return scheduler_->SetModel(number, std::move(described));
   }
   device_->SetModel(Scheduler::PlaceOf(number), nullptr).status().IgnoreError();
-  // A copy of the repository may be late.
+  // A copy into the repository may arrive late.
   const bool again = absl::IsNotFound(status);
   ScheduledModel failed;
   failed.label = label;
@@ -330,7 +330,7 @@ void GpuNode::UnloadVersion(size_t number) {
   Version version;
   {
     absl::MutexLock lock(&models_mu_);
-    // It may have been offered again.
+    // It may have been offered again meanwhile.
     Version* const found = Find(number);
     if (found == nullptr || found->offers > 0) return;
     version = std::move(*found);
@@ -338,7 +338,7 @@ void GpuNode::UnloadVersion(size_t number) {
     if (version.model != nullptr) ++changes_.unloads;
   }
   const ModelStats stats = scheduler_->RemoveModel(number);
-  // Nothing of the device reads it from here on.
+  // The device does not read the model any more.
   device_->SetModel(Scheduler::PlaceOf(number), nullptr).status().IgnoreError();
   if (version.model != nullptr) {
     LOG(INFO) << LabelOf(version.name, version.version)

@@ -128,7 +128,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   absl::StatusOr<std::unique_ptr<runtime::cuda::DeviceApi>> gpu =
       absl::UnavailableError("not asked for");
   if (flags.device != "cpu") gpu = OpenCudaDevice(index);
-  // Before the node's memory is taken and its threads start.
+  // Binds to CPUs before the node allocates memory and starts threads.
   REFRACT_ASSIGN_OR_RETURN(
       transport::Locality locality,
       placement::BindDaemon({.topology = flags.topology,
@@ -174,7 +174,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   absl::StatusOr<std::unique_ptr<transport::Server>> server =
       transport::Server::Create(server_options, node->get());
   if (!server.ok()) return server.status();
-  // So that CNs send nothing that cannot be executed.
+  // CNs must not send requests that cannot be executed.
   (*node)->WatchReadiness([&server](size_t model, const absl::Status& ready) {
     (*server)->SetModelStatus(model, ready);
   });
@@ -198,7 +198,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
 
   const auto manager = base::ServiceManager::FromEnvironment();
   manager.Ready();
-  // Takes the scheduler's locks: a node that holds them for good does not live.
+  // A node that never releases the scheduler's locks counts as hung.
   const int signal_number = manager.WaitForSignal(shutdown, [&] {
     (*node)->stats();
     return true;
@@ -219,7 +219,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   }
   (*node)->WatchReadiness(nullptr);
   const transport::ServerStats link = (*server)->stats();
-  metrics->reset();  // it asks the server
+  metrics->reset();  // it reads from the server
   server->reset();
   const GpuNode::Stats stats = (*node)->stats();
   LOG(INFO) << "stopped: " << stats.succeeded << " requests succeeded, "
@@ -236,11 +236,11 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
 }
 
 int Run(const Flags& flags) {
-  // First, so that every thread started below leaves the signals to Wait().
+  // First, so that every later thread blocks the signals that Wait() handles.
   base::ShutdownSignal shutdown;
   base::LogWriter log;
   const absl::Status status = Serve(flags, shutdown);
-  // The error is the last line.
+  // The error must be the last line.
   log.Flush(base::LogWriter::kLastLines);
   return status.ok() ? 0 : Fail(status);
 }

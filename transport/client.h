@@ -26,20 +26,20 @@
 
 namespace refract::transport {
 
-// The client of channel.h. The polling thread of its hub owns everything that
-// happens: the links, when to dial, and over which paths. A dialler's thread
+// The client of channel.h. The hub's polling thread owns the links and decides
+// when to dial, and over which paths. A dialler's thread
 // connects in the background. Other threads reach the polling thread through
 // the hub.
 //
-// Usually there is one link. While connected over a path that is not the best
-// one the server offers, a better one is dialled every probe_interval; the new
-// link then takes what is allocated from there on, and the old one ends when
-// its last request has been answered. The same is done, at once and with
-// whatever path works, when the port goes down that the present link goes
-// through.
+// Usually there is one link. While connected over a path that is not the
+// best that the server offers, the client dials a better path every
+// probe_interval. The new link then takes all later allocations, and the
+// old link ends after its last answer. The client does the same, at once
+// and over any path that works, when the port of the present link goes
+// down.
 class ClientImpl final : public Client, public ClientLink::Owner {
  public:
-  // A client that `hub` looks after. `paths`: allowed, best first.
+  // A client that `hub` runs. `paths`: allowed paths, best first.
   static absl::StatusOr<std::unique_ptr<Client>> Start(
       std::shared_ptr<ClientHub> hub, const ClientOptions& options,
       HostPort address, std::vector<proto::TransportPath> paths,
@@ -58,26 +58,26 @@ class ClientImpl final : public Client, public ClientLink::Owner {
 
   // ------------------------------- for the hub, on the polling thread
 
-  // Gives a request to the link that it was allocated from.
+  // Passes a request to the link from which it was allocated.
   void Start(ClientRequest request);
-  // Takes over what an attempt to connect ended with, if one has.
+  // Takes over the outcome of an attempt to connect, if an attempt has ended.
   void TakeDialled(absl::Time now);
   // When the next attempt is due; InfiniteFuture while one is under way.
   absl::Time next_dial() const;
-  // Starts an attempt, or puts it off: next_dial() is later afterwards.
+  // Starts an attempt, or postpones it: next_dial() is later afterwards.
   void Dial(absl::Time now);
-  // The ports that verbs paths may take, all of them: some came up or went
+  // `ports`: all ports that verbs paths may take, after some came up or went
   // down.
   void OnPorts(const std::vector<verbs::PortState>& ports, absl::Time now);
-  // Ends links and requests.
+  // Fails all requests and ends all links.
   void Shutdown();
 
-  // On the notifier thread.
+  // Called on the notifier thread.
   void NotifyChange() { on_change_(); }
 
  private:
-  // A link that ended because its path failed. Whether that was the path's
-  // fault shows when the server is reached again: is it the same process?
+  // A link whose path failed. Whether the path was at fault is known when the
+  // server is reached again: is it the same process?
   struct Suspicion {
     proto::TransportPath path;
     std::string rail;
@@ -98,9 +98,9 @@ class ClientImpl final : public Client, public ClientLink::Owner {
                    absl::Time when);
   void ScheduleProbe(absl::Time now);
   bool Usable(proto::TransportPath path, absl::Time now) const;
-  // The port that the present link goes through is down.
+  // Whether the port of the present link is down.
   bool current_is_down() const;
-  // Tries to connect, or to connect better, after `delay` at the latest.
+  // Tries to connect, or to find a better path, after `delay` at the latest.
   void DialWithin(absl::Duration delay, absl::Time now);
   double Draw() { return absl::Uniform(random_, 0.0, 1.0); }
 
@@ -114,10 +114,10 @@ class ClientImpl final : public Client, public ClientLink::Owner {
   void SetConnected(const ClientLink& link, bool switched);
   void SetDisconnected(const absl::Status& why);
   void NoteChange();
-  // Of every offer, in `link`.
+  // Takes the state of every offer from `link`.
   void TakeModels(const ClientLink& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // First, because it has to outlive what is made for its polling thread.
+  // First member: it must outlive everything made for its polling thread.
   const std::shared_ptr<ClientHub> hub_;
   const ClientOptions options_;
   const HostPort address_;
@@ -129,7 +129,7 @@ class ClientImpl final : public Client, public ClientLink::Owner {
   PeerHealth health_;
 
   mutable absl::Mutex mu_;
-  // By number; null: none. Keys are never used twice.
+  // By number; null: no offer. Keys are never used twice.
   struct Place {
     std::optional<ModelOffer> offer;
     uint64_t key = 0;
@@ -144,21 +144,21 @@ class ClientImpl final : public Client, public ClientLink::Owner {
   bool takes_request_ids_ ABSL_GUARDED_BY(mu_) = false;
   bool sends_call_times_ ABSL_GUARDED_BY(mu_) = false;
 
-  // The polling thread's.
+  // Members of the polling thread.
   absl::BitGen random_;
-  uint64_t next_id_ = 1;   // never reused, not even by a later connection
-  uint64_t attempts_ = 0;  // the last attempt's epoch
+  uint64_t next_id_ = 1;   // never reused, also not by later connections
+  uint64_t attempts_ = 0;  // epoch of the last attempt
   RailHealth rails_;
   std::vector<std::string> ports_;  // rails of verbs paths, once they are known
   absl::Time next_attempt_ = absl::InfinitePast();  // while disconnected
   absl::Time next_probe_ = absl::InfiniteFuture();  // while connected
-  absl::Duration probe_interval_;  // grows to the one of the options
-  std::vector<proto::TransportPath> not_offered_;  // by the present server
+  absl::Duration probe_interval_;  // grows up to the option's value
+  std::vector<proto::TransportPath> not_offered_;  // missing at the server
   std::string server_process_;
   std::optional<Suspicion> suspicion_;
   std::unique_ptr<Dialer> dialer_;
   ClientLink* current_ = nullptr;      // the hub's loop owns all links
-  std::vector<ClientLink*> draining_;  // replaced, or said goaway
+  std::vector<ClientLink*> draining_;  // replaced, or after a goaway
 };
 
 }  // namespace refract::transport

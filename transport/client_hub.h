@@ -27,40 +27,40 @@ namespace refract::transport {
 
 class ClientImpl;
 
-// What the clients of one process share, however many servers they dial:
+// Resources that the clients of one process share, whatever servers they dial:
 //
 //  - the polling thread that runs every connection;
 //  - the notifier thread that calls `on_change` of the clients;
 //  - the window and congestion marks of what they pull (PullScheduler): the
 //    port of this machine is where the answers of all servers meet;
-//  - RDMA completion queues, and the number of dialling threads at a time.
-//
+// - the window and congestion marks of their pulls (PullScheduler): the port of
+// this machine is where the answers of all servers meet;
 // Registered memory stays per connection: a peer may read what is sent to it
 // and nothing else, and the memory that a lost peer could reach is not used
+// Registered memory stays per connection, so that a peer can read only the
+// messages sent to it, and memory that a lost peer could reach is not used
 // again before its path is destroyed.
-//
-// Thread-safe, except where a method says otherwise.
 class ClientHub {
  public:
   struct Options {
-    // Clients at a time.
+    // Most clients at a time.
     size_t max_clients = 1;
-    // The following hold for every client of the hub: as in ClientOptions.
+    // Options that hold for every client of the hub, as in ClientOptions.
     std::string rdma_device;
     Locality locality;
     base::Clock* clock = &base::Clock::Real();
   };
 
-  // Attempts to connect at a time, of all clients: each has a thread while it
-  // lasts. The others wait, those that are due longest first. Enough for a
-  // restart of all GPU nodes, where an attempt takes milliseconds; attempts
-  // that time out take handshake_timeout each.
+  // Attempts to connect at a time, over all clients: each attempt has a thread.
+  // Further attempts wait; the attempt that is due longest goes first. Eight
+  // are enough for a restart of all GPU nodes, where an attempt takes
+  // milliseconds; attempts that time out take handshake_timeout each.
   static constexpr int kMaxDials = 8;
-  // Links of one client: the present one, one that is being made, and old ones
+  // Links of one client: the present link, a link being made, and old links
   // that wait for their last answers.
   static constexpr size_t kMaxLinksPerClient = 8;
 
-  // A hub that suits `client` alone.
+  // Options of a hub for `client` alone.
   static Options OptionsFor(const ClientOptions& client);
   // Whether a client may have these options.
   bool Suits(const ClientOptions& client) const;
@@ -68,22 +68,22 @@ class ClientHub {
   // Starts the threads. Unavailable: no descriptors.
   static absl::StatusOr<std::shared_ptr<ClientHub>> Create(
       const Options& options);
-  // After its clients, and not on its own threads.
+  // Destroy it after its clients, and not on its own threads.
   ~ClientHub();
   ClientHub(const ClientHub&) = delete;
   ClientHub& operator=(const ClientHub&) = delete;
 
   // ------------------------------------------------------- what clients use
 
-  // The hub looks after `client` from now on. ResourceExhausted: there are
+  // The hub runs `client` from now on. ResourceExhausted: the hub has
   // max_clients.
   absl::Status Join(ClientImpl* client);
   // Ends the client's links and requests on the polling thread, and returns
-  // when neither thread will touch it any more.
+  // when neither thread of the hub can touch the client any more.
   void Leave(ClientImpl* client);
-  // `request` is to be sent by `client`.
+  // Passes `request` to the polling thread, which has `client` send it.
   void Submit(ClientImpl* client, ClientRequest request);
-  // Has the polling thread look after every client soon.
+  // Wakes the polling thread to look after every client soon.
   void Attend() { attention_->Wake(); }
   const std::shared_ptr<Waker>& attention() const { return attention_waker_; }
   // Calls client->NotifyChange() soon; calls that wait are merged.
@@ -91,7 +91,7 @@ class ClientHub {
 
   const Options& options() const { return options_; }
   PathResources* resources() { return &resources_; }
-  // The polling thread's, save for what PollLoop says.
+  // For the polling thread only, except where PollLoop says otherwise.
   PollLoop& loop() { return *loop_; }
   void OnDialStarted() { ++dials_; }
   void OnDialEnded() {
@@ -100,7 +100,7 @@ class ClientHub {
   }
 
  private:
-  // Tells the polling thread that a client needs more than its links' steps.
+  // Tells the polling thread that a client needs more than steps of its links.
   class Attention final : public Waker {
    public:
     explicit Attention(std::shared_ptr<ThreadWaker> thread)
@@ -109,7 +109,7 @@ class ClientHub {
       raised_ = true;
       thread_->Wake();
     }
-    // By the polling thread, each round, hence the look first.
+    // Called by the polling thread in each round, hence the cheap check first.
     bool Take() {
       return raised_.load(std::memory_order_relaxed) && raised_.exchange(false);
     }
@@ -134,7 +134,7 @@ class ClientHub {
 
   const Options options_;
   PathResources resources_;
-  // Holds the links, and they the resources.
+  // Owns the links, and the links hold the resources.
   const std::unique_ptr<PollLoop> loop_;
   const std::shared_ptr<Attention> attention_;
   const std::shared_ptr<Waker> attention_waker_;  // the same
@@ -150,10 +150,10 @@ class ClientHub {
   ClientImpl* notifying_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool notifier_stops_ ABSL_GUARDED_BY(mu_) = false;
 
-  // The polling thread's.
+  // Members of the polling thread.
   std::vector<ClientImpl*> clients_;
-  std::vector<Submitted> starting_;                     // in StartRequests
-  std::optional<std::vector<verbs::PortState>> ports_;  // once they are known
+  std::vector<Submitted> starting_;  // scratch of StartRequests
+  std::optional<std::vector<verbs::PortState>> ports_;  // nullopt: unknown
   absl::Time next_look_ = absl::InfinitePast();
 
   std::thread notifier_;

@@ -35,7 +35,7 @@ struct Region {
   size_t size() const { return memory->size(); }
 };
 
-// A region of the peer's.
+// A region of the peer.
 struct RemoteRegion {
   uint32_t id = 0;
   uint64_t bytes = 0;
@@ -45,7 +45,7 @@ struct RemoteRegion {
 enum class PostResult {
   kPosted,
   kFull,     // too many outstanding: post again after Poll gave a completion
-  kInvalid,  // outside the region, over a limit, or not from a Region
+  kInvalid,  // outside the region, over a limit, or not of a Region
   kBroken,   // status() says why
 };
 
@@ -67,7 +67,7 @@ struct PathLimits {
   size_t max_regions = 0;
 };
 
-// Operations that were posted and did not complete yet.
+// Operations that were posted and have not completed.
 struct Outstanding {
   size_t puts = 0;
   size_t gets = 0;
@@ -76,7 +76,7 @@ struct Outstanding {
 struct PathCapabilities {
   // Poll costs no system call, so spinning on it makes sense.
   bool cheap_poll = false;
-  // The peer's CPU takes no part in a put or get.
+  // Whether a put or get needs no CPU time of the peer.
   bool one_sided = false;
 };
 
@@ -84,27 +84,27 @@ struct PathCapabilities {
 //
 // Order: puts and put_notifies take effect in the order posted; a notification
 // is delivered after the bytes of every put posted before it. Gets are answered
-// in their own order, unordered against puts. Posted operations may be held
-// back until the next Poll or Arm, which send them together.
+// in the order of gets, unordered against puts. A path may delay posted
+// operations until the next Poll or Arm, which send them together.
 //
-// Failure: once the peer is gone or broke the rules, Poll gives what arrived
-// before and then nothing, posts return kBroken and status() is an error:
-// kUnavailable for a lost peer, kInvalidArgument for one that broke the rules.
-// Operations under way are then never completed; their memory is free again
-// when the DataPath is destroyed.
+// Failure: once the peer is gone or broke the rules, Poll returns earlier
+// arrivals and then nothing, posts return kBroken and status() is an error:
+// kUnavailable for a lost peer, kInvalidArgument for a broken rule. Operations
+// under way then never complete; their memory is free again when the DataPath
+// is destroyed.
 class DataPath {
  public:
   virtual ~DataPath() = default;
 
-  // Zeroed memory that is backed by pages when first touched. Slow: at start-up
-  // only. `bytes` is above 0. ResourceExhausted: no memory or too many regions.
+  // Zeroed memory whose pages are allocated on first touch. Slow: only at
+  // start-up. `bytes` > 0. ResourceExhausted: no memory or too many regions.
   virtual absl::StatusOr<Region> CreateRegion(size_t bytes, Access access) = 0;
 
-  // Makes `region` reachable for the peer. The text is handed to the peer's
-  // Import by the session, unseen by anything in between.
+  // Makes `region` reachable for the peer. The session hands the text to the
+  // peer's Import unread.
   virtual absl::StatusOr<std::string> Export(const Region& region) = 0;
-  // InvalidArgument: `descriptor` is not what Export writes, or does not match
-  // the memory behind it.
+  // InvalidArgument: `descriptor` was not made by Export, or does not match the
+  // memory behind it.
   virtual absl::StatusOr<RemoteRegion> Import(absl::string_view descriptor) = 0;
 
   // Copies `source`, which lies in a Region of this DataPath and stays
@@ -112,7 +112,7 @@ class DataPath {
   virtual PostResult Put(const RemoteRegion& to, uint64_t offset,
                          absl::Span<const std::byte> source,
                          uint64_t context) = 0;
-  // The same, then notifies the peer. `source` may be empty.
+  // As Put, then notifies the peer. `source` may be empty.
   virtual PostResult PutNotify(const RemoteRegion& to, uint64_t offset,
                                absl::Span<const std::byte> source, uint32_t imm,
                                uint64_t context) = 0;
@@ -125,8 +125,8 @@ class DataPath {
   // Makes progress and takes up to out.size() completions. Returns how many.
   virtual size_t Poll(absl::Span<Completion> out) = 0;
 
-  // Before sleeping: true when fd() will turn readable as soon as Poll has
-  // something to do; false when it may have something now, so poll once more.
+  // Call before sleeping. True: fd() will turn readable as soon as Poll has
+  // work. False: Poll may have work now, so poll once more.
   virtual bool Arm() = 0;
   virtual int fd() const = 0;
 
@@ -134,9 +134,9 @@ class DataPath {
   virtual absl::Status status() const = 0;
   virtual PathLimits limits() const = 0;
   virtual PathCapabilities capabilities() const = 0;
-  // The rail that this path takes, such as a port of a device, "mlx5_0:1". A
-  // rail fails and recovers on its own. Empty: paths of this kind have one rail
-  // only.
+  // Name of the path's rail, such as a port of a device, "mlx5_0:1". A rail
+  // fails and recovers on its own. Empty: paths of this kind have a single
+  // rail.
   virtual std::string rail() const { return {}; }
 };
 

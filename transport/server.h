@@ -15,11 +15,11 @@
 namespace refract::transport {
 
 // The server of channel.h: a thread that accepts connections and reads their
-// first frames, a few threads that shake hands, and the pollers, which own the
-// connections.
+// first frames, a few threads that run handshakes, and the pollers, which own
+// the connections.
 class ServerImpl final : public Server {
  public:
-  // The options are checked.
+  // `options` must have been checked.
   static absl::StatusOr<std::unique_ptr<ServerImpl>> Start(
       std::unique_ptr<ServerShared> shared);
   ~ServerImpl() override;
@@ -34,7 +34,7 @@ class ServerImpl final : public Server {
   explicit ServerImpl(std::unique_ptr<ServerShared> shared);
   absl::Status StartAll();
 
-  // The acceptor's.
+  // Runs on the acceptor's thread.
   void Accept();
   absl::Status AcceptOne(int listener, absl::Time now);
   void OnFirstFrame(Lobby::Visitor visitor, absl::StatusOr<SessionFrame> frame);
@@ -44,9 +44,9 @@ class ServerImpl final : public Server {
   int port_ = 0;
   const std::unique_ptr<ServerShared> shared_;
   ServerSession::Pollers pollers_;
-  // Their seats are back before the pollers end.
+  // Destroyed first, so that their seats return before the pollers end.
   std::vector<std::unique_ptr<HandshakeThread>> handshakes_;
-  std::shared_ptr<ThreadWaker> waker_;  // of the acceptor
+  std::shared_ptr<ThreadWaker> waker_;  // of the acceptor's thread
   UniqueFd tcp_;
   UniqueFd local_;  // invalid: no unix socket
   Lobby lobby_;

@@ -19,10 +19,10 @@
 namespace refract::cpu_node {
 namespace {
 
-// Changes that wait; a deploy script that loops must not fill the memory.
+// Changes that may wait. A deploy script in a loop must not fill the memory.
 constexpr size_t kMaxChanges = 64;
 
-// Of the thread that loads, beside those that serve: a tenth of a busy CPU.
+// Of the loading thread: beside busy serving threads it gets a tenth of a CPU.
 constexpr int kNice = 10;
 
 std::string LabelOf(const std::string& name, int64_t version) {
@@ -143,7 +143,7 @@ void ModelControl::Poll() {
   const absl::StatusOr<std::vector<std::string>> names =
       repository_.ListModels();
   if (!names.ok()) {
-    // It may come back; what is loaded stays.
+    // The repository may come back: loaded models stay.
     if (poll_error_.ok()) {
       LOG(ERROR) << "the repository cannot be polled, models stay as they are: "
                  << names.status().message();
@@ -160,13 +160,13 @@ void ModelControl::Poll() {
         versions.ok() ? Traffic(name, model.config, *versions)
                       : absl::StatusOr<std::vector<models::TrafficShare>>(
                             versions.status());
-    // A model that was unloaded by request is left alone.
+    // Polling leaves a model alone that was unloaded by request.
     if (!model.wanted ||
         (traffic.ok() && UpToDate(name, model, *versions, *traffic))) {
       continue;
     }
-    // A version that fails is tried again with each poll: it may be copied
-    // still.
+    // A failed version is tried again at each poll: its files may still be on
+    // their way.
     const absl::Status status =
         versions.ok() ? LoadNow(name, model.config, true) : versions.status();
     if (!status.ok() && status != model.poll_error) {
@@ -185,8 +185,8 @@ void ModelControl::Poll() {
   }
   for (const std::string& name : gone) {
     LOG(INFO) << "model '" << name << "' has left the repository";
-    UnloadNow(name).IgnoreError();  // it is known
-    models_[name].wanted = true;    // if it comes back
+    UnloadNow(name).IgnoreError();  // cannot be NotFound
+    models_[name].wanted = true;    // in case it returns
   }
 }
 
@@ -324,7 +324,7 @@ absl::Status ModelControl::LoadNow(const std::string& name,
     absl::Status why;
     if (loaded != model.loaded.end() &&
         loaded->second.settings == SettingsOf(name, version)) {
-      // In memory, served or kept; its GPU nodes may have left meanwhile.
+      // Already in memory, but its GPU nodes may have left meanwhile.
       if (!before.contains(version)) why = AwaitReady(*loaded->second.model);
     } else {
       absl::StatusOr<Version> added = LoadVersion(name, version, model);
@@ -341,7 +341,7 @@ absl::Status ModelControl::LoadNow(const std::string& name,
   }
   std::vector<std::shared_ptr<ServedModel>> replaced;
   if (status.ok() || (polled && !next.empty())) {
-    // Until all that is wanted is good, the present versions stay.
+    // While a wanted version fails, the present versions stay, too.
     if (!status.ok()) next.insert(before.begin(), before.end());
     for (auto& [version, added] : fresh) {
       Version& place = model.loaded[version];
@@ -371,7 +371,7 @@ absl::Status ModelControl::LoadNow(const std::string& name,
     absl::MutexLock lock(&mu_);
     ++counts_.switches;
   }
-  // In one step: the versions that come are ready.
+  // One catalog swap: all new versions are ready.
   Publish();
   for (auto& [version, added] : fresh)
     replaced.push_back(std::move(added.model));
@@ -455,7 +455,7 @@ void ModelControl::FreeOthers(Model& model) {
     it = model.loaded.erase(it);
     freed = true;
   }
-  // The index does not say any more that they are kept.
+  // The published entries must not say any more that the versions are kept.
   if (freed) Publish();
 }
 

@@ -1,7 +1,7 @@
 #ifndef REFRACT_CPU_NODE_CONTROL_MODEL_CONTROL_H_
 #define REFRACT_CPU_NODE_CONTROL_MODEL_CONTROL_H_
 
-// Which versions a CPU node serves while it serves
+// Changes which versions a CPU node serves, while it serves
 // (docs/how-to/model_control.md): loads and unloads models by request or as the
 // repository changes.
 
@@ -35,45 +35,45 @@ struct ModelControlOptions {
   bool by_request = false;  // Load() and Unload() are allowed
   bool poll = false;
   absl::Duration poll_interval = absl::Seconds(15);
-  // Versions of each model that stay in memory when others take their place,
-  // here and at the GPU nodes, so that the model can go back to them at once.
+  // Versions of each model that stay in memory after others replace them, here
+  // and at the GPU nodes, so that the model can return to them without a load.
   size_t keep_versions = 1;
-  // How long a new version may take to become ready at a GPU node; then the
-  // load has failed.
+  // Time for a new version to become ready at a GPU node. After it the load has
+  // failed.
   absl::Duration ready_timeout = absl::Seconds(60);
   ServedModelOptions served;
   base::Clock* clock = &base::Clock::Real();
 };
 
-// Changes are made one after the other by a thread of its own, of lower
-// priority than those that serve. Thread-safe.
+// Makes changes one after the other on its own thread, at a lower priority than
+// serving threads. Thread-safe.
 class ModelControl {
  public:
-  // Runs on the control's thread, once; must not block.
+  // Called once, on the control's thread; must not block.
   using Done = std::function<void(const absl::Status&)>;
 
-  // `engine` serves models of `repository`, and outlives this.
+  // `engine` serves the models of `repository` and must outlive this object.
   ModelControl(models::Repository repository, Engine* engine,
                const ModelControlOptions& options);
-  // Stops.
+  // Calls Stop().
   ~ModelControl() { Stop(); }
 
-  // What has not begun is answered with Unavailable, and whatever comes. After
+  // Answers waiting and later changes with Unavailable. Call after
   // Engine::Stop(). May be called again.
   void Stop();
 
   // Loads the versions of `name` that version_policy allows and that are not in
-  // memory, waits until they are ready, and then has them take the place of
-  // the present ones. `config`: empty, or a model configuration as JSON whose
-  // version_policy and traffic are used instead, until the next Load(); it may
-  // have the name besides. On any error the present versions and shares stay.
-  // `done` is given
+  // memory, waits until they are ready, and replaces the present versions by
+  // them. `config`: empty, or a model configuration as JSON whose
+  // version_policy and traffic hold until the next Load(); of other fields only
+  // `name` is allowed. On any error the present versions and shares stay.
+  // `done` gets
   //   Unavailable         the mode is not explicit; not ready in time
   //   ResourceExhausted   too many changes wait
   //   NotFound            no such model or version
   //   InvalidArgument     of `config`; the version cannot be served
   void Load(std::string name, std::string config, Done done);
-  // Ends `name`: requests under way end, its memory is freed.
+  // Unloads `name`: waits for its requests under way, then frees its memory.
   void Unload(std::string name, Done done);
 
   bool by_request() const { return options_.by_request; }
@@ -95,21 +95,21 @@ class ModelControl {
   };
   struct Version {
     std::shared_ptr<ServedModel> model;
-    // What it was loaded with and may change on disk: config.pbtxt and plan.
+    // config.pbtxt and plan at the load; both may change on disk.
     std::string settings;
   };
-  // Versions of a model. The control's thread alone has them.
+  // Versions of a model. Used by the control's thread only.
   struct Model {
-    // In memory: served or kept.
+    // Versions in memory: served or kept.
     std::map<int64_t, Version> loaded;
     std::set<int64_t> served;
-    std::vector<int64_t> kept;  // the latest last
+    std::vector<int64_t> kept;  // the newest at the back
     std::map<int64_t, absl::Status> failed;
     std::string config;      // of the last Load()
-    std::set<int64_t> aims;  // versions that were to be served last
+    std::set<int64_t> aims;  // versions that the last change wanted
     std::vector<models::TrafficShare> traffic;  // by version; empty: no shares
-    bool wanted = true;                         // polling looks at it
-    absl::Status poll_error;                    // that was logged
+    bool wanted = true;                         // false: polling skips it
+    absl::Status poll_error;                    // last logged error
   };
 
   void Run();
@@ -118,26 +118,26 @@ class ModelControl {
   absl::Status LoadNow(const std::string& name, const std::string& config,
                        bool polled);
   absl::Status UnloadNow(const std::string& name);
-  // The versions that `config`, or the repository, says are to be served.
+  // The versions that `config`, or else the repository, wants served.
   absl::StatusOr<std::vector<int64_t>> Wanted(const std::string& name,
                                               const std::string& config) const;
-  // The shares that `config`, or the repository, gives to versions.
-  // InvalidArgument where one of them is not among `wanted`.
+  // The shares that `config`, or else the repository, gives to versions.
+  // InvalidArgument: a version with a share is not among `wanted`.
   absl::StatusOr<std::vector<models::TrafficShare>> Traffic(
       const std::string& name, const std::string& config,
       const std::vector<int64_t>& wanted) const;
   std::string ConfigTextOf(const std::string& name) const;
   std::string SettingsOf(const std::string& name, int64_t version) const;
-  // Adopted by the engine and ready.
+  // Loads a version, has the engine adopt it, and waits until it is ready.
   absl::StatusOr<Version> LoadVersion(const std::string& name, int64_t version,
                                       const Model& model);
   absl::Status AwaitReady(const ServedModel& model) const;
-  // Whether `wanted` is served, as it is on disk.
+  // Whether `wanted` is served with the settings that are on disk now.
   bool UpToDate(const std::string& name, const Model& model,
                 const std::vector<int64_t>& wanted,
                 const std::vector<models::TrafficShare>& traffic) const;
   void Publish();
-  // Frees versions that are neither served nor to be kept.
+  // Frees versions that are neither served nor kept.
   void FreeOthers(Model& model);
   void Free(std::shared_ptr<ServedModel> model);
   bool stopping() const {
@@ -148,8 +148,8 @@ class ModelControl {
   const models::Repository repository_;
   Engine& engine_;
   const ModelControlOptions options_;
-  std::map<std::string, Model> models_;  // the thread's
-  absl::Status poll_error_;              // the thread's
+  std::map<std::string, Model> models_;  // of the control's thread
+  absl::Status poll_error_;              // of the control's thread
 
   mutable absl::Mutex mu_;
   std::deque<Change> changes_ ABSL_GUARDED_BY(mu_);

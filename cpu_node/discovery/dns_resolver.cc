@@ -20,11 +20,11 @@
 namespace refract::cpu_node {
 namespace {
 
-// Of each try; c-ares doubles it for the second. Both fit into kLookUpTimeout
-// with one server, and a second server is still asked.
+// Timeout of the first try; c-ares doubles it for the second. Both tries fit
+// into kLookUpTimeout with one server, and a second server is still asked.
 constexpr int kTryMs = 1000;
 constexpr int kTries = 2;
-// How soon a look-up notices that it should stop.
+// Interval at which a look-up checks its stop token.
 constexpr int kStopLookMs = 100;
 
 absl::Status FromAres(int code, const std::string& name) {
@@ -48,7 +48,7 @@ class Channel {
  public:
   Channel() = default;
   ~Channel() {
-    // Calls the callbacks of queries that are under way.
+    // Destruction calls the callbacks of the queries under way.
     if (open_) ares_destroy(channel_);
   }
   Channel(const Channel&) = delete;
@@ -71,12 +71,12 @@ class Channel {
     return FromAres(code, "set-up");
   }
 
-  // Until `done`, which a callback sets.
+  // Runs queries until a callback sets `done`.
   void Run(const bool& done, const std::stop_token& stop) {
     const absl::Time deadline = base::Clock::Real().Now() + kLookUpTimeout;
     while (!done) {
       if (stop.stop_requested() || base::Clock::Real().Now() >= deadline) {
-        ares_cancel(channel_);  // sets `done`
+        ares_cancel(channel_);  // its callback sets `done`
         return;
       }
       Step();
@@ -86,7 +86,7 @@ class Channel {
   ares_channel get() { return channel_; }
 
  private:
-  // Not select(): a node may have more descriptors than it can name.
+  // poll(), not select(): select() cannot name descriptors above FD_SETSIZE.
   void Step() {
     std::array<ares_socket_t, ARES_GETSOCK_MAXNUM> sockets = {};
     const int mask = ares_getsock(channel_, sockets.data(), sockets.size());
@@ -173,7 +173,7 @@ void OnServices(void* argument, int code, int /*timeouts*/,
   if (records != nullptr) ares_free_data(records);
 }
 
-// A channel per look-up: /etc/resolv.conf may change, and look-ups are rare.
+// Opens a channel per look-up: /etc/resolv.conf may change.
 class DnsResolver final : public Resolver {
  public:
   explicit DnsResolver(std::string servers) : servers_(std::move(servers)) {}
@@ -221,7 +221,7 @@ absl::StatusOr<std::unique_ptr<Resolver>> MakeDnsResolver(
     const std::string& servers) {
   static const int kInit = ares_library_init(ARES_LIB_INIT_ALL);
   REFRACT_RETURN_IF_ERROR(FromAres(kInit, "set-up"));
-  Channel channel;  // checks the list
+  Channel channel;  // only checks that c-ares accepts the server list
   REFRACT_RETURN_IF_ERROR(channel.Open(servers));
   return std::make_unique<DnsResolver>(servers);
 }

@@ -17,7 +17,7 @@ namespace {
 // RFC 1035: 253 characters of text.
 constexpr size_t kMaxNameLength = 253;
 
-// "NAME:PORT" into its parts.
+// Splits "NAME:PORT" into its parts.
 bool Split(absl::string_view text, std::string* name, int* port) {
   const size_t colon = text.rfind(':');
   if (colon == absl::string_view::npos || colon == 0) return false;

@@ -1,7 +1,7 @@
 #ifndef REFRACT_CPU_NODE_DISCOVERY_NODE_SOURCE_H_
 #define REFRACT_CPU_NODE_DISCOVERY_NODE_SOURCE_H_
 
-// Where a CPU node reads which GPU nodes there are: the entries of --gpu-nodes.
+// Sources of the GPU nodes' addresses: the entries of --gpu-nodes.
 
 #include <string>
 #include <vector>
@@ -20,7 +20,7 @@ struct NodeSource {
     kFile,       // file:PATH, an address per line
   };
   Kind kind = Kind::kFixed;
-  std::string text;  // as it was given
+  std::string text;  // text of the entry as given
   std::string name;  // address, DNS name or path
   int port = 0;      // kAddresses only
 };
@@ -30,8 +30,8 @@ struct NodeSource {
 absl::StatusOr<NodeSource> ParseNodeSource(absl::string_view text);
 
 // The addresses in the text of a file: HOST:PORT, one per line. Blank lines and
-// what follows a '#' are skipped, repeated addresses are merged.
-// InvalidArgument names the line that is no address; NotFound: there is none.
+// comments after '#' are skipped, repeated addresses are merged.
+// InvalidArgument names the line without a valid address. NotFound: no address.
 absl::StatusOr<std::vector<std::string>> ParseNodeFile(absl::string_view text);
 
 }  // namespace refract::cpu_node

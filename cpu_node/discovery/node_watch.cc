@@ -15,7 +15,7 @@
 namespace refract::cpu_node {
 namespace {
 
-// How often leaving nodes are looked at: requests take milliseconds.
+// Interval of EndLeft(): requests of leaving nodes end in milliseconds.
 constexpr absl::Duration kLeavingInterval = absl::Milliseconds(50);
 
 std::string Join(absl::string_view host, int port) {
@@ -24,8 +24,8 @@ std::string Join(absl::string_view host, int port) {
                  : absl::StrCat(host, ":", port);
 }
 
-// The records of the lowest priority, as RFC 2782 asks for. Weights are left
-// aside: the node policy knows how loaded the nodes are.
+// Keeps the records of the lowest priority, as RFC 2782 asks. Weights are
+// ignored: the node policy knows how loaded the nodes are.
 std::vector<std::string> FirstPriority(
     const std::vector<Resolver::Service>& records) {
   std::vector<std::string> nodes;
@@ -99,7 +99,7 @@ std::optional<std::vector<std::string>> NodeList::Look(absl::Time now,
     absl::StatusOr<std::vector<std::string>> nodes = Ask(source.source, stop);
     if (stop.stop_requested()) return std::nullopt;
     if (!nodes.ok()) {
-      // The first look counts as a failure to be told, too.
+      // A first failure is reported even if no look succeeded before.
       if (source.failures++ == 0 || source.status.ok()) {
         LOG(WARNING) << "GPU nodes of " << source.source.text << ": "
                      << nodes.status().message()
@@ -125,7 +125,7 @@ std::optional<std::vector<std::string>> NodeList::Look(absl::Time now,
       if (seen.insert(node).second) all.push_back(node);
     }
   }
-  // Servers answer in any order.
+  // Sorted, because DNS servers answer in any order.
   std::vector<std::string> sorted = all;
   std::sort(sorted.begin(), sorted.end());
   if (sorted == told_) return std::nullopt;
@@ -179,7 +179,7 @@ void NodeWatch::Run() {
       LOG(INFO) << wanted.size()
                 << " GPU node(s) are listed: " << absl::StrJoin(wanted, ", ");
     }
-    // Again where there was no room: nodes that left have made some since.
+    // Tries again when there was no room: nodes may have left since.
     if (nodes.has_value() || !applied.ok()) {
       const absl::Status status = pool_->SetAddresses(wanted);
       if (!status.ok() && status != applied) LOG(WARNING) << status.message();

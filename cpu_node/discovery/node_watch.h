@@ -1,7 +1,7 @@
 #ifndef REFRACT_CPU_NODE_DISCOVERY_NODE_WATCH_H_
 #define REFRACT_CPU_NODE_DISCOVERY_NODE_WATCH_H_
 
-// Which GPU nodes there are, read again and again from DNS and from files.
+// Keeps the list of GPU nodes up to date from DNS and from files.
 
 #include <cstddef>
 #include <cstdint>
@@ -25,17 +25,17 @@
 
 namespace refract::cpu_node {
 
-// GPU nodes that a CPU node connects to when they are not listed by hand.
-// Bounds what a wrong DNS answer can do: each has a connection, and memory that
-// is registered with a NIC.
+// Most GPU nodes that a CPU node connects to when it finds them by itself.
+// Bounds the harm of a wrong DNS answer: each node costs a connection and
+// memory registered with a NIC.
 inline constexpr size_t kMaxFoundNodes = 256;
 
-// A file is read this often, or as often as DNS is asked if that is more often.
-// A read of a small file costs microseconds.
+// Interval of reading a file, unless DNS is asked more often. A read of a small
+// file costs microseconds.
 inline constexpr absl::Duration kFileInterval = absl::Seconds(1);
 
-// The nodes that the sources name together. A state machine: it asks the
-// sources, and never waits itself. Not thread-safe.
+// The union of the nodes that the sources name. A state machine: Look() asks
+// the sources and never waits. Not thread-safe.
 //
 // An answer that is an error or names no node changes nothing: the last good
 // answer of that source stays in force, because requests that reach stale nodes
@@ -45,10 +45,10 @@ class NodeList {
  public:
   struct Source {
     NodeSource source;
-    std::vector<std::string> nodes;  // its last good answer
-    absl::Status status;             // of the last look
-    uint64_t failures = 0;           // looks that failed
-    absl::Time due;                  // of the next look
+    std::vector<std::string> nodes;  // nodes of the last good answer
+    absl::Status status;             // result of the last look
+    uint64_t failures = 0;           // failed looks so far
+    absl::Time due;                  // time of the next look
   };
 
   // `interval` > 0: between two look-ups of a DNS name. `resolver` may be null
@@ -57,10 +57,10 @@ class NodeList {
            Resolver* resolver);
 
   // Asks the sources that are due. The addresses of all nodes in the order of
-  // the sources, if that set is not what the last call returned.
+  // the sources; nullopt: the same set as at the last call.
   std::optional<std::vector<std::string>> Look(absl::Time now,
                                                std::stop_token stop = {});
-  // When a source is due next.
+  // Time at which the next source is due.
   absl::Time next_due() const;
   const std::vector<Source>& sources() const { return sources_; }
 
@@ -71,20 +71,20 @@ class NodeList {
   const absl::Duration interval_;
   Resolver* const resolver_;
   std::vector<Source> sources_;
-  std::vector<std::string> told_;  // what Look() returned last, in order
+  std::vector<std::string> told_;  // last result of Look()
 };
 
-// Keeps a pool's nodes as a NodeList says, on a thread of its own.
+// Passes each new list of nodes to a pool, on its own thread.
 class NodeWatch {
  public:
-  // `pool` outlives the watch. ResourceExhausted: no thread.
+  // `pool` must outlive the watch. ResourceExhausted: no thread.
   static absl::StatusOr<std::unique_ptr<NodeWatch>> Start(
       std::vector<NodeSource> sources, absl::Duration interval,
       std::unique_ptr<Resolver> resolver, NodePool* pool);
-  // Ends within a fraction of a second.
+  // Returns within a fraction of a second.
   ~NodeWatch();
 
-  // What the sources say, and whether they answer. Thread-safe.
+  // Metrics: nodes of each source, failed looks. Thread-safe.
   void Collect(metrics::Exposition& out) const;
 
  private:
@@ -102,7 +102,7 @@ class NodeWatch {
 
   const std::unique_ptr<Resolver> resolver_;
   NodePool* const pool_;
-  NodeList list_;  // the thread's
+  NodeList list_;  // of the thread
   std::stop_source stop_;
   mutable absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

@@ -12,7 +12,7 @@
 
 namespace refract::cpu_node {
 
-// DNS look-ups. Used by one thread at a time.
+// DNS look-ups. Not thread-safe.
 class Resolver {
  public:
   // An SRV record (RFC 2782).
@@ -23,25 +23,25 @@ class Resolver {
   };
 
   virtual ~Resolver() = default;
-  // A look-up waits for an answer for a few seconds, or until `stop`.
-  // NotFound: no such name, or it has no records of that type.
+  // A look-up waits for an answer for kLookUpTimeout at most, or until `stop`.
+  // NotFound: no such name, or the name has no records of that type.
   // DeadlineExceeded: no answer. Unavailable: any other failure.
   //
-  // The IP addresses of `name`, as text: its A records, or its AAAA records
-  // where it has no A record. A host with both is found once that way.
+  // Returns the IP addresses of `name` as text: its A records, or its AAAA
+  // records where it has no A record, so that a host with both is found once.
   virtual absl::StatusOr<std::vector<std::string>> Addresses(
       const std::string& name, std::stop_token stop) = 0;
   virtual absl::StatusOr<std::vector<Service>> Services(
       const std::string& name, std::stop_token stop) = 0;
 };
 
-// Longest wait of a look-up.
+// Longest time of a look-up.
 inline constexpr absl::Duration kLookUpTimeout = absl::Seconds(5);
 
-// A resolver by c-ares. It asks `servers` ("IP" or "IP:PORT", separated by
-// commas; empty: those of /etc/resolv.conf, which is read again at each
-// look-up), with the search list of /etc/resolv.conf. InvalidArgument:
-// `servers` is no such list.
+// Makes a resolver on c-ares. It asks `servers` ("IP" or "IP:PORT", separated
+// by commas; empty: the servers of /etc/resolv.conf, which is read again at
+// each look-up), with the search list of /etc/resolv.conf. InvalidArgument:
+// `servers` is not such a list.
 absl::StatusOr<std::unique_ptr<Resolver>> MakeDnsResolver(
     const std::string& servers);
 

@@ -17,7 +17,7 @@
 namespace refract::cpu_node {
 namespace {
 
-// Says nothing about the version: the same request may be answered later.
+// True for errors that say nothing about the version: a repeat may succeed.
 bool MayPass(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsResourceExhausted(status) ||
          absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
@@ -86,7 +86,7 @@ bool NodeChecks::RunDue() {
       const auto found = models_.find(due.offer);
       if (found != models_.end()) model = found->second.lock();
     }
-    if (model == nullptr) continue;  // comes, or goes
+    if (model == nullptr) continue;  // the model is being added or removed
     const absl::Time begin = clock_.Now();
     const absl::Status status = Check(*model, due);
     if (MayPass(status)) {
@@ -119,7 +119,7 @@ absl::Status NodeChecks::Check(const ServedModel& model,
   runtime::wire::EncoderPool::Lease encoder = model.encoders().Acquire();
   runtime::wire::DecoderPool::Lease decoder = model.decoders().Acquire();
   runtime::StableInputs stable;
-  // Rows that deltas have changed give other answers than were recorded.
+  // Rows changed by deltas give other answers than the recorded answers.
   const TableStore::Pin tables = model.PinTables();
   pre_context->set_tables_at(tables.state());
   post_context->set_tables_at(tables.state());

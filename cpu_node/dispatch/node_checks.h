@@ -1,10 +1,10 @@
 #ifndef REFRACT_CPU_NODE_DISPATCH_NODE_CHECKS_H_
 #define REFRACT_CPU_NODE_DISPATCH_NODE_CHECKS_H_
 
-// Has each GPU node answer a version's golden requests before it gets others
-// (NodePool::DueChecks). The requests take the way of all requests, CN-pre, GPU
-// node, CN-post, but wait for no worker: under load a node that comes must not
-// wait behind the requests that it is to help with.
+// Has each GPU node answer a version's golden requests before it gets other
+// requests (NodePool::DueChecks). A golden request takes the usual path,
+// CN-pre, GPU node, CN-post, but waits for no worker: under load, a new node
+// must not wait behind the requests that it is to take over.
 
 #include <cstddef>
 #include <map>
@@ -21,39 +21,39 @@
 
 namespace refract::cpu_node {
 
-// Thread-safe. Has a thread of its own from the first Add() on.
+// Thread-safe. Starts a thread at the first Add().
 class NodeChecks {
  public:
-  // Of one request. First requests read weights and tables from disk.
+  // Timeout of one request. First requests read weights and tables from disk.
   static constexpr absl::Duration kTimeout = absl::Seconds(60);
-  // After a check that could not be made: the node was lost, or full.
+  // Pause after a check that failed for want of the node or of room.
   static constexpr absl::Duration kAgain = absl::Milliseconds(50);
 
-  // `nodes` outlives this.
+  // `nodes` must outlive this object.
   NodeChecks(NodePool* nodes, base::Clock* clock)
       : nodes_(*nodes), clock_(*clock) {}
   ~NodeChecks();
 
-  // `model`, whose offer is a checked one. Of a removed one no check begins.
+  // Checks nodes for `model`, whose offer is checked, until it is destroyed.
   void Add(size_t offer, std::weak_ptr<const ServedModel> model);
   void Remove(size_t offer);
 
-  // Something has changed: looks for checks that are due.
+  // Call after any change: looks for checks that are due.
   void Wake();
 
-  // Nothing is sent from here on; what was sent is still waited for. Before
-  // NodePool::Close(), and the destructor after it.
+  // Stops sending; answers under way are still awaited. Call before
+  // NodePool::Close(), and destroy this object after it.
   void StopSending();
 
  private:
   void Run();
-  // True: look again, some check could not be made.
+  // Returns true if some check could not be made and must be tried again.
   bool RunDue();
   absl::Status Check(const ServedModel& model, const NodePool::DueCheck& due);
 
   NodePool& nodes_;
   base::Clock& clock_;
-  // Held from a lease to the sending of its message.
+  // Held from taking a lease until its message is sent.
   absl::Mutex sending_mu_;
   bool may_send_ ABSL_GUARDED_BY(sending_mu_) = true;
 

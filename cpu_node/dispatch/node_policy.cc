@@ -6,7 +6,7 @@
 namespace refract::cpu_node {
 namespace {
 
-// How good a choice a node is for its state; lower is better.
+// Rank of a node by its state; lower is better.
 enum class Rank { kReady, kSuspect, kEjected, kNone };
 
 Rank RankOf(const NodeSnapshot& node) {
@@ -35,7 +35,7 @@ bool IsBetter(const NodeSnapshot& a, const NodeSnapshot& b) {
   return !IsMeasured(a) && IsMeasured(b);
 }
 
-// `near` is so loaded that `far` gets the request in its place.
+// Whether `near` is so loaded that `far` gets the request in its place.
 bool Spills(const NodeSnapshot& near, const NodeSnapshot& far, double ratio) {
   if (IsMeasured(near) && IsMeasured(far)) {
     return near.latency * (near.in_flight + 1) >
@@ -74,7 +74,7 @@ std::optional<size_t> ChooseNode(absl::Span<const NodeSnapshot> nodes,
                        !nodes[*avoid].full && RankOf(nodes[*avoid]) <= best;
     return again ? avoid : std::nullopt;
   }
-  // Found by counting, so that a choice among any number allocates nothing.
+  // Counts, so that a choice among any number of nodes allocates nothing.
   const auto candidate = [&](size_t tier, size_t number) {
     for (size_t i = 0;; ++i) {
       if (RankOf(nodes[i]) != best || nodes[i].full || !counts(i) ||
@@ -87,7 +87,7 @@ std::optional<size_t> ChooseNode(absl::Span<const NodeSnapshot> nodes,
   const auto best_of_two = [&](size_t tier) {
     const size_t a = draw_a % counts_of[tier];
     if (counts_of[tier] == 1) return candidate(tier, a);
-    // Drawn from the others: shifts the numbers from `a` on up by one.
+    // `b` is drawn from the other candidates: numbers from `a` on shift up.
     size_t b = draw_b % (counts_of[tier] - 1);
     if (b >= a) ++b;
     const size_t first = candidate(tier, a);

@@ -1,7 +1,7 @@
 #ifndef REFRACT_CPU_NODE_DISPATCH_NODE_POLICY_H_
 #define REFRACT_CPU_NODE_DISPATCH_NODE_POLICY_H_
 
-// Which GPU node gets a request. Pure functions of a snapshot; node_pool.h
+// Chooses the GPU node of a request. Pure functions of a snapshot; node_pool.h
 // keeps the state.
 
 #include <cstddef>
@@ -20,25 +20,25 @@ struct NodeSnapshot {
   transport::PeerState health = transport::PeerState::kConnecting;
   // Smoothed round trip; zero when nothing was measured yet.
   absl::Duration latency;
-  int in_flight = 0;  // of this CN
+  int in_flight = 0;  // requests of this CPU node
   // Distance in the fabric (placement::Tier), 0 = nearest. 0 to kMaxTier.
   int tier = 0;
 };
 
 inline constexpr int kMaxTier = 7;
-// Default of ChooseNode()'s `spill_ratio`. With nodes of equal latency a far
-// node that is idle gets a request when the near one has two in flight. At half
-// the load of the near nodes 7 % of all requests then go far; at 1.5 it would
-// be 18 %, at 3 too many would queue near (mean latency +15 %; figures of
+// Default of ChooseNode()'s `spill_ratio`. With nodes of equal latency an idle
+// far node gets a request when the near node has two in flight. At half the
+// load of the near nodes 7 % of all requests then go far; a ratio of 1.5 would
+// send 18 %, and at 3 too many would queue near (mean latency +15 %; figures of
 // tests/cpu_node/node_tiers_test.cc).
 inline constexpr double kDefaultSpillRatio = 2;
 
-// Index of the node to use: of two random candidates (`draw_a`, `draw_b`: any
-// random numbers) the node with the lower latency × (in flight + 1); the first
-// on a tie. Where one of them has no measurement yet, the node with fewer
-// requests in flight; if equal, the unmeasured node: it is to be measured, but
-// not flooded, for it may never answer.
-//
+// Index of the node to use: of two random candidates (`draw_a`,
+// `draw_b`: any random numbers) the node with the lower latency × (in
+// flight + 1); the first on a tie. If a candidate has no measurement
+// yet, the node with fewer requests in flight; if equal, the unmeasured
+// node: it must be measured, but not flooded, because it may never
+// answer.
 // Candidates are the nodes that serve the model and are ready, other than
 // `avoid` (the node that has just failed this request). Where no node is ready,
 // suspect nodes: a node that is silent for a moment often goes on, and a node

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
@@ -12,70 +11,6 @@
 #include "transport/session/session_socket.h"
 
 namespace refract::cpu_node {
-namespace {
-
-// A request without an answer after so many times the usual latency of its
-// model counts as failed; after the duration below where that is not known.
-constexpr int kStalledFactor = 4;
-constexpr absl::Duration kStalledUnknown = absl::Milliseconds(100);
-
-}  // namespace
-
-NodePool::Lease::Lease(Lease&& other) noexcept
-    : pool_(std::exchange(other.pool_, nullptr)),
-      at_(other.at_),
-      node_(other.node_),
-      offer_(other.offer_) {}
-
-NodePool::Lease& NodePool::Lease::operator=(Lease&& other) noexcept {
-  // What this one held is released by `other`.
-  std::swap(pool_, other.pool_);
-  std::swap(at_, other.at_);
-  std::swap(node_, other.node_);
-  std::swap(offer_, other.offer_);
-  return *this;
-}
-
-NodePool::Lease::~Lease() {
-  if (pool_ != nullptr) pool_->Release(*at_, offer_);
-}
-
-transport::Client& NodePool::Lease::client() const { return *at_->client; }
-
-const std::string& NodePool::Lease::address() const { return at_->address; }
-
-void NodePool::Lease::Finish(const absl::Status& status, absl::Duration latency,
-                             bool in_time) {
-  NodePool* const pool = std::exchange(pool_, nullptr);
-  const absl::Time now = pool->options_.clock->Now();
-  absl::MutexLock lock(&pool->mu_);
-  Node& node = *at_;
-  node.quota.Release(offer_);
-  // A request that ran into its deadline, or was given up before, took at least
-  // this long. A request that was refused at once, because it would be late,
-  // must not make the node look faster than its answers did; of a node that
-  // never answered it is all that is known.
-  if (status.ok() ||
-      ((absl::IsDeadlineExceeded(status) || absl::IsCancelled(status)) &&
-       latency > node.latency)) {
-    node.latency = SmoothedLatency(node.latency, latency);
-  }
-  if (status.ok()) {
-    absl::Duration& of_offer = node.offer_latency[offer_];
-    of_offer = SmoothedLatency(of_offer, latency);
-  }
-  if (node.client == nullptr) return;
-  // A node that answers nothing in several times its usual time is failing. Of
-  // a node that was asked with little time left nothing can be said.
-  const absl::Duration usual = node.offer_latency[offer_];
-  const bool stalled =
-      !in_time && !status.ok() &&
-      latency >= (usual > absl::ZeroDuration() ? kStalledFactor * usual
-                                               : kStalledUnknown);
-  node.client->health().OnResult(
-      stalled ? absl::UnavailableError("no answer in time") : status, now);
-}
-
 NodePool::NodePool(NodePoolOptions options)
     : options_(std::move(options)),
       offers_(options_.offers.begin(), options_.offers.end()),
@@ -95,7 +30,7 @@ absl::StatusOr<std::unique_ptr<NodePool>> NodePool::Create(
     }
   }
   options.max_nodes = std::max(options.max_nodes, options.addresses.size());
-  // Without a model that is offered there is nothing to ask a node for.
+  // Without an offer there is nothing to ask a node for.
   if (options.offers.empty() && !options.offers_may_come) options.max_nodes = 0;
   if (options.connect == nullptr && options.max_nodes > 0) {
     transport::ClientHub::Options hub_options;
@@ -152,7 +87,7 @@ absl::Status NodePool::SetAddresses(const std::vector<std::string>& addresses) {
   return status;
 }
 
-// Under members_mu_.
+// Requires members_mu_.
 absl::Status NodePool::Add(const std::string& address) {
   std::vector<std::optional<transport::ModelOffer>> offers;
   size_t index = 0;
@@ -188,7 +123,7 @@ absl::Status NodePool::Add(const std::string& address) {
   client_options.path = options_.path;
   client_options.rdma_device = options_.rdma_device;
   client_options.locality = options_.locality;
-  // Those behind a removed offer follow below.
+  // Offers behind the first removed offer are set below.
   const auto hole = std::find(offers.begin(), offers.end(), std::nullopt);
   for (auto offer = offers.begin(); offer != hole; ++offer) {
     client_options.models.push_back(**offer);
@@ -212,7 +147,7 @@ absl::Status NodePool::Add(const std::string& address) {
     }
     nodes_[index]->client = *std::move(client);
   }
-  // Changes before the client was stored went unseen.
+  // Picks up changes from before the client was stored.
   Refresh(index);
   return absl::OkStatus();
 }
@@ -310,7 +245,7 @@ bool NodePool::EndLeft() {
       LOG(INFO) << "GPU node " << node->address << " has left";
     }
   }
-  // A model that nobody else serves is not ready any more.
+  // A model that only the ended nodes served is not ready any more.
   if (!ended.empty() && options_.on_change != nullptr) options_.on_change();
   return more;
 }
@@ -318,7 +253,7 @@ bool NodePool::EndLeft() {
 void NodePool::Refresh(size_t index) {
   {
     absl::MutexLock refresh_lock(&refresh_mu_);
-    // Its client is not stored yet, or it has left, or the pool closes.
+    // The client is not stored yet, the node has left, or the pool closes.
     if (nodes_[index] == nullptr || nodes_[index]->client == nullptr) return;
     Node& node = *nodes_[index];
     const transport::ClientState state = node.client->state();
@@ -329,7 +264,8 @@ void NodePool::Refresh(size_t index) {
       LogModels(node, state);
     }
     if (state.epoch != node.epoch) {
-      // Another process perhaps: what is known of the old one means nothing.
+      // Perhaps another process: measurements and checks of the old one are
+      // void.
       node.latency = absl::ZeroDuration();
       node.offer_latency.assign(node.offers.size(), absl::ZeroDuration());
       for (size_t i = 0; i < node.checks.size(); ++i) {
@@ -459,8 +395,8 @@ absl::Status NodePool::FailedCheck(size_t offer) const {
   absl::MutexLock lock(&mu_);
   for (const std::unique_ptr<Node>& node : nodes_) {
     if (node == nullptr || node->left.has_value()) continue;
-    if (!node->said[offer].ok()) continue;  // it may change its mind
-    // Served, or not known yet.
+    if (!node->said[offer].ok()) continue;  // may still change
+    // Served, or not checked yet.
     if (node->checks[offer].ok() || absl::IsUnavailable(node->checks[offer])) {
       return absl::OkStatus();
     }
@@ -470,136 +406,6 @@ absl::Status NodePool::FailedCheck(size_t offer) const {
     }
   }
   return failed;
-}
-
-std::optional<NodePool::Lease> NodePool::Acquire(size_t offer,
-                                                 std::optional<size_t> avoid,
-                                                 bool avoid_is_full) {
-  return AcquireIf(offer, avoid, avoid_is_full,
-                   [](const Node&, absl::Time) { return true; });
-}
-
-std::optional<NodePool::Lease> NodePool::AcquireWithin(size_t offer,
-                                                       size_t avoid,
-                                                       absl::Duration time) {
-  return AcquireIf(offer, avoid, false, [&](const Node& node, absl::Time now) {
-    const absl::Duration seen = node.offer_latency[offer];
-    return &node != nodes_[avoid].get() &&
-           node.HealthFor(offer, now) == transport::PeerState::kReady &&
-           seen > absl::ZeroDuration() && seen <= time;
-  });
-}
-
-std::optional<NodePool::Lease> NodePool::AcquireIf(
-    size_t offer, std::optional<size_t> avoid, bool avoid_is_full,
-    absl::FunctionRef<bool(const Node&, absl::Time now)> may) {
-  thread_local absl::InsecureBitGen generator;
-  const uint64_t draw_a = generator();
-  const uint64_t draw_b = generator();
-  const absl::Time now = options_.clock->Now();
-  absl::MutexLock lock(&mu_);
-  if (closed_) return std::nullopt;
-  const auto choose = [&](bool leaving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    for (size_t i = 0; i < nodes_.size(); ++i) {
-      if (nodes_[i] == nullptr || nodes_[i]->left.has_value() != leaving) {
-        snapshot_[i] = NodeSnapshot();
-        continue;
-      }
-      const Node& node = *nodes_[i];
-      snapshot_[i] = {
-          .serves = node.offers[offer].ok() && may(node, now),
-          .full = !node.quota.HasRoom(offer) || (avoid_is_full && i == avoid),
-          .health = node.HealthFor(offer, now),
-          .latency = node.latency,
-          .in_flight = node.quota.in_flight(),
-          .tier = node.tier};
-    }
-    return ChooseNode(snapshot_, avoid, draw_a, draw_b, options_.spill_ratio);
-  };
-  std::optional<size_t> choice = choose(/*leaving=*/false);
-  if (!choice.has_value() && num_leaving_ > 0 && !AnyListedServes(offer, now)) {
-    choice = choose(/*leaving=*/true);
-  }
-  if (!choice.has_value()) return std::nullopt;
-  Node& node = *nodes_[*choice];
-  node.quota.Take(offer);
-  return Lease(this, &node, *choice, offer);
-}
-
-void NodePool::Release(Node& node, size_t offer) {
-  absl::MutexLock lock(&mu_);
-  node.quota.Release(offer);
-}
-
-bool NodePool::AnyListedServes(size_t offer, absl::Time now) const {
-  for (const std::unique_ptr<Node>& node : nodes_) {
-    if (node != nullptr && !node->left.has_value() && node->Serves(offer, now))
-      return true;
-  }
-  return false;
-}
-
-bool NodePool::Usable(size_t offer) const {
-  const absl::Time now = options_.clock->Now();
-  absl::MutexLock lock(&mu_);
-  if (closed_) return false;
-  for (const std::unique_ptr<Node>& node : nodes_) {
-    if (node != nullptr && node->Serves(offer, now)) return true;
-  }
-  return false;
-}
-
-absl::Status NodePool::WhyUnusable(size_t offer) const {
-  absl::MutexLock lock(&mu_);
-  if (closed_) return absl::UnavailableError("the CPU node is stopping");
-  const absl::Time now = options_.clock->Now();
-  std::string reasons;
-  for (const std::unique_ptr<Node>& node : nodes_) {
-    if (node == nullptr) continue;
-    if (node->Serves(offer, now)) return absl::OkStatus();
-    // A node that is about to be noticed as lost has accepted the offer still.
-    absl::StrAppend(&reasons, reasons.empty() ? "" : "; ", node->address, ": ",
-                    node->offers[offer].ok() ? Name(node->HealthFor(offer, now))
-                                             : node->offers[offer].message());
-  }
-  if (reasons.empty()) {
-    return absl::UnavailableError(options_.max_nodes == 0
-                                      ? "no GPU node is configured"
-                                      : "no GPU node has been found yet");
-  }
-  return absl::UnavailableError(
-      absl::StrCat("no GPU node serves the model (", reasons, ")"));
-}
-
-absl::Status NodePool::WhyNoRoom(size_t offer) const {
-  absl::MutexLock lock(&mu_);
-  const absl::Time now = options_.clock->Now();
-  std::string reasons;
-  bool some_full = false;
-  for (const std::unique_ptr<Node>& place : nodes_) {
-    if (place == nullptr || !place->Serves(offer, now)) continue;
-    const Node& node = *place;
-    const transport::PeerState health = node.HealthFor(offer, now);
-    const bool ready = health == transport::PeerState::kReady;
-    const bool full = !node.quota.HasRoom(offer);
-    if (!full && ready) {
-      some_full = false;
-      break;
-    }
-    absl::StrAppend(&reasons, reasons.empty() ? "" : "; ", node.address, ": ");
-    if (full) {
-      some_full = true;
-      absl::StrAppend(&reasons, node.quota.in_flight(), " in flight, ",
-                      node.quota.in_flight(offer), " of this model");
-    }
-    if (!ready) absl::StrAppend(&reasons, full ? ", " : "", Name(health));
-  }
-  // A node got room since, or is being lost: an answer all the same.
-  if (!some_full) return absl::UnavailableError("no GPU node is free");
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "no GPU node has room for a request of the model (", reasons,
-      "; at most ", options_.limits.max_in_flight,
-      " in flight to each, and of a model fewer where others are served)"));
 }
 
 size_t NodePool::size() const {
@@ -628,7 +434,7 @@ std::vector<NodePool::Member> NodePool::Members() const {
   return members;
 }
 
-// What the crossing cost on the wire; scripts/quickstart.py reads it.
+// Logs the node's traffic in the form that scripts/quickstart.py reads.
 void NodePool::LogTraffic(const Node& node) {
   const transport::ClientState state = node.client->state();
   LOG(INFO) << "GPU node " << node.address << ": " << state.messages_sent
@@ -644,7 +450,7 @@ void NodePool::Close() {
     absl::MutexLock lock(&mu_);
     closed_ = true;
     for (const std::unique_ptr<Node>& node : nodes_) {
-      // Empty place, or closed before.
+      // The place is empty, or Close() ran before.
       if (node == nullptr || node->client == nullptr) continue;
       LogTraffic(*node);
       clients.push_back(std::move(node->client));

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kLinesPerSecond = 10;
 
-// Ids come from clients: a line break in one must not begin a line of the log.
+// Escapes the id, which a client chose: a line break must not begin a log line.
 std::string NameOf(absl::string_view id, absl::string_view model) {
   return absl::StrCat(
       id.empty() ? "a request"

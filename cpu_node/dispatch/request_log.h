@@ -12,25 +12,25 @@
 
 namespace refract::cpu_node {
 
-// Lines in the log about single requests, few enough not to be what goes wrong:
-// at most ten of each kind in a second, and the number of those left out.
+// Writes log lines about single requests, at a bounded rate: at most ten
+// of each kind per second, and the number of the omitted ones.
 // Thread-safe.
 class RequestLog {
  public:
-  // A request that ends after `slow_after` or more is slow; infinite: none is.
+  // A request of `slow_after` or longer is slow; infinite: no request is.
   RequestLog(absl::Duration slow_after, base::Clock& clock);
 
-  // `id`: as the client calls the request, any bytes; may be empty.
+  // `id`: the client's name for the request, any bytes; may be empty.
   void OnFailure(absl::string_view model, absl::string_view id,
                  const absl::Status& status);
 
   bool IsSlow(absl::Duration took) const { return took >= slow_after_; }
 
-  // A request that ended, well or not.
+  // A request that ended, with an answer or with an error.
   struct Ended {
     absl::string_view model;
     absl::string_view id;
-    absl::string_view gpu_node;  // address of the last one; empty: none
+    absl::string_view gpu_node;  // address of the last node; empty: none
     absl::Duration took;
     StageTimes times;
     int attempts = 0;  // at GPU nodes

@@ -7,9 +7,9 @@
 namespace refract::cpu_node {
 
 // How many requests of each model may be in flight at one GPU node.
-//
 // Two bounds: all requests together stay within `limit`, and where the node
 // serves several models, a model may send a request only while it has fewer
+// than kShareOfFree times as many in flight as the node has free places. One
 // than kShareOfFree times as many in flight as the node has room left for. One
 // busy model then leaves a quarter of the node free, two leave a seventh, and
 // so on: a model that asks for more than the node can do is refused before it
@@ -28,12 +28,12 @@ class RequestQuota {
   // `limit` ≥ 1: requests in flight at the node.
   RequestQuota(size_t models, int limit) : limit_(limit), models_(models) {}
 
-  // There are `models` models from now on; none is taken away that has requests
-  // in flight.
+  // Sets the number of models. Models whose numbers go must have no request in
+  // flight.
   void Resize(size_t models) { models_.resize(models); }
 
-  // How many of the models the node serves now: where it is one, that model may
-  // use all of `limit`.
+  // Sets how many of the models the node serves: a model that is alone may use
+  // all of `limit`.
   void SetServed(size_t models) { shared_ = models > 1; }
 
   bool HasRoom(size_t model) const {
@@ -55,7 +55,7 @@ class RequestQuota {
 
  private:
   const int limit_;
-  std::vector<int> models_;  // in flight, each
+  std::vector<int> models_;  // requests in flight per model
   int in_flight_ = 0;
   bool shared_ = false;
 };

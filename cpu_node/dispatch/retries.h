@@ -1,10 +1,10 @@
 #ifndef REFRACT_CPU_NODE_DISPATCH_RETRIES_H_
 #define REFRACT_CPU_NODE_DISPATCH_RETRIES_H_
 
-// What keeps repeated requests from doing harm. A request that failed at a GPU
-// node is sent once more, to another node. Two things could then go wrong: the
-// repetitions overload the nodes that are left, and a request that makes GPU
-// nodes crash is handed from node to node.
+// Limits the harm of retries. A request that failed at a GPU node is sent once
+// more, to another node. Two things can then go wrong: the retries overload the
+// remaining nodes, or a request that crashes GPU nodes is handed from node to
+// node.
 
 #include <atomic>
 #include <cstddef>
@@ -19,21 +19,21 @@
 
 namespace refract::cpu_node {
 
-// Bounds repetitions to a part of the requests (the retry budget of Google's
+// Bounds retries to a fraction of the requests (the retry budget of Google's
 // SRE book, chapter 22, as a token bucket). Thread-safe, wait-free.
 class RetryBudget {
  public:
-  // Repetitions per request that was admitted.
+  // Retries earned by each admitted request.
   static constexpr double kPerRequest = 0.1;
-  // Repetitions that may be saved up: the requests that are in flight to two
-  // GPU nodes, so that the loss of a node repeats all that it had.
+  // Retries that may be saved up: the requests that are in flight to two GPU
+  // nodes, so that after the loss of a node all its requests are retried.
   static constexpr int kMost = 128;
 
   void OnAdmitted() {
     const int tenths = tenths_.load(std::memory_order_relaxed);
     if (tenths < 10 * kMost) tenths_.fetch_add(1, std::memory_order_relaxed);
   }
-  // Whether a request may be repeated, which takes its part of the budget.
+  // Takes one retry from the budget; false if the budget is empty.
   bool Take() {
     int tenths = tenths_.load(std::memory_order_relaxed);
     while (tenths >= 10) {
@@ -51,25 +51,25 @@ class RetryBudget {
 };
 
 // Remembers the contents of requests that were at a GPU node when its
-// connection was lost. Content that was there at kLosses losses in a row,
-// without an answer between them, is suspected to be the reason: it is refused
-// for kTime. Requests that only happened to be there are released by the first
-// answer to their content. Thread-safe.
+// connection was lost. Content that was present at kLosses losses in a row,
+// without an answer between them, is suspected as the cause: it is refused for
+// kTime. The first answer to a content releases it, so that innocent requests
+// are served again. Thread-safe.
 class Quarantine {
  public:
   static constexpr int kLosses = 2;
   static constexpr absl::Duration kTime = absl::Minutes(1);
-  // Contents remembered; further ones are not, which costs a GPU node at worst.
+  // Most contents remembered. Forgetting one costs a GPU node at worst.
   static constexpr size_t kMost = 4096;
 
-  // Whether nothing is remembered, so that Fingerprint() is not needed.
+  // Whether nothing is remembered, so that Fingerprint() need not be computed.
   // Wait-free.
   bool empty() const { return !any_.load(std::memory_order_acquire); }
 
-  // Of the model and the contents of the inputs. Takes about 0.1 ms per MiB.
+  // Digest of the model and the contents of the inputs; about 0.1 ms per MiB.
   static base::Digest Fingerprint(const InferRequest& request);
 
-  // The connection was lost while the GPU node had the request.
+  // Call when the connection was lost while the GPU node had the request.
   void OnLoss(const base::Digest& request, absl::Time now);
   void OnAnswer(const base::Digest& request);
   bool Holds(const base::Digest& request, absl::Time now);

@@ -7,7 +7,7 @@
 namespace refract::cpu_node {
 namespace {
 
-// A predicted wait counts as 1 + 1/kWaitMargin times its length.
+// Admission lengthens a predicted wait by 1/kWaitMargin of it.
 constexpr int kWaitMargin = 4;
 
 std::vector<double> SharesOf(const std::vector<QueuedModel>& models) {
@@ -80,16 +80,16 @@ absl::Duration StartQueue::OwnTime(const Model& model, int64_t rows,
 }
 
 bool StartQueue::Probes(const Model& model, absl::Time now) const {
-  // Predictions are corrected only by requests that run. A model that has
-  // nothing in flight and was not started for a while may try a request that is
-  // predicted to be late.
+  // A probe. Only requests that run correct the predictions, so a model that
+  // has nothing in flight and was not started for a while may try a request
+  // that is predicted to be late.
   return model.in_flight == 0 && model.queue.empty() &&
          now - model.last_started >= scheduling::ExecutionTimes::kPause;
 }
 
 absl::Duration StartQueue::WorkOfOthers(size_t index, absl::Duration own) {
-  // As on a GPU node: all that a model below its share has goes before a model
-  // that is not, and none the other way round. Else they take turns by shares.
+  // As on a GPU node: requests of models below their share go before requests
+  // of other models. Otherwise shares decide the turns.
   const bool below_share = turns_.BelowShare(index);
   absl::Duration first;
   competitors_.clear();
@@ -120,7 +120,7 @@ absl::Status StartQueue::Foresee(size_t index, int64_t rows,
   snapshot.node_places = options_.max_queue;
   snapshot.model_queue = model.queue.size();
   snapshot.quota = model.places;
-  // A probe is admitted whatever was predicted for it.
+  // A probe is admitted whatever its prediction.
   if (deadline != absl::InfiniteFuture() && !Probes(model, now)) {
     snapshot.own = OwnTime(model, rows, model.rows_in_flight, now);
     snapshot.own_at_best = OwnTime(model, rows, 0, now);
@@ -129,16 +129,16 @@ absl::Status StartQueue::Foresee(size_t index, int64_t rows,
     snapshot.ahead = before.time + to_finish_;
     snapshot.ahead +=
         WorkOfOthers(index, snapshot.ahead + WorkerTime(model, rows, now));
-    // Where GPU nodes are the bottleneck, the requests ahead are at the GPU
-    // nodes before this request is. PredictStart() divides by the workers.
+    // Where GPU nodes are the bottleneck, the requests ahead reach the GPU
+    // nodes before this request does. PredictStart() divides by the workers.
     const absl::Duration gpu_ahead =
         OwnTime(model, rows, model.rows_in_flight + before.rows, now) -
         snapshot.own;
     snapshot.ahead = std::max(snapshot.ahead, gpu_ahead * options_.workers);
-    // Under overload the queue grows until requests are refused, so the answers
-    // of all others come as late as this allows. What is not measured here (the
-    // client's way to the node and back, other processes) must fit into the
-    // rest.
+    // Under overload the queue grows until requests are refused, so that
+    // admitted requests are answered as late as this margin allows. Times that
+    // are not measured here (the client's network, other processes) must fit
+    // into the margin.
     snapshot.ahead += snapshot.ahead / kWaitMargin;
     snapshot.free_at = free_at;
   }

@@ -1,14 +1,14 @@
 #ifndef REFRACT_CPU_NODE_DISPATCH_START_QUEUE_H_
 #define REFRACT_CPU_NODE_DISPATCH_START_QUEUE_H_
 
-// Which request a CPU node starts next, and which requests it refuses.
+// Chooses which request a CPU node starts next, and which requests it refuses.
 //
 // Requests of a model wait in the order of their deadlines. Models take turns
 // by their shares of the workers' time (deficit round robin). A request is
-// refused when it comes if it would end too late behind the requests that wait,
-// and dropped when its turn comes if the time that is left is too short. Both
-// compare with the times of the model's latest requests: the CPU part before
-// the GPU node (start), the GPU node with transport and its queue (away), and
+// refused on arrival if it would end too late behind the waiting requests, and
+// dropped at its turn if the remaining time is too short. Both checks use the
+// times of the model's latest requests: the CPU part before the GPU node
+// (start), the GPU node with transport and its queue (away), and
 // the CPU part after it (finish). Without this, an overloaded node spends its
 // time on requests that miss their deadlines (docs/design/scheduling.md).
 //
@@ -37,7 +37,7 @@ struct QueuedModel {
   double share = 1;   // of the workers' time, relative to the other models; > 0
 };
 
-// How long the parts of one request took. Zero: the request had no such part.
+// Times of the parts of one request. Zero: the request had no such part.
 struct PartTimes {
   absl::Duration start;   // on a worker, until the GPU node has the request
   absl::Duration away;    // at the GPU node, transport included
@@ -53,9 +53,9 @@ class StartQueue {
    public:
     virtual ~Job() = default;
     // Takes what the request needs besides a worker: room at a GPU node. False:
-    // there is none now, try again after a change. Called once per turn.
+    // no room now, try again after a change. Called once per turn.
     virtual bool Reserve() = 0;
-    // Whether nobody waits for the answer any more.
+    // Whether the client has given up the request.
     virtual bool abandoned() const = 0;
 
    private:
@@ -63,25 +63,25 @@ class StartQueue {
     size_t model_ = 0;
     int64_t rows_ = 1;
     bool probe_ = false;
-    // When the job was started:
+    // Set when the job was started:
     absl::Duration start_, finish_;  // predicted
-    int64_t rows_in_flight_ = 0;     // its own included
+    int64_t rows_in_flight_ = 0;     // this request included
   };
 
   struct Options {
-    int workers = 1;          // ≥ 1
-    size_t max_queue = 1024;  // jobs that wait; ≥ 1
+    int workers = 1;          // threads, ≥ 1
+    size_t max_queue = 1024;  // waiting jobs, ≥ 1
     std::vector<QueuedModel> models;
   };
   explicit StartQueue(Options options);
 
   // Adds a model and returns its number, which may be that of a removed model.
-  // `alike`: a model whose times are believed to be those of the new one.
+  // `alike`: a model whose times serve as first predictions for the new one.
   size_t AddModel(QueuedModel model, std::optional<size_t> alike);
-  // Nothing of the model waits or is in flight.
+  // The model must have no request waiting or in flight.
   void RemoveModel(size_t model);
 
-  // What Admit() would say to a job of `rows` rows: with 1 row a lower bound
+  // The result of Admit() for a job of `rows` rows. With 1 row a lower bound
   // for a request whose rows are not known yet.
   absl::Status Foresee(size_t model, int64_t rows, absl::Time deadline,
                        absl::Time now, const std::vector<absl::Time>& free_at);
@@ -90,28 +90,28 @@ class StartQueue {
   //   ResourceExhausted  `max_queue` jobs wait and the model has its share of
   //                      them, or the job would end after its deadline
   //   DeadlineExceeded   an idle node would be too slow for the deadline
-  // `free_at`: when each worker ends what it runs.
+  // `free_at`: predicted end of each worker's present work.
   absl::Status Admit(Job& job, size_t model, int64_t rows, absl::Time deadline,
                      absl::Time now, const std::vector<absl::Time>& free_at);
 
-  // The job that a free worker has to deal with.
+  // A decision for the next job: a free worker starts or refuses it.
   struct Turn {
     Job* job = nullptr;
     absl::Status refused;  // OK: start the job; else answer it with this
     absl::Time queued_at;
     absl::Duration time;  // predicted, of its start
   };
-  // Nullopt: no job can be started now. A job with a turn counts as in flight
-  // until End(), a refused job is forgotten.
+  // Nullopt: no job can be started now. The returned job counts as in flight
+  // until End(); a refused job is forgotten.
   std::optional<Turn> Next(absl::Time now);
-  // Any job that waits, to be refused; null: none waits.
+  // Removes any waiting job, for refusal; null: no job waits.
   Job* TakeAny();
 
-  // The next time at which Next() has a job to refuse if nothing else happens.
+  // Next time at which Next() has a job to refuse if no event comes before.
   absl::Time NextExpiry() const;
 
-  // The job's end. `times`: of the parts that it got through. `typical`: the
-  // request was answered, so its times tell about those of others.
+  // Ends a job. `times`: of the parts that it went through. `typical`: the
+  // request was answered, so its times serve to predict others.
   void End(const Job& job, const PartTimes& times, bool typical,
            absl::Time now);
 
@@ -122,14 +122,14 @@ class StartQueue {
   struct Model {
     QueuedModel config;
     bool present = true;  // else the number is free
-    size_t places = 1;    // of max_queue, also while other models fill the rest
+    size_t places = 1;  // of max_queue, kept for it while others fill the rest
     Queue queue;
-    size_t in_flight = 0;  // started and not ended
+    size_t in_flight = 0;  // started jobs that have not ended
     int64_t rows_in_flight = 0;
     absl::Time last_started = absl::InfinitePast();
-    // Of the parts: start and finish by the rows of a request, away by the rows
-    // that are in flight with it. GPU nodes that are busy need longer for the
-    // same request, by as much as they have before it.
+    // Predicted times of the parts: start and finish by the rows of a request,
+    // away by all rows in flight with it. Busy GPU nodes need longer for the
+    // same request, by the work that they have before it.
     scheduling::ExecutionTimes start, away, finish;
   };
 
@@ -137,7 +137,7 @@ class StartQueue {
   bool Probes(const Model& model, absl::Time now) const;
   absl::Duration WorkerTime(const Model& model, int64_t rows,
                             absl::Time now) const;
-  // From the start of the request to its answer while `in_flight` rows of other
+  // Predicted time from start to answer while `in_flight` rows of other
   // requests are at GPU nodes.
   absl::Duration OwnTime(const Model& model, int64_t rows, int64_t in_flight,
                          absl::Time now) const;
@@ -148,9 +148,9 @@ class StartQueue {
   std::vector<Model> models_;
   scheduling::DeficitRoundRobin turns_;
   size_t waiting_ = 0;
-  // Predicted finishing work of all jobs in flight.
+  // Predicted finish time of all jobs in flight together.
   absl::Duration to_finish_;
-  // Reused by Admit() and Next().
+  // Scratch of Admit() and Next().
   std::vector<scheduling::Competitor> competitors_;
   std::vector<size_t> order_;
 };

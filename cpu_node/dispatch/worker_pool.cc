@@ -55,7 +55,7 @@ void WorkerPool::End(const Job& job, const PartTimes& times, bool typical) {
 void WorkerPool::Continue(Task task) {
   {
     absl::MutexLock lock(&mu_);
-    // The GPU node has room for another request now.
+    // Room at the GPU node is free again.
     look_ = true;
     if (!joined_) {
       continuing_.push_back(std::move(task));
@@ -78,7 +78,7 @@ void WorkerPool::Stop() {
   for (std::thread& thread : threads_) {
     if (thread.joinable()) thread.join();
   }
-  // Tasks that came between a worker's last look and its end.
+  // Tasks that were queued between a worker's last look and its end.
   transport::RingQueue<Task> left;
   {
     absl::MutexLock lock(&mu_);
@@ -114,7 +114,7 @@ void WorkerPool::Work(int worker) {
           break;
         }
         look_ = false;
-        // Jobs that wait for room are refused at their deadlines.
+        // Jobs that wait for room are refused when their deadlines pass.
         clock_.AwaitWithDeadline(mu_,
                                  absl::Condition(this, &WorkerPool::HasWork),
                                  starting_.NextExpiry());

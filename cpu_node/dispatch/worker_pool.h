@@ -17,22 +17,22 @@
 
 namespace refract::cpu_node {
 
-// The answer to requests once the node stops.
+// The status of requests that meet a stopping node.
 absl::Status Stopping();
 
 // Threads that run the CPU parts of requests, one part at a time each.
-//
 // Two lanes: a request that starts may be refused and waits for its turn
-// (start_queue.h), a request that goes on may not. Going on comes first,
-// because it frees memory and a client already waits for it. Allocates only to
-// hold more requests than ever before. Thread-safe.
+// (start_queue.h); a request that continues is never refused. Continuing
+// requests go first: they free memory, and their clients have waited
+// longer. Allocates only to hold more requests than ever before.
+// Thread-safe.
 class WorkerPool {
  public:
   using Task = std::function<void()>;
 
   class Job : public StartQueue::Job {
    public:
-    // Exactly one of the two is called for an admitted job, on a worker.
+    // A worker calls exactly one of Start() and Refuse() per admitted job.
     virtual void Start() = 0;
     virtual void Refuse(const absl::Status& why) = 0;
   };
@@ -43,7 +43,7 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // As StartQueue's.
+  // As in StartQueue.
   size_t AddModel(QueuedModel model, std::optional<size_t> alike);
   void RemoveModel(size_t model);
 
@@ -54,17 +54,17 @@ class WorkerPool {
   // The status that Admit() would give a job of one row (StartQueue::Foresee).
   absl::Status Foresee(size_t model, absl::Time deadline);
 
-  // The end of a job that was started (StartQueue::End).
+  // Ends a started job (StartQueue::End).
   void End(const Job& job, const PartTimes& times, bool typical);
 
-  // At most one task per request in flight waits, and the engine bounds those
-  // requests. After Stop() the task runs on the calling thread.
+  // Queues the next part of a started request; a request has at most one part
+  // waiting. After Stop() the task runs on the calling thread.
   void Continue(Task task);
 
-  // Jobs that wait for room may find it now.
+  // Call when jobs that wait for room may find it.
   void Wake();
 
-  // Runs tasks that go on and refuses jobs that wait, then joins. Not from a
+  // Runs the queued tasks and refuses the waiting jobs, then joins. Not from a
   // task. May be called again.
   void Stop();
 
@@ -78,9 +78,9 @@ class WorkerPool {
   absl::Mutex mu_;
   StartQueue starting_ ABSL_GUARDED_BY(mu_);
   transport::RingQueue<Task> continuing_ ABSL_GUARDED_BY(mu_);
-  // Whether a job may have a turn: something changed since none had one.
+  // Whether a job may have a turn: set by every change since the last look.
   bool look_ ABSL_GUARDED_BY(mu_) = false;
-  // When each worker ends the start that it runs, as predicted.
+  // Predicted end of the work that each worker runs now.
   std::vector<absl::Time> free_at_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool joined_ ABSL_GUARDED_BY(mu_) = false;

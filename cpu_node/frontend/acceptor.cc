@@ -22,7 +22,7 @@
 namespace refract::cpu_node {
 namespace {
 
-// For GPU nodes, files and gRPC itself.
+// Descriptors kept for GPU nodes, files and gRPC itself.
 constexpr uint64_t kLeastReserve = 16;
 
 // Pause after running out of descriptors, so that accepting does not spin.
@@ -63,7 +63,7 @@ absl::StatusOr<std::vector<transport::Listener>> Listen(const std::string& host,
   std::vector<transport::Listener> listeners;
   absl::Status missing = absl::UnavailableError("the host has no address");
   for (const std::string& address : addresses) {
-    // All at the port that the first one got.
+    // All addresses use the port that the first listener got.
     if (!listeners.empty()) port = listeners.front().port;
     absl::StatusOr<transport::Listener> listener =
         transport::ListenTcp({address, port});
@@ -139,7 +139,7 @@ void Acceptor::Run(const Take& take) {
     for (const pollfd& each : fds) {
       if (stopping_) return;
       if (each.revents == 0 || AcceptOne(each.fd, take)) continue;
-      // The connection that could not be accepted keeps the listener readable.
+      // The listener stays readable while the connection cannot be accepted.
       pollfd none = {-1, 0, 0};
       wait.For(absl::MakeSpan(&none, 1), base::Clock::Real().Now() + kPause)
           .IgnoreError();

@@ -17,15 +17,15 @@
 namespace refract::cpu_node {
 
 // Listens for clients in gRPC's place. gRPC 1.51 stops accepting for good when
-// accept(2) fails once for want of descriptors. This one tries again, and
-// keeps an eighth of the descriptors back for the node itself: a connection
-// beyond that is closed at once, and its client tries again later.
+// accept(2) once fails for want of descriptors. This class tries again, and
+// reserves an eighth of the descriptors for the node itself: it closes a
+// connection beyond that at once, and the client tries again later.
 class Acceptor {
  public:
   // Takes a connected, non-blocking socket and owns it.
   using Take = std::function<void(int fd)>;
 
-  // Listens before it returns, on every address of `host`, whose IPv6 ones may
+  // Listens before it returns, on every address of `host`; IPv6 addresses may
   // be missing. Clients wait until Start(). "0.0.0.0" includes IPv6 and "[::1]"
   // may have brackets, as with gRPC. Unavailable names host:port.
   static absl::StatusOr<std::unique_ptr<Acceptor>> Create(
@@ -33,9 +33,9 @@ class Acceptor {
   ~Acceptor();
 
   int port() const { return listeners_.front().port; }
-  // `take` is called on a thread of the acceptor's. Once.
+  // Calls `take` on the acceptor's threads. Call once.
   absl::Status Start(Take take);
-  // Refuses connections from now on; `take` is not called any more. May be
+  // Refuses connections from now on; `take` is not called afterwards. May be
   // called again.
   void Stop();
 
@@ -43,7 +43,7 @@ class Acceptor {
   Acceptor(std::vector<transport::Listener> listeners,
            std::shared_ptr<transport::ThreadWaker> waker);
   void Run(const Take& take);
-  // False: out of descriptors or memory.
+  // Returns false when descriptors or memory are used up.
   bool AcceptOne(int listener, const Take& take);
 
   std::vector<transport::Listener> listeners_;

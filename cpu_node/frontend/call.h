@@ -1,7 +1,7 @@
 #ifndef REFRACT_CPU_NODE_FRONTEND_CALL_H_
 #define REFRACT_CPU_NODE_FRONTEND_CALL_H_
 
-// What the gRPC services do with a call.
+// Helpers of the gRPC services' calls.
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -11,7 +11,7 @@
 
 namespace refract::cpu_node {
 
-// Ends the call.
+// Ends the call with `status`.
 inline grpc::ServerUnaryReactor* FinishCall(
     grpc::CallbackServerContext* context, const absl::Status& status) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -19,7 +19,7 @@ inline grpc::ServerUnaryReactor* FinishCall(
   return reactor;
 }
 
-// The first value that the client sent under `name`; empty: none.
+// The first value of the client's metadata `name`; empty: none.
 inline absl::string_view Metadata(const grpc::CallbackServerContext& context,
                                   const char* name) {
   const auto& metadata = context.client_metadata();

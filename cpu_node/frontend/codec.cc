@@ -1,4 +1,4 @@
-// Decoding trusts nothing in the message: counts and sizes are checked before
+// Decoding trusts no number in the message: counts and sizes are checked before
 // memory is allocated for them.
 
 #include "cpu_node/frontend/codec.h"
@@ -29,8 +29,8 @@ int64_t CountTyped(const InferTensorContents& contents) {
          contents.fp64_contents_size() + contents.bytes_contents_size();
 }
 
-// Copies `field` into `tensor`, element by element. An error if a number does
-// not fit: protobuf has no 8 and 16 bit fields, and wrapping would change
+// Copies `field` into `tensor`, element by element. InvalidArgument if a number
+// does not fit: protobuf has no 8 and 16 bit fields, and wrapping would change
 // values silently.
 template <typename To, typename Field>
 absl::Status CopyElements(const Field& field, base::Tensor& tensor) {
@@ -98,8 +98,8 @@ absl::Status CopyTyped(const InferTensorContents& contents,
   }
 }
 
-// Runs before any allocation: a hostile shape must not allocate more than the
-// message itself holds.
+// Runs before any allocation: a wrong shape must not allocate more than the
+// message holds.
 absl::Status CheckTypedCount(const InputMessage& input, base::DType dtype,
                              int64_t wanted) {
   const int64_t total = CountTyped(input.contents());
@@ -146,8 +146,8 @@ absl::StatusOr<base::Tensor> DecodeTensor(const InputMessage& input,
   return tensor;
 }
 
-// Refuses parameters that change the answer but are not supported, instead of
-// ignoring them.
+// Refuses parameters that would change the answer but are not supported,
+// instead of ignoring them.
 absl::Status CheckParameters(const ModelInferRequest& message) {
   for (const auto& [name, value] : message.parameters()) {
     const bool is_sequence = name == "sequence_id" ||
@@ -185,7 +185,7 @@ absl::StatusOr<absl::Time> DeadlineOf(const ModelInferRequest& message,
     return absl::InvalidArgumentError(
         "parameter 'timeout' must be an integer ≥ 0, in microseconds");
   }
-  // Triton's meaning of 0: no timeout.
+  // 0 means no timeout, as in Triton.
   if (*timeout_us == 0) return absl::InfiniteFuture();
   return now + absl::Microseconds(*timeout_us);
 }
@@ -240,7 +240,7 @@ absl::StatusOr<base::Tensor> TensorFromRaw(const base::TensorSpec& spec,
                            base::Tensor::Allocate(spec.dtype, spec.dims));
   if (bytes > 0) std::memcpy(tensor.data(), raw.data(), bytes);
   if (spec.dtype == base::DType::kBool) {
-    // Kernels rely on 0 and 1.
+    // Kernels rely on 0 and 1 as the only values.
     for (const uint8_t value : tensor.as<uint8_t>()) {
       if (value <= 1) continue;
       return absl::InvalidArgumentError(
@@ -253,7 +253,7 @@ absl::StatusOr<base::Tensor> TensorFromRaw(const base::TensorSpec& spec,
 absl::StatusOr<InferRequest> DecodeRequest(const ModelInferRequest& message,
                                            absl::Time now) {
   const int raw_count = message.raw_input_contents_size();
-  // Raw contents belong to inputs by position.
+  // Raw contents belong to the inputs by position.
   if (raw_count > message.inputs_size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("raw_input_contents has ", raw_count, " elements for ",
@@ -316,7 +316,7 @@ void EncodeResponse(const InferResponse& response,
     tensor->set_name(std::string(output.name));
     tensor->set_datatype(std::string(base::KServeName(output.tensor.dtype)));
     for (const int64_t dim : output.tensor.dims) tensor->add_shape(dim);
-    // The only copy of an output on its way to the client.
+    // The only copy of an output on the way to the client.
     message.add_raw_output_contents(output.tensor.data, output.tensor.bytes);
   }
 }

@@ -27,15 +27,15 @@ namespace refract::cpu_node {
 absl::StatusOr<InferRequest> DecodeRequest(
     const inference::ModelInferRequest& message, absl::Time now);
 
-// The same for messages whose tensors are elsewhere: `tensor_of` decodes an
+// As above, for messages whose tensors are elsewhere: `tensor_of` decodes an
 // input; its errors get the input's name in front.
 absl::StatusOr<InferRequest> DecodeRequest(
     const inference::ModelInferRequest& message, absl::Time now,
     absl::FunctionRef<absl::StatusOr<base::Tensor>(int input)> tensor_of);
 
-// For `tensor_of`: the dtype and shape that an input says it has, whose bytes
-// fit into size_t; and a tensor whose elements came as they lie in memory.
-// Errors continue a sentence that begins with the input.
+// For `tensor_of`: SpecOf() returns the dtype and shape that an input declares,
+// whose bytes fit into size_t; TensorFromRaw() makes a tensor from its memory
+// image. Errors continue a sentence that begins with the input.
 absl::StatusOr<base::TensorSpec> SpecOf(
     const inference::ModelInferRequest::InferInputTensor& input);
 absl::StatusOr<base::Tensor> TensorFromRaw(const base::TensorSpec& spec,

@@ -16,7 +16,7 @@ namespace {
 using ::google::protobuf::io::GzipInputStream;
 using ::google::protobuf::io::ZeroCopyInputStream;
 
-// The bytes as they came. ByteBuffer itself does not say how they are
+// Reads the bytes as received. ByteBuffer itself does not say how they are
 // compressed.
 class Reader final : public grpc::ProtoBufferReader {
  public:
@@ -44,7 +44,7 @@ absl::Status ReadMessage(
   // Tells gzip from deflate (zlib's format) by their headers.
   GzipInputStream decompressed(&reader, GzipInputStream::AUTO);
   const absl::Status status = read(decompressed);
-  // Negative: broken data, which the reader takes for the message's end.
+  // Negative: broken data, which looks like the end of the message.
   if (decompressed.ZlibErrorCode() < 0) {
     return absl::InvalidArgumentError(
         "the request's compressed bytes are broken");

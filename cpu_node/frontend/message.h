@@ -2,8 +2,8 @@
 #define REFRACT_CPU_NODE_FRONTEND_MESSAGE_H_
 
 // Protobuf messages in and out of gRPC's buffers. The server does not let gRPC
-// decompress messages, since gRPC 1.51 bounds them before that only: 1 MiB of
-// gzip would become 1.1 GiB.
+// decompress messages: gRPC 1.51 checks their length only before that, so 1 MiB
+// of gzip would become 1.1 GiB.
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -13,8 +13,8 @@
 
 namespace refract::cpu_node {
 
-// Has `read` read the message in `bytes`, decompressed piece by piece where its
-// client has compressed it. Returns what `read` returns, or InvalidArgument for
+// Calls `read` on the message in `bytes`, decompressed piece by piece if the
+// client compressed it. Returns the result of `read`, InvalidArgument for
 // broken gzip, or Unimplemented for another compression. May be called again.
 absl::Status ReadMessage(
     const grpc::ByteBuffer& bytes,
@@ -22,8 +22,8 @@ absl::Status ReadMessage(
         absl::Status(google::protobuf::io::ZeroCopyInputStream& message)>
         read);
 
-// Parses a message of a method whose requests are short. InvalidArgument: not
-// such a message, or longer than kMaxShortRequestBytes once decompressed.
+// Parses a message of a method with short requests. InvalidArgument: not such a
+// message, or longer than kMaxShortRequestBytes after decompression.
 inline constexpr size_t kMaxShortRequestBytes = size_t{64} << 10;
 absl::Status ParseShort(const grpc::ByteBuffer& bytes,
                         google::protobuf::MessageLite& message);

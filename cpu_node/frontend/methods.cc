@@ -30,7 +30,7 @@ absl::Status NoControl() {
       "--model-control-mode explicit");
 }
 
-// The parameter "config" of a load request, which alone is known.
+// The parameter "config" of a load request; other parameters are unknown.
 absl::StatusOr<std::string> ConfigOf(
     const inference::RepositoryModelLoadRequest& request) {
   std::string config;
@@ -192,8 +192,8 @@ void AnswerLater(ModelControl* control,
   control->Load(request.model_name(), *std::move(config), std::move(done));
 }
 
-// Triton's only parameter, unload_dependents, is about ensembles: there are
-// none.
+// Triton's only parameter, unload_dependents, concerns ensembles, which do not
+// exist here.
 void AnswerLater(ModelControl* control,
                  const inference::RepositoryModelUnloadRequest& request,
                  ModelControl::Done done) {

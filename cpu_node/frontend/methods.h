@@ -1,7 +1,7 @@
 #ifndef REFRACT_CPU_NODE_FRONTEND_METHODS_H_
 #define REFRACT_CPU_NODE_FRONTEND_METHODS_H_
 
-// The methods of KServe v2 but inference, the same for gRPC and HTTP: message
+// The methods of KServe v2 except inference, shared by gRPC and HTTP: message
 // in, message out. Answer() answers at once.
 
 #include "absl/status/status.h"
@@ -21,7 +21,7 @@ absl::Status Answer(Engine& engine,
 // A known version that cannot be served is "not ready", not an error.
 absl::Status Answer(Engine& engine, const inference::ModelReadyRequest& request,
                     inference::ModelReadyResponse& response);
-// Without the extension of a front end's own encodings (binary_tensor_data).
+// Omits the extension that only HTTP has (binary_tensor_data).
 absl::Status Answer(Engine& engine,
                     const inference::ServerMetadataRequest& request,
                     inference::ServerMetadataResponse& response);
@@ -37,13 +37,13 @@ absl::Status Answer(Engine& engine,
 absl::Status Answer(Engine& engine,
                     const inference::RepositoryIndexRequest& request,
                     inference::RepositoryIndexResponse& response);
-// Triton's trace settings. Those of single models are the node's.
-// FailedPrecondition: a change, and the node does not allow it.
+// Triton's trace settings. Settings per model equal the node's settings.
+// FailedPrecondition: the node does not allow changes.
 absl::Status Answer(Engine& engine,
                     const inference::TraceSettingRequest& request,
                     inference::TraceSettingResponse& response);
-// Changes of models: `done` is called when they are made, or have failed
-// (ModelControl). Null: models are not changed by request.
+// Load and unload: `done` is called when the change is made or has failed
+// (ModelControl). Null `control`: clients may not change models.
 void AnswerLater(ModelControl* control,
                  const inference::RepositoryModelLoadRequest& request,
                  ModelControl::Done done);

@@ -7,7 +7,7 @@ namespace refract::cpu_node {
 
 grpc::ServerUnaryReactor* NodeStatusService::GpuNodes(
     grpc::CallbackServerContext* context,
-    const grpc::ByteBuffer*,  // has no fields
+    const grpc::ByteBuffer*,  // the request has no fields
     grpc::ByteBuffer* answer) {
   const absl::Status allowed = CheckAccess(access_, Access::kClient, *context);
   if (!allowed.ok()) return FinishCall(context, allowed);

@@ -7,7 +7,7 @@
 
 namespace refract::cpu_node {
 
-// proto/node_status.proto on top of an Engine. Thread-safe.
+// Serves proto/node_status.proto from an Engine. Thread-safe.
 class NodeStatusService final
     : public proto::NodeStatus::WithRawCallbackMethod_GpuNodes<
           proto::NodeStatus::Service> {

@@ -22,7 +22,7 @@ using Output = ModelInferRequest::InferRequestedOutputTensor;
 // Upper bound of a decoded submessage or string without its bytes.
 constexpr size_t kObjectBytes = 320;
 
-// Length of an element in the message, and in memory.
+// Encoding of an element in the message.
 enum class Encoding { kVarint, kFixed32, kFixed64 };
 
 absl::Status TooMany(absl::string_view what, size_t most) {
@@ -35,8 +35,8 @@ class Walk {
   Walk(google::protobuf::io::ZeroCopyInputStream& bytes, size_t max_bytes,
        RequestSize& size)
       : in_(&bytes), max_bytes_(max_bytes), size_(size) {
-    // One more than allowed, so that a message that ends there is told from a
-    // longer one. Not SetTotalBytesLimit(), which writes to stderr.
+    // One byte above the limit tells a message of exactly the limit from a
+    // longer one. SetTotalBytesLimit() is unsuitable: it writes to stderr.
     in_.PushLimit(static_cast<int>(max_bytes) + 1);
   }
 
@@ -88,14 +88,14 @@ class Walk {
     return absl::OkStatus();
   }
 
-  // A submessage that `contents` walks over.
+  // Reads a submessage by `contents`.
   template <typename Contents>
   absl::Status Nested(int type, const Contents& contents) {
     uint32_t bytes = 0;
     REFRACT_RETURN_IF_ERROR(Length(type, &bytes));
     const auto limit = in_.PushLimit(static_cast<int>(bytes));
     REFRACT_RETURN_IF_ERROR(contents());
-    // A message that ends early lets the fields end early, too.
+    // A truncated message ends its fields early, too.
     if (in_.BytesUntilLimit() != 0) return Broken();
     in_.PopLimit(limit);
     return absl::OkStatus();
@@ -162,7 +162,7 @@ class Walk {
     });
   }
 
-  // Elements of `bytes_each` once decoded.
+  // Counts elements of `bytes_each` once decoded.
   absl::Status Typed(int type, Encoding encoding, size_t bytes_each) {
     size_t count = 0;
     REFRACT_RETURN_IF_ERROR(Elements(type, encoding, &count));
@@ -182,7 +182,7 @@ class Walk {
       *count += bytes / (encoding == Encoding::kFixed32 ? 4 : 8);
       return SkipBytes(bytes);
     }
-    // The last byte of each varint, and only that, is below 128.
+    // Only the last byte of a varint is below 128.
     while (bytes > 0) {
       const void* data = nullptr;
       int size = 0;
@@ -213,7 +213,7 @@ class Walk {
     return SkipBytes(bytes);
   }
 
-  // Not looked into: their bytes are bounded, so what is in them is, too.
+  // Skipped: the message's bytes bound the content of a parameter.
   absl::Status Parameter(int type) {
     if (++parameters_ > kMaxParametersOfRequest) {
       return TooMany("parameters", kMaxParametersOfRequest);

@@ -1,8 +1,8 @@
 #ifndef REFRACT_CPU_NODE_FRONTEND_REQUEST_SIZE_H_
 #define REFRACT_CPU_NODE_FRONTEND_REQUEST_SIZE_H_
 
-// What a request will take in memory, from its bytes alone: Protobuf allocates
-// while it decodes, and an empty message of two bytes becomes 200.
+// Computes the memory that a request will take from its bytes alone: Protobuf
+// allocates while it decodes, and an empty message of two bytes becomes 200.
 
 #include <cstddef>
 #include <string>
@@ -12,17 +12,17 @@
 
 namespace refract::cpu_node {
 
-// More than any model has; each costs some hundred bytes once decoded.
+// More than any model has; each tensor costs some hundred bytes once decoded.
 inline constexpr size_t kMaxTensorsOfRequest = 1 << 14;
-// LibTorch's own limit for most operators.
+// LibTorch's limit for most operators.
 inline constexpr size_t kMaxDimsOfTensor = 64;
-// Of a request, its inputs and its outputs together.
+// Parameters of the request, its inputs and its outputs together.
 inline constexpr size_t kMaxParametersOfRequest = 1 << 10;
 inline constexpr size_t kMaxParameterBytesOfRequest = size_t{1} << 20;
-// Fields that this version does not know; Protobuf keeps them.
+// Fields unknown to this version; Protobuf keeps them.
 inline constexpr size_t kMaxUnknownFields = 1 << 10;
 
-// Upper bounds, and what of the request could be read.
+// Upper bounds, and the names that could be read.
 struct RequestSize {
   std::string model_name;     // cut to kMaxNameTextBytes
   std::string model_version;  // likewise
@@ -31,8 +31,8 @@ struct RequestSize {
   size_t tensor_bytes = 0;    // of all inputs as tensors
 };
 
-// Walks over a serialized inference.ModelInferRequest and allocates nothing.
-// Fills in `size`, as far as it got on errors too.
+// Walks over a serialized inference.ModelInferRequest without allocating. Fills
+// in `size`, on errors as far as it got.
 //
 //   InvalidArgument    not a ModelInferRequest, or more than the limits above;
 //                      names the field and both numbers

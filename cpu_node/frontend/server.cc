@@ -27,11 +27,11 @@
 namespace refract::cpu_node {
 namespace {
 
-// Allowance for the other parts of a request: names, shapes, field headers.
+// Allowance for the parts of a request besides tensors: names, shapes, headers.
 constexpr size_t kMessageOverheadBytes = size_t{1} << 20;
 
 // gRPC and Protobuf write errors that clients can cause to stderr themselves,
-// where the writing thread would wait for the reader.
+// where a slow reader would block the writing thread.
 constexpr int kLibraryLinesPerSecond = 10;
 
 void LogOfLibrary(absl::string_view library, const char* file, int line,
@@ -53,14 +53,14 @@ void TakeLogsOfLibraries() {
   });
 }
 
-// Lengths of messages. gRPC looks at a length when it has the message, and
-// resets the connection without a word once its quota is in use, so that only
-// messages within the quota are refused with a reason: by the service, which
-// names the flag, or by gRPC, which names the number.
+// Limits on message lengths. gRPC checks a length when it has the message, and
+// resets the connection without a reason once its quota is in use. Therefore
+// only messages within the quota are refused with a reason: by the service,
+// which names the flag, or by gRPC, which names the number.
 struct MessageLimits {
-  size_t quota = 0;    // of all messages that are being received
-  size_t grpc = 0;     // longer ones are refused by gRPC
-  size_t service = 0;  // longer ones are refused by InferenceService
+  size_t quota = 0;    // for all messages being received
+  size_t grpc = 0;     // gRPC refuses longer messages
+  size_t service = 0;  // InferenceService refuses longer messages
 };
 
 MessageLimits LimitsOf(const FrontendOptions& options) {
@@ -76,7 +76,7 @@ int Milliseconds(absl::Duration duration) {
   return static_cast<int>(absl::ToInt64Milliseconds(duration));
 }
 
-// Bounds what clients can make the server hold: bytes, calls, connections.
+// Bounds the bytes, calls and connections that clients can cause.
 void SetLimits(const FrontendOptions& options, const MessageLimits& limits,
                grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(static_cast<int>(limits.grpc));
@@ -84,7 +84,7 @@ void SetLimits(const FrontendOptions& options, const MessageLimits& limits,
   grpc::ResourceQuota quota("requests");
   quota.Resize(limits.quota);
   builder.SetResourceQuota(quota);
-  // frontend/message.h decompresses, with a limit.
+  // frontend/message.h decompresses instead, with a limit.
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                              options.max_streams);
@@ -105,7 +105,7 @@ void SetLimits(const FrontendOptions& options, const MessageLimits& limits,
 
 std::shared_ptr<grpc::ServerCredentials> Credentials(const TlsFiles& files) {
   if (!files.on()) return grpc::InsecureServerCredentials();
-  // Looks at the files itself, so that they may change.
+  // gRPC rereads changed files by itself.
   constexpr unsigned kLookSeconds = 1;
   namespace tls = grpc::experimental;
   tls::TlsServerCredentialsOptions options(
@@ -131,7 +131,7 @@ struct Frontend::Impl {
         status_service(engine, access) {}
 
   // Copies the engine's readiness into grpc.health.v1: "" for the server, and
-  // one service per model that could be loaded (its newest version).
+  // one service per loaded model (its newest version).
   void PublishHealth() {
     // Under a lock, so that an older state never overwrites a newer one.
     absl::MutexLock lock(&health_mu);
@@ -160,7 +160,7 @@ Frontend::Frontend(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Create(
     const FrontendOptions& options, Engine* engine) {
-  // Process-wide switches, the first two for the next ServerBuilder.
+  // Process-wide settings; the first two apply to the next ServerBuilder.
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
@@ -225,7 +225,7 @@ bool Frontend::AwaitQuiet(absl::Duration quiet, absl::Duration longest,
   const absl::Time give_up = clock.Now() + longest;
   while (true) {
     const uint64_t before = arrivals();
-    // Waits for time to pass, on the injected clock.
+    // Waits on the injected clock.
     absl::Mutex mu;
     absl::MutexLock lock(&mu);
     const bool never = false;
@@ -236,7 +236,7 @@ bool Frontend::AwaitQuiet(absl::Duration quiet, absl::Duration longest,
 }
 
 void Frontend::Shutdown(absl::Duration patience) {
-  // First: gRPC takes no connections once it shuts down.
+  // The acceptor stops first: gRPC takes no connections during its shutdown.
   impl_->acceptor->Stop();
   impl_->server->Shutdown(std::chrono::system_clock::now() +
                           absl::ToChronoMilliseconds(patience));

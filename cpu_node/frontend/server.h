@@ -24,39 +24,39 @@ struct FrontendOptions {
   std::string host = "0.0.0.0";
   int port = 8001;  // 0: any free port
   // Longest request, bytes. 64 MiB holds about 80 000 items of DLRM-DCNv2; the
-  // transport's messages are as long (transport::Limits). Less where the memory
-  // for messages that are being received is short: three quarters of it.
+  // transport's messages are as long (transport::Limits). If memory for
+  // messages being received is short, the limit is three quarters of it.
   size_t max_request_bytes = size_t{64} << 20;
   // Memory of requests, bytes: half of it for messages that are being received
   // (gRPC cancels calls where they take more), half for requests that are
   // decoded and not yet answered (refused where they do not fit).
   size_t request_memory = size_t{1} << 30;
-  // Of the half for messages that are being received: what HTTP's bodies may
-  // take instead.
+  // Part of the memory for messages being received that bodies of HTTP requests
+  // may take instead.
   size_t http_body_memory = 0;
-  // Calls at a time on a connection; a client that follows the protocol lets
-  // further calls wait.
+  // Calls at a time on a connection; a client that follows the protocol delays
+  // further calls.
   int max_streams = 1024;
-  // A connection that has no call for so long is closed; clients reconnect by
-  // themselves with the next call.
+  // A connection without a call for this time is closed; clients reconnect with
+  // the next call.
   absl::Duration max_idle = absl::Minutes(1);
-  // A connection that is older is told to take no further calls, and closed
-  // after `age_grace` although it has some: calls that never end would keep it
-  // for good.
+  // An older connection is told to take no further calls, and closed after
+  // `age_grace` even if calls are under way: endless calls would keep it
+  // forever.
   absl::Duration max_age = absl::Hours(1);
   absl::Duration age_grace = absl::Minutes(10);
-  // Longest time for a new connection to speak HTTP/2.
+  // Longest time for a new connection to begin HTTP/2.
   absl::Duration handshake_timeout = absl::Seconds(10);
-  // A client that is gone without a word is noticed after the sum of the two.
+  // A vanished client is noticed after the sum of both.
   absl::Duration keepalive_interval = absl::Seconds(60);
   absl::Duration keepalive_timeout = absl::Seconds(20);
-  // Who loads and unloads models by request; null: nobody. Outlives the front
-  // end; stopped before Shutdown(), so that its calls are answered.
+  // Loads and unloads models on request; null: requests are refused. Outlives
+  // the front end; stopped before Shutdown(), so that its calls are answered.
   ModelControl* control = nullptr;
-  // No files: no TLS. They have been read once (TlsServer): gRPC says nothing
-  // about files that it cannot use.
+  // Empty: no TLS. TlsServer must have read the files before: gRPC reports
+  // nothing about unusable files.
   TlsFiles tls;
-  // Who may do what; null: everybody everything. Outlives the front end.
+  // Rights of clients; null: no restrictions. Outlives the front end.
   const AccessControl* access = nullptr;
 };
 
@@ -74,30 +74,30 @@ class Frontend {
 
   int port() const;
 
-  // Of decoded requests and answers: bytes that are held and allowed.
+  // Bytes of decoded requests and answers: held and allowed.
   struct Memory {
     size_t held = 0;
     size_t limit = 0;
   };
   Memory request_memory() const;
-  // Its budget, for other front ends of the node.
+  // The budget of requests and answers, for other front ends of the node.
   base::ByteBudget* memory();
 
-  // Whether ServerLive is answered within `longest`, asked in this process as a
-  // client would over the network: for a watchdog.
+  // Whether ServerLive is answered within `longest`, asked in this process the
+  // way a client asks over the network. For a watchdog.
   bool AnswersLive(absl::Duration longest) const;
 
-  // Waits until no ModelInfer call, nor a request that `others` counts, has
-  // come for `quiet`, at most for `longest`; returns whether that happened.
-  // Called between Engine::StopAdmitting() and Shutdown(), so that clients get
+  // Waits until no ModelInfer call, nor a request counted by `others`, has
+  // arrived for `quiet`, at most for `longest`; returns whether that happened.
+  // Call between Engine::StopAdmitting() and Shutdown(), so that clients get
   // UNAVAILABLE and go to another node. Calls that meet gRPC's own shutdown are
   // reset, which clients see as CANCELLED.
   bool AwaitQuiet(
       absl::Duration quiet, absl::Duration longest,
       absl::FunctionRef<uint64_t()> others = [] { return uint64_t{0}; });
 
-  // Refuses new calls and waits for calls in flight, which are cancelled after
-  // `patience`. The engine must still answer, or be stopped.
+  // Refuses new calls and waits for calls in flight; after `patience` they are
+  // cancelled. The engine must still answer, or be stopped.
   void Shutdown(absl::Duration patience);
 
  private:

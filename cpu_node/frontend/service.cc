@@ -20,7 +20,7 @@
 namespace refract::cpu_node {
 namespace {
 
-// A change of settings is control, a question is not.
+// Changing settings needs the control right, reading them does not.
 Access Needs(const inference::TraceSettingRequest& request) {
   return request.settings().empty() ? Access::kClient : Access::kControl;
 }
@@ -32,7 +32,7 @@ Access Needs(const inference::ServerLiveRequest&) { return Access::kAnybody; }
 Access Needs(const inference::ServerReadyRequest&) { return Access::kAnybody; }
 Access Needs(const inference::ModelReadyRequest&) { return Access::kAnybody; }
 
-// Answers a method whose request is short. Without memory only this call fails.
+// Answers a method with short requests. Out of memory fails only this call.
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* AnswerShort(grpc::CallbackServerContext* context,
                                       Engine& engine,
@@ -51,7 +51,7 @@ grpc::ServerUnaryReactor* AnswerShort(grpc::CallbackServerContext* context,
       }));
 }
 
-// The same for a method that takes its time.
+// As above, for a method that answers later.
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* AnswerWhenDone(grpc::CallbackServerContext* context,
                                          ModelControl* control,
@@ -160,7 +160,7 @@ absl::StatusOr<InferenceService::Received> InferenceService::Receive(
                        base::kRequestMemoryFlag, " is short)"));
     }
     REFRACT_RETURN_IF_ERROR(measured);
-    // An overloaded node would spend its time on decoding.
+    // An overloaded node would otherwise spend its time on decoding.
     REFRACT_RETURN_IF_ERROR(
         engine_.Foresee(size.model_name, size.model_version, deadline));
     REFRACT_ASSIGN_OR_RETURN(
@@ -175,7 +175,7 @@ absl::StatusOr<InferenceService::Received> InferenceService::Receive(
     }));
     REFRACT_ASSIGN_OR_RETURN(result->request, DecodeRequest(message, now));
     result->id = std::move(*message.mutable_id());
-    // Only the tensors stay.
+    // Decoding is done: only the tensors stay in memory.
     memory.Shrink(BytesOf(result->request));
     result->request.memory = std::move(memory);
     return absl::OkStatus();
@@ -189,14 +189,14 @@ absl::StatusOr<InferenceService::Received> InferenceService::Receive(
 grpc::ServerUnaryReactor* InferenceService::ModelInfer(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
     grpc::ByteBuffer* answer) {
-  // The call ended before its message was complete: nobody hears an answer.
+  // The call ended before its message was complete: nobody waits.
   if (!bytes->Valid()) {
     return FinishCall(context,
                       absl::CancelledError("the message did not come"));
   }
   const absl::Status allowed = CheckAccess(access_, Access::kClient, *context);
   if (!allowed.ok()) return FinishCall(context, allowed);
-  // Counted before decoding: AwaitQuiet() waits for arrivals of any kind.
+  // Counted before decoding: AwaitQuiet() waits for any arrival.
   infer_calls_.fetch_add(1, std::memory_order_relaxed);
   const absl::Time now = engine_.clock().Now();
   const absl::Time deadline = DeadlineOf(*context, now);
@@ -205,8 +205,8 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(
     trace = engine_.tracer()->Begin(Metadata(*context, "traceparent"));
   }
   absl::StatusOr<Received> received = Receive(*bytes, now, deadline, trace);
-  // The call owns the buffer and would keep it until its end. It is not a const
-  // object: gRPC has just filled it.
+  // The call owns the buffer and would keep it until its end. The cast is
+  // valid: gRPC filled the buffer, so the object is not const.
   const_cast<grpc::ByteBuffer*>(bytes)->Clear();
   if (!received.ok()) return FinishCall(context, received.status());
   InferRequest& request = received->request;
@@ -219,11 +219,11 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(
   engine_.Infer(
       std::move(request), [this, answer, reactor, id = std::move(received->id)](
                               const absl::StatusOr<InferResponse>& result) {
-        // Encoding allocates in proportion to the answer; without memory only
-        // this request fails.
+        // Encoding allocates in proportion to the answer; out of memory fails
+        // only this request.
         const absl::Status status = base::WithinMemory([&] {
           REFRACT_RETURN_IF_ERROR(result.status());
-          // Twice: as a message and as its bytes.
+          // Held twice: as a message and as its bytes.
           const size_t bytes = BytesOf(*result);
           base::ByteBudget::Hold memory = memory_.TakeAnyway(2 * bytes);
           inference::ModelInferResponse message;

@@ -28,7 +28,7 @@ struct TakingBytes<Base, First, Rest...> {
 };
 
 using KServe = inference::GRPCInferenceService;
-// All methods whose requests gRPC would decode before anybody can look at them.
+// All methods whose requests gRPC would decode before the service sees them.
 // Without an override a method answers UNIMPLEMENTED and decodes nothing.
 using KServeBytes =
     TakingBytes<KServe::WithCallbackMethod_ModelStreamInfer<KServe::Service>,
@@ -56,11 +56,11 @@ using KServeBytes =
 // threads and do not block; the engine's threads answer ModelInfer.
 class InferenceService final : public KServeBytes {
  public:
-  // `engine` and `memory` must outlive every call. A ModelInfer request is
-  // decoded if its memory fits into `memory` and its message is not longer than
-  // `max_request_bytes`.
-  // `control`: null where models stay as they are.
-  // `access`: null: everybody may do everything.
+  // `engine` and `memory` must outlive every call. A ModelInfer
+  // request is decoded if its memory fits into `memory` and its
+  // message is not longer than `max_request_bytes`. Null `control`:
+  // clients may not change models. Null `access`: every client may do
+  // everything.
   InferenceService(Engine* engine, ModelControl* control,
                    const AccessControl* access, base::ByteBudget* memory,
                    size_t max_request_bytes)
@@ -113,7 +113,7 @@ class InferenceService final : public KServeBytes {
       grpc::ByteBuffer* answer) override;
 
  private:
-  // What a request becomes: the engine's form of it, and what its answer needs.
+  // A decoded request, with the parts of it that its answer needs.
   struct Received {
     InferRequest request;
     std::string id;

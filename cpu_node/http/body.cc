@@ -11,8 +11,8 @@
 namespace refract::cpu_node {
 namespace {
 
-// First allocation. Most requests fit, and a client that announces a long body
-// and sends nothing holds no more.
+// Size of the first allocation. Most requests fit, and a client that announces
+// a long body but sends nothing holds no more.
 constexpr size_t kFirstBytes = size_t{64} << 10;
 
 }  // namespace
@@ -32,11 +32,11 @@ absl::StatusOr<absl::Span<char>> HttpBody::Room() {
       capacity = expected_ > 0 ? std::min(expected_, kFirstBytes) : kFirstBytes;
     }
     capacity = std::min(capacity, max_bytes_);
-    // While the bytes move there are two copies.
+    // During the copy both buffers count.
     REFRACT_ASSIGN_OR_RETURN(base::ByteBudget::Hold hold,
                              budget_->Take(capacity));
     REFRACT_RETURN_IF_ERROR(base::WithinMemory([&] {
-      // Not make_unique, which would write zeros.
+      // new[] without (): make_unique would write zeros.
       std::unique_ptr<char[]> data(new char[capacity]);
       if (size_ > 0) std::memcpy(data.get(), data_.get(), size_);
       data_ = std::move(data);

@@ -12,19 +12,19 @@
 
 namespace refract::cpu_node {
 
-// Bytes of unknown number as they come, in one piece. Its memory follows the
-// bytes that are there, not the number that a client has announced, and is
-// taken from a budget before it is allocated. Move-only.
+// A body of unknown length, in one buffer. The buffer grows with the received
+// bytes, not with the announced length, and its memory is taken from a budget
+// before it is allocated. Move-only.
 class HttpBody {
  public:
   // `budget` must outlive this body. `expected`: bytes that will come, if
   // known; only a hint.
   HttpBody(base::ByteBudget& budget, size_t max_bytes, size_t expected = 0);
 
-  // Memory for the next bytes, at least one. OutOfRange: `max_bytes` are there
-  // already. ResourceExhausted: not in the budget, or no memory.
+  // Returns memory for further bytes, at least one. OutOfRange: the body has
+  // `max_bytes` already. ResourceExhausted: budget or memory is used up.
   absl::StatusOr<absl::Span<char>> Room();
-  // `bytes` bytes have been written into Room().
+  // Call after writing `bytes` bytes into Room().
   void Commit(size_t bytes) { size_ += bytes; }
 
   size_t size() const { return size_; }

@@ -24,7 +24,7 @@ int WindowBits(ContentCoding coding) {
 }
 
 Bytef* Bytes(const char* data) {
-  // zlib does not write to its input, but takes a pointer to non-const.
+  // zlib takes a pointer to non-const but does not write to its input.
   return reinterpret_cast<Bytef*>(const_cast<char*>(data));
 }
 
@@ -33,7 +33,7 @@ absl::Status BrokenCoding(absl::string_view what) {
       absl::StrCat("the request's compressed bytes ", what));
 }
 
-// The q of one element of Accept-Encoding (RFC 9110, section 12.4.2).
+// The q-value of an element of Accept-Encoding (RFC 9110, section 12.4.2).
 double Quality(absl::string_view parameters) {
   for (absl::string_view part : absl::StrSplit(parameters, ';')) {
     part = absl::StripAsciiWhitespace(part);
@@ -154,7 +154,7 @@ std::string Compress(absl::string_view bytes, ContentCoding coding) {
     in_left -= in - stream.avail_in;
     out_left -= room - stream.avail_out;
   }
-  // deflateBound() leaves room for everything.
+  // deflateBound() has made the buffer large enough.
   out.resize(out.size() - out_left);
   return out;
 }

@@ -17,16 +17,16 @@ namespace refract::cpu_node {
 
 enum class ContentCoding : uint8_t { kIdentity, kGzip, kDeflate };
 
-// "gzip"; the name in Content-Encoding.
+// The coding's name in Content-Encoding, "gzip" for kGzip.
 absl::string_view Name(ContentCoding coding);
 
-// The coding in a request's Content-Encoding, empty for none. Unimplemented
-// names another coding; several codings one after the other are refused, too.
+// The coding in a request's Content-Encoding; empty means none. Unimplemented
+// names another coding, and refuses several codings in a row.
 absl::StatusOr<ContentCoding> CodingOf(absl::string_view content_encoding);
 
-// The coding that an Accept-Encoding header likes best among those above; gzip
-// where it likes several as well. kIdentity where none is named: "*" does not
-// count, for compression costs more than it saves inside a data centre.
+// The preferred coding of an Accept-Encoding header among those above; gzip if
+// equally preferred. kIdentity if the header names none: "*" does not count,
+// because compression costs more than it saves inside a data centre.
 ContentCoding PreferredCoding(absl::string_view accept_encoding);
 
 // Appends the decoded bytes to `out`, whose limits apply. InvalidArgument:

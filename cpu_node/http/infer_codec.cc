@@ -24,7 +24,7 @@ using Parameters =
 constexpr char kBinarySize[] = "binary_data_size";
 constexpr char kJsonLength[] = "Inference-Header-Content-Length";
 
-// Cuts `body` into its JSON and what follows.
+// Splits `body` into JSON and binary part; returns the length of the JSON.
 absl::StatusOr<size_t> JsonBytes(absl::string_view body,
                                  const std::optional<std::string>& header) {
   if (!header.has_value()) return body.size();
@@ -47,12 +47,12 @@ absl::StatusOr<size_t> JsonBytes(absl::string_view body,
   return bytes;
 }
 
-// The bytes of the inputs that come after the JSON, input by input.
+// Cuts the bytes after the JSON into the binary inputs, in order.
 class BinaryInputs {
  public:
   explicit BinaryInputs(absl::string_view bytes) : left_(bytes) {}
 
-  // Those of an input with parameter `binary_data_size`; none without.
+  // The bytes of an input with `binary_data_size`; else nullopt.
   absl::StatusOr<std::optional<absl::string_view>> Next(
       const Parameters& parameters) {
     const auto found = parameters.find(kBinarySize);
@@ -84,7 +84,7 @@ class BinaryInputs {
   absl::string_view left_;
 };
 
-// A boolean parameter; `value` keeps its value without it.
+// Reads a boolean parameter; `value` stays if it is missing.
 absl::Status ReadFlag(const Parameters& parameters, const char* name,
                       bool& value) {
   const auto found = parameters.find(name);
@@ -129,7 +129,7 @@ absl::Status AppendNumber(T value, std::string& out) {
   const absl::string_view number(text.data(),
                                  static_cast<size_t>(end - text.data()));
   absl::StrAppend(&out, number);
-  // Some clients tell integers from floats by the point.
+  // Some clients tell integers from floats by the decimal point.
   if constexpr (std::is_floating_point_v<T>) {
     if (number.find_first_of(".e") == number.npos) out += ".0";
   }
@@ -190,7 +190,7 @@ absl::StatusOr<HttpInferRequest> DecodeHttpRequest(
   REFRACT_RETURN_IF_ERROR(ReadInferJson(body.substr(0, cut), memory, json));
   inference::ModelInferRequest& message = json.message;
   BinaryInputs binary(body.substr(cut));
-  // No tensor is longer than its bytes or its elements here.
+  // No tensor is longer than the request's binary bytes or elements.
   size_t tensor_bytes = body.size() - cut;
   for (const JsonElements& elements : json.elements) {
     tensor_bytes += elements.size() * sizeof(uint64_t);
@@ -259,7 +259,7 @@ absl::StatusOr<HttpInferAnswer> EncodeHttpAnswer(const InferResponse& response,
       absl::StrAppend(&out, "],\"parameters\":{\"", kBinarySize,
                       "\":", output.tensor.bytes, "}}");
       binary_bytes += output.tensor.bytes;
-      answer.json_bytes = 0;  // set below
+      answer.json_bytes = 0;  // replaced below
       continue;
     }
     absl::StrAppend(&out, "],\"data\":[");

@@ -18,9 +18,9 @@
 
 namespace refract::cpu_node {
 
-// How the answer's tensors travel.
+// Forms in which the answer's tensors travel.
 struct OutputForms {
-  bool binary = false;  // of outputs that the request does not list
+  bool binary = false;  // default for outputs that are not listed
   // By listed output, in InferRequest::outputs's order. Not vector<bool>:
   // elements are references.
   std::vector<char> listed;
@@ -36,24 +36,24 @@ struct HttpInferRequest {
   OutputForms forms;
 };
 
-// Decodes a body. `json_bytes`: how many of `body` are JSON, the text of the
-// header Inference-Header-Content-Length; none: all. What a tensor's elements
-// take in memory is held from `memory` before it is allocated, and stays held
-// in `request.memory` for the tensors.
+// Decodes a body. `json_bytes`: length of the JSON in `body`, the text of the
+// header Inference-Header-Content-Length; none: all of it. The memory of a
+// tensor's elements is held from `memory` before it is allocated, and stays
+// held in `request.memory` for the tensors.
 //
-//   InvalidArgument    names the byte, the field or the tensor
-//   ResourceExhausted  `memory` does not have as much
+//  InvalidArgument    names the byte, the field or the tensor
+//   ResourceExhausted  `memory` is used up
 absl::StatusOr<HttpInferRequest> DecodeHttpRequest(
     absl::string_view body, const std::optional<std::string>& json_bytes,
     absl::Time now, base::ByteBudget& memory);
 
 struct HttpInferAnswer {
   std::string body;
-  std::optional<size_t> json_bytes;  // none: the body is JSON as a whole
+  std::optional<size_t> json_bytes;  // none: the body is only JSON
 };
 
-// InvalidArgument: an output that the request wants in JSON, which cannot carry
-// it (FP16, BF16, NaN, infinity).
+// InvalidArgument: JSON cannot carry an output that the request wants in JSON
+// (FP16, BF16, NaN, infinity).
 absl::StatusOr<HttpInferAnswer> EncodeHttpAnswer(const InferResponse& response,
                                                  absl::string_view id,
                                                  const OutputForms& forms);

@@ -16,7 +16,7 @@ namespace {
 using ::inference::InferParameter;
 using ::inference::ModelInferRequest;
 
-// Arrays and objects within each other. Nested `data` needs a level for each
+// Deepest nesting of arrays and objects. `data` needs a level for each
 // dimension.
 constexpr size_t kMaxLevels = kMaxDimsOfTensor + 8;
 
@@ -32,8 +32,8 @@ std::string TextOf(const nlohmann::json::exception& error) {
   return out;
 }
 
-// Receives the JSON's parts in order, as nlohmann::json::sax_parse() calls
-// them; `false` ends the parse.
+// Receives the JSON's parts in order, as nlohmann::json::sax_parse() calls the
+// methods; returning `false` ends the parse.
 class Reader {
  public:
   Reader(base::ByteBudget& memory, InferJson& out)
@@ -41,7 +41,7 @@ class Reader {
 
   absl::Status status() const { return status_; }
 
-  // --- nlohmann's interface, hence the names.
+  // --- nlohmann's interface, which prescribes the names.
   bool null() { return Scalar(nullptr); }
   bool boolean(bool value) {
     if (InData()) return Keep(out_.elements.back().Add(value));
@@ -59,7 +59,7 @@ class Reader {
     if (value <= uint64_t{std::numeric_limits<int64_t>::max()}) {
       return number_integer(static_cast<int64_t>(value));
     }
-    // No datatype here has integers as large.
+    // No datatype of KServe has integers as large.
     if (InData()) {
       return Keep(out_.elements.back().Add(static_cast<double>(value)));
     }
@@ -124,7 +124,7 @@ class Reader {
         if (field() == Key::kShape) return Enter(Place::kShape);
         if (field() == Key::kData) return Enter(Place::kData);
         break;
-      case Place::kData:  // nested as the shape is, or not
+      case Place::kData:  // nested by the shape, or flat
         return Enter(Place::kData);
       default:
         break;
@@ -185,10 +185,10 @@ class Reader {
   };
   struct Level {
     Place place;
-    // Of an object: the field whose value comes next. Of an array: the field
-    // that it is the value of.
+    // In an object: the field whose value comes next. In an array: the field
+    // whose value is the array.
     Key key = Key::kOther;
-    uint32_t seen = 0;  // bits of Key
+    uint32_t seen = 0;  // a bit for each Key
   };
 
   Place place() const {
@@ -205,7 +205,7 @@ class Reader {
     return *out_.message.mutable_outputs(out_.message.outputs_size() - 1);
   }
 
-  // The fields that objects at `place` have.
+  // The key of the field `name` in objects at `place`.
   static Key KeyOf(Place place, absl::string_view name) {
     switch (place) {
       case Place::kRequest:
@@ -252,7 +252,7 @@ class Reader {
     return "has a field of the wrong type";
   }
 
-  // A scalar outside of `data`; null for JSON's null.
+  // Takes a scalar outside of `data`; null: JSON's null.
   bool Scalar(InferParameter* value) {
     std::string* text = value != nullptr && value->has_string_param()
                             ? value->mutable_string_param()
@@ -300,7 +300,7 @@ class Reader {
       case Place::kInputs:
       case Place::kOutputs:
         return WrongType();
-      case Place::kData:  // numbers and booleans do not come here
+      case Place::kData:  // OnNumber() and boolean() took the scalar
         return Fail("'data' must be numbers or booleans");
     }
     return false;
@@ -334,7 +334,7 @@ class Reader {
     parameters_ = to;
     return Enter(Place::kParameters);
   }
-  // An array or object that no field here takes.
+  // Enters an array or object that no known field takes.
   bool EnterIgnored() {
     const bool known = field() != Key::kOther;
     switch (place()) {
@@ -370,7 +370,7 @@ class Reader {
     return false;
   }
   bool WrongType() { return Fail(TypeOf(field())); }
-  // Says where in the request.
+  // Adds the position in the request.
   bool Fail(absl::string_view what) {
     std::string where = "the request's JSON: ";
     for (const Level& level : levels_) {
@@ -398,7 +398,7 @@ class Reader {
   InferJson& out_;
   absl::Status status_;
   std::vector<Level> levels_;
-  std::string parameter_;  // whose value comes next, in kParameters
+  std::string parameter_;  // parameter whose value comes next, in kParameters
   google::protobuf::Map<std::string, InferParameter>* parameters_ = nullptr;
   size_t num_parameters_ = 0;
   size_t parameter_bytes_ = 0;

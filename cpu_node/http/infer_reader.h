@@ -13,15 +13,15 @@
 
 namespace refract::cpu_node {
 
-// The JSON of an inference request: everything but the elements of tensors as
-// the message of gRPC, so that both have the same checks.
+// The JSON of an inference request. All but the elements of tensors is in
+// gRPC's message, so that both protocols share the checks.
 struct InferJson {
   inference::ModelInferRequest message;
   std::vector<JsonElements> elements;  // by input; empty: no `data`
 };
 
-// Reads it as a stream, without a tree of JSON values. Fields that KServe does
-// not have are skipped.
+// Reads the JSON as a stream, without a tree of values. Unknown fields are
+// skipped.
 //
 //   InvalidArgument    malformed JSON (with line and column), a field of the
 //                      wrong type, a field given twice, or more tensors,

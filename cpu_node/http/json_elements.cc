@@ -18,7 +18,7 @@ absl::Status JsonElements::Mixed() {
 
 absl::Status JsonElements::Grow() {
   const size_t capacity = std::max<size_t>(16, 2 * words_.capacity());
-  // While the elements move there are two copies.
+  // During the copy both buffers count.
   REFRACT_ASSIGN_OR_RETURN(base::ByteBudget::Hold hold,
                            memory_->Take(capacity * sizeof(uint64_t)));
   REFRACT_RETURN_IF_ERROR(base::WithinMemory([&] {
@@ -74,7 +74,7 @@ absl::StatusOr<base::Tensor> JsonElements::ToTensor(
   using base::DType;
   REFRACT_ASSIGN_OR_RETURN(const int64_t wanted, base::NumElements(spec.dims));
   if (words_.size() != static_cast<size_t>(wanted)) {
-    // Before the tensor is allocated, whose size is a client's word.
+    // Checked before the allocation, whose size the client declared.
     return absl::InvalidArgumentError(absl::StrCat(
         "has ", words_.size(), " elements of data, its shape has ", wanted));
   }

@@ -13,15 +13,15 @@
 
 namespace refract::cpu_node {
 
-// Elements of a tensor in JSON, as they are read: `data` may come before
-// `datatype`. Eight bytes each, where a JSON library's values take 16 and more.
+// Elements of a tensor in JSON, kept as read: `data` may precede `datatype`.
+// Takes eight bytes per element; values of a JSON library take 16 and more.
 class JsonElements {
  public:
   // `memory` must outlive the elements.
   explicit JsonElements(base::ByteBudget& memory) : memory_(&memory) {}
 
-  // InvalidArgument where booleans and numbers meet; ResourceExhausted without
-  // memory. Integers beside fractions become doubles.
+  // InvalidArgument: booleans mixed with numbers. ResourceExhausted: `memory`
+  // is used up. Integers beside fractions become doubles.
   absl::Status Add(bool value) {
     return Push(Kind::kBool, static_cast<uint64_t>(value));
   }
@@ -37,7 +37,7 @@ class JsonElements {
   size_t size() const { return words_.size(); }
 
   // InvalidArgument continues a sentence that begins with the tensor: wrong
-  // number of elements, elements that the datatype does not have.
+  // number of elements, or elements outside the datatype.
   absl::StatusOr<base::Tensor> ToTensor(const base::TensorSpec& spec) const;
 
  private:

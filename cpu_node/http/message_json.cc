@@ -17,7 +17,7 @@ std::string Dump(const Json& json) {
 
 Json ObjectOf(const Message& message);
 
-// Element `i` of a repeated field, or a field that is not repeated.
+// Element `i` of a repeated field; the value of any other field.
 Json ValueOf(const Message& message, const FieldDescriptor& field, int i) {
   const Reflection& reflection = *message.GetReflection();
   const bool many = field.is_repeated();

@@ -8,10 +8,10 @@
 
 namespace refract::cpu_node {
 
-// A message as JSON as Triton writes it: fields under their names in the
-// schema, numbers and empty lists included, submessages that are set, enums by
-// name, and all integers as numbers (Protobuf's own JSON has strings for 64
-// bits).
+// Formats a message as JSON like Triton: fields under their names in the
+// schema, zeros and empty lists included, only submessages that are set, enums
+// by name, and all integers as numbers (Protobuf's own JSON writes 64-bit
+// integers as strings).
 std::string MessageToJson(const google::protobuf::Message& message);
 
 // With quotes and escapes. Bytes that are not UTF-8 become U+FFFD.

@@ -15,7 +15,7 @@ namespace {
 
 using Call = Route::Call;
 
-// With %XX as the byte; nothing if an escape is broken.
+// Decodes %XX; nullopt if an escape is broken.
 std::optional<std::string> Unescape(absl::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -34,7 +34,7 @@ std::optional<std::string> Unescape(absl::string_view text) {
   return out;
 }
 
-// The path after /v2/models/NAME[/versions/VERSION].
+// Parses the path after /v2/models/NAME[/versions/VERSION].
 std::optional<Route> OfModel(std::string model, std::string version,
                              absl::Span<const std::string> rest) {
   Route route{Call::kModelMetadata, std::move(model), std::move(version)};
@@ -83,7 +83,7 @@ std::optional<Route> Find(absl::Span<const std::string> path) {
     }
   }
   if (path[0] != "models" || path.size() < 2) return std::nullopt;
-  // As in Triton: hides the metadata of a model of that name.
+  // As in Triton, hides the metadata of a model of that name.
   if (path.size() == 2 && path[1] == "stats") {
     return Route{Call::kModelStatistics};
   }
@@ -93,7 +93,7 @@ std::optional<Route> Find(absl::Span<const std::string> path) {
   return OfModel(path[1], "", path.subspan(2));
 }
 
-// Triton's extensions that this server lacks.
+// Whether `path` belongs to an extension of Triton that this server lacks.
 bool IsMissingExtension(absl::Span<const std::string> path) {
   if (path.size() < 2 || path[0] != "v2") return false;
   const std::string& last = path.back();

@@ -9,7 +9,7 @@
 
 namespace refract::cpu_node {
 
-// What a path of KServe v2 and its extensions names.
+// The method of KServe v2 and its extensions that a path names.
 struct Route {
   enum class Call : uint8_t {
     kServerLive,
@@ -18,7 +18,7 @@ struct Route {
     kModelReady,
     kModelMetadata,
     kModelConfig,
-    kModelStatistics,  // of all models without a model
+    kModelStatistics,  // without `model`: of all models
     kModelInfer,
     kRepositoryIndex,
     kModelLoad,
@@ -27,9 +27,9 @@ struct Route {
   };
   Call call = Call::kServerLive;
   std::string model;    // unescaped
-  std::string version;  // empty: not named
-  bool post = false;    // else GET
-  bool both = false;    // GET and POST
+  std::string version;  // empty: not given
+  bool post = false;    // required method: POST or GET
+  bool both = false;    // both methods are allowed
 };
 
 // Reads the path of `target`; a query is skipped. NotFound names an unknown

@@ -37,8 +37,8 @@
 #include "glog/logging.h"
 
 namespace refract::cpu_node {
-// Not unnamed: HttpServer::Impl, which has a linkage, has members of these
-// types, and a unity build compiles this file as a part of another.
+// Named: HttpServer::Impl, which has linkage, has members of these types, and a
+// unity build compiles this file as a part of another.
 namespace http_connections {
 
 namespace asio = boost::asio;
@@ -49,17 +49,17 @@ using boost::system::error_code;
 using SteadyTime = std::chrono::steady_clock::time_point;
 
 // First and later sizes of a connection's buffer: most requests fit into the
-// first; long bodies come in pieces of the second.
+// first; long bodies arrive in pieces of the second.
 constexpr size_t kSmallBuffer = size_t{8} << 10;
 constexpr size_t kLargeBuffer = size_t{64} << 10;
 
-// After an answer that ends the connection: closing a socket with unread bytes
-// would reset it, and the client might not see the answer.
+// Pause after an answer that ends the connection: closing a socket with unread
+// bytes would reset it, and the client might not see the answer.
 constexpr std::chrono::seconds kLinger(2);
 
 constexpr char kJsonLengthField[] = "Inference-Header-Content-Length";
 
-// To clients beyond the limit. Sent without waiting.
+// Answer to connections beyond the limit. Sent without waiting.
 constexpr absl::string_view kTooMany =
     "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n"
     "Content-Type: application/json\r\nContent-Length: 37\r\n\r\n"
@@ -71,7 +71,7 @@ std::string ToString(beast::string_view text) {
 
 class Connection;
 
-// What connections share.
+// State that all connections share.
 struct Shared {
   Shared(const HttpServerOptions& options, Engine* engine,
          base::ByteBudget* memory)
@@ -86,11 +86,11 @@ struct Shared {
   base::LogLimiter handshake_log{1, base::Clock::Real()};
   std::atomic<int> connections = 0;
   std::atomic<bool> stopping = false;
-  // For what takes long, so that short requests do not wait behind it.
+  // Runs long work, so that short requests do not wait behind it.
   asio::io_context long_work{1};
 };
 
-// A thread and its connections, which only it touches.
+// A thread and its connections; no other thread touches them.
 struct Loop {
   // Outlives the context, whose destruction destroys the connections.
   absl::flat_hash_set<Connection*> connections;
@@ -100,7 +100,7 @@ struct Loop {
   std::thread thread;
 };
 
-// A client's connection. Kept by the operation that is under way. All methods
+// A client's connection. The operation under way keeps it alive. All methods
 // run on the loop's thread.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
@@ -134,7 +134,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
         });
   }
 
-  // The server shuts down: ends the connection now or with its answer.
+  // Called at shutdown: ends the connection now or after its answer.
   void Retire() {
     last_ = true;
     if (!busy_) Close();
@@ -146,7 +146,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   const HttpServerOptions& Options() const { return shared_.options; }
 
-  // Binds a completion to this connection, which lives until then.
+  // Binds a completion to this connection, which it keeps alive.
   template <typename Handler>
   auto Then(Handler handler) {
     return
@@ -158,8 +158,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     return absl::ToChronoNanoseconds(duration);
   }
 
-  // Ends the operation that comes next when the client stalls, or is too slow
-  // on the whole with the message that it has been busy with since `began_`.
+  // Sets the timeout of the next operation: it ends if the client stalls, or if
+  // the message that began at `began_` is too slow on average.
   void ExpectProgress(size_t bytes_so_far) {
     const auto now = std::chrono::steady_clock::now();
     const auto stall = Chrono(Options().max_stall);
@@ -196,7 +196,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     busy_ = true;
     parser_.emplace();
     parser_->header_limit(static_cast<uint32_t>(Options().max_header_bytes));
-    // HttpBody has one. Not boost::none: Beast 1.74 takes it for 0.
+    // HttpBody has a limit. Beast 1.74 takes boost::none for 0.
     parser_->body_limit(std::numeric_limits<uint64_t>::max());
     stream_.expires_after(std::chrono::duration_cast<SteadyTime::duration>(
         Chrono(Options().max_stall)));
@@ -211,7 +211,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     version_ = head.version();
     keep_alive_ = head.keep_alive();
     accept_encoding_ = ToString(head[beast_http::field::accept_encoding]);
-    // Before the body takes memory.
+    // Checked before the body takes memory.
     const absl::Status allowed = shared_.service.CheckAccess(
         head.method() == beast_http::verb::get, ToString(head.target()),
         ToString(head[beast_http::field::authorization]));
@@ -252,7 +252,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     parser_->get().body().data = room->data();
     parser_->get().body().size = room->size();
     parser_->get().body().more = true;
-    // Beast reads as much as the buffer has room for.
+    // Beast reads as many bytes as the buffer has room for.
     if (room->size() > kSmallBuffer) buffer_.reserve(kLargeBuffer);
     ExpectProgress(body_->size());
     beast_http::async_read_some(
@@ -266,8 +266,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
         }));
   }
 
-  // An error of the client's is answered; a client that is gone or too slow is
-  // not.
+  // Answers an error of the client. A client that is gone or too slow gets no
+  // answer.
   void OnReadError(error_code error) {
     const bool of_http =
         error.category() ==
@@ -285,8 +285,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     RefuseWith(400, absl::StrCat("no HTTP request: ", error.message()));
   }
 
-  // Answers a request that is not read to its end, so that the connection
-  // cannot go on.
+  // Answers a request before its end is read; the connection cannot be used
+  // afterwards.
   void Refuse(const absl::Status& status) {
     keep_alive_ = false;
     body_.reset();
@@ -320,7 +320,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     cancel_ = std::stop_source();
     handling_ = true;
     WatchForEnd();
-    // Held by `done`, so that the connection outlives the request.
+    // `done` holds it, so that the connection outlives the request.
     const HttpService::Done done = [self =
                                         shared_from_this()](HttpAnswer answer) {
       asio::post(self->loop_.context,
@@ -339,7 +339,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
                });
   }
 
-  // Cancels the request when the client closes the connection meanwhile.
+  // Cancels the request if the client closes the connection.
   void WatchForEnd() {
     if (watching_) return;
     watching_ = true;
@@ -353,8 +353,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
                                      MSG_PEEK | MSG_DONTWAIT);
           const bool open =
               got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
-          // A pipelined request; or, with TLS, perhaps the client's goodbye,
-          // after which an answer goes nowhere.
+          // A pipelined request, or with TLS perhaps the client's close_notify,
+          // after which no answer arrives.
           if (open) return;
           gone_ = true;
           cancel_.request_stop();
@@ -461,20 +461,20 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Loop& loop_;
   Shared& shared_;
   ClientStream stream_;
-  // Room for a header and the bytes that came with it.
+  // Holds a header and the bytes that arrived with it.
   beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
   std::optional<HttpBody> body_;
   std::string accept_encoding_;
   unsigned version_ = 11;
   bool keep_alive_ = false;
-  bool busy_ = false;      // between a request's first byte and its answer
-  bool handling_ = false;  // the service has the request
-  bool watching_ = false;  // WatchForEnd() has an operation
+  bool busy_ = false;      // from a request's first byte to its answer
+  bool handling_ = false;  // the service handles the request
+  bool watching_ = false;  // WatchForEnd() has a pending operation
   bool gone_ = false;      // the client closed the connection
-  bool last_ = false;      // no request after this one
+  bool last_ = false;      // no further request on this connection
   std::stop_source cancel_;
-  SteadyTime began_;  // of the body or the answer
+  SteadyTime began_;  // start of the body or of the answer
   Response response_;
   std::optional<beast_http::response_serializer<beast_http::string_body>>
       serializer_;
@@ -492,11 +492,11 @@ struct HttpServer::Impl {
        base::ByteBudget* memory)
       : shared(options, engine, memory) {}
 
-  // Takes a socket from the acceptor's thread to a loop.
+  // Hands a socket from the acceptor's thread to a loop.
   void Take(int fd) {
     if (++shared.connections > shared.options.max_connections) {
       --shared.connections;
-      // Whether it arrives is the client's affair.
+      // An undelivered answer is the client's loss: errors are ignored.
       if (shared.options.tls == nullptr) {
         (void)::send(fd, http_connections::kTooMany.data(),
                      http_connections::kTooMany.size(),
@@ -530,7 +530,7 @@ struct HttpServer::Impl {
   void RetireAll() {
     for (const auto& loop : loops) {
       boost::asio::post(loop->context, [raw = loop.get()] {
-        // Closing ends operations later, so the set does not change meanwhile.
+        // Retire() closes later, so the set does not change during the loop.
         for (Connection* connection : raw->connections) connection->Retire();
       });
     }
@@ -542,7 +542,7 @@ struct HttpServer::Impl {
   std::vector<std::unique_ptr<Loop>> loops;
   std::thread long_thread;
   std::unique_ptr<Acceptor> acceptor;
-  size_t next = 0;  // loop; the acceptor's thread's
+  size_t next = 0;  // next loop; used by the acceptor's thread
 };
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -553,7 +553,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Create(
   auto impl = std::make_unique<Impl>(options, engine, memory);
   REFRACT_ASSIGN_OR_RETURN(impl->acceptor,
                            Acceptor::Create(options.host, options.port));
-  // Joins its threads whatever happens from here on.
+  // From here on the destructor joins the threads, also on errors.
   std::unique_ptr<HttpServer> server(new HttpServer(std::move(impl)));
   REFRACT_RETURN_IF_ERROR(server->impl_->Start());
   return server;
@@ -565,10 +565,10 @@ HttpServer::~HttpServer() {
     loop->context.stop();
     if (loop->thread.joinable()) loop->thread.join();
   }
-  // Ends when nothing is left; what it hands to loops is not run any more.
+  // Ends when its queue is empty; loops do not run its results any more.
   impl_->long_guard.reset();
   if (impl_->long_thread.joinable()) impl_->long_thread.join();
-  // Destroys connections, which refer to `shared`.
+  // Destroys the connections, which refer to `shared`.
   impl_->loops.clear();
 }
 
@@ -583,7 +583,7 @@ void HttpServer::Shutdown(absl::Duration patience) {
   impl_->acceptor->Stop();
   impl_->shared.stopping = true;
   impl_->RetireAll();
-  // Polls: it happens once, and connections need not tell anybody.
+  // Polling is enough: this runs once, and connections need no notification.
   const absl::Time end = absl::Now() + patience;
   while (impl_->shared.connections > 0 && absl::Now() < end) {
     absl::SleepFor(absl::Milliseconds(5));

@@ -1,7 +1,7 @@
 #ifndef REFRACT_CPU_NODE_HTTP_SERVER_H_
 #define REFRACT_CPU_NODE_HTTP_SERVER_H_
 
-// HTTP/1.1 for KServe v2. No type of Boost in this header.
+// HTTP/1.1 for KServe v2. This header needs no type of Boost.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,31 +21,31 @@ namespace refract::cpu_node {
 struct HttpServerOptions {
   std::string host = "127.0.0.1";
   int port = 8000;  // 0: any free port
-  // Who loads and unloads models by request; null: nobody. Outlives the server;
-  // stopped before Shutdown(), so that its requests are answered.
+  // Loads and unloads models on request; null: requests are refused. Outlives
+  // the server; stopped before Shutdown(), so that its requests are answered.
   ModelControl* control = nullptr;
   // Null: no TLS. Outlives the server.
   TlsServer* tls = nullptr;
-  // Who may do what; null: everybody everything. Outlives the server.
+  // Rights of clients; null: no restrictions. Outlives the server.
   const AccessControl* access = nullptr;
-  // Threads that read, decode, encode and write. One more is for bodies that
-  // take long: much JSON, compressed bytes. ≥ 1.
+  // Threads that read, decode, encode and write, ≥ 1. One further thread
+  // handles bodies that take long: much JSON, compressed bytes.
   int threads = 2;
   // Longest body, and longest body once decompressed.
   size_t max_body_bytes = size_t{64} << 20;
-  // Request line and header fields.
+  // Request line and header fields together.
   size_t max_header_bytes = size_t{16} << 10;
-  // Memory for bodies that are being received, all connections together.
+  // Memory for bodies that are being received, over all connections.
   size_t body_memory = size_t{256} << 20;
-  // More are answered 503 and closed.
+  // Further connections are answered 503 and closed.
   int max_connections = 1024;
-  // A connection without a request is closed after so long.
+  // A connection without a request for this time is closed.
   absl::Duration max_idle = absl::Minutes(1);
   // Longest time for a request's header; and longest time without a byte of a
   // body that is being received, or of an answer that is being sent.
   absl::Duration max_stall = absl::Seconds(10);
-  // Bodies and answers must be faster than that on the whole, max_stall aside:
-  // a client that sends a byte now and then would hold memory for days.
+  // Least average speed of bodies and answers, apart from max_stall: a client
+  // that sends a byte now and then would hold memory for days.
   size_t least_bytes_per_s = size_t{64} << 10;
 };
 

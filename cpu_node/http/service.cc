@@ -15,13 +15,13 @@
 namespace refract::cpu_node {
 namespace {
 
-// Requests other than inference have short bodies, or none.
+// Requests other than inference have a short body, or none.
 constexpr size_t kMaxShortBodyBytes = size_t{64} << 10;
 
-// What JSON or zlib takes a millisecond for, roughly.
+// Bytes that JSON or zlib processes in roughly a millisecond.
 constexpr size_t kLongBytes = size_t{128} << 10;
 
-// Shorter answers gain nothing from compression.
+// Compression gains nothing on shorter answers.
 constexpr size_t kLeastCompressed = 1024;
 
 absl::string_view View(const HttpRequest& request) {
@@ -65,7 +65,7 @@ HttpAnswer JsonAnswer(std::string json) {
   return answer;
 }
 
-// Health and readiness: nothing but the status, 400 for "no" as in Triton.
+// For health and readiness: a status without body, 400 for "no" as in Triton.
 HttpAnswer YesOrNo(bool yes) {
   HttpAnswer answer;
   answer.status = yes ? 200 : 400;
@@ -127,7 +127,7 @@ absl::Status ReadParameters(const nlohmann::json& body, Message& message) {
   return absl::OkStatus();
 }
 
-// Calls the method that both front ends share.
+// Calls the method shared by both front ends.
 template <typename Request, typename Response>
 absl::StatusOr<Response> Ask(Engine& engine, const Request& request) {
   Response response;
@@ -158,7 +158,7 @@ HttpAnswer ErrorAnswer(const absl::Status& status) {
 }
 
 bool HttpService::IsLong(const HttpRequest& request) {
-  // Of binary tensors only the JSON before them takes long; it is short.
+  // With binary tensors only the JSON takes long, and it is short.
   return View(request).size() > kLongBytes &&
          (!request.content_encoding.empty() || !request.json_bytes.has_value());
 }
@@ -331,7 +331,7 @@ absl::StatusOr<HttpAnswer> HttpService::AnswerIndex(
   }
   inference::RepositoryIndexResponse response;
   REFRACT_RETURN_IF_ERROR(Answer(engine_, index, response));
-  // An array, not an object with one.
+  // The index is a bare array, without an object around it.
   std::string json = "[";
   for (const auto& model : response.models()) {
     absl::StrAppend(&json, json.size() > 1 ? "," : "", MessageToJson(model));
@@ -362,7 +362,7 @@ absl::StatusOr<HttpAnswer> HttpService::AnswerTraceSetting(
   REFRACT_RETURN_IF_ERROR(Answer(engine_, setting, response));
   nlohmann::json answer = nlohmann::json::object();
   for (const auto& [name, list] : response.settings()) {
-    // As Triton: levels are a list, other settings text.
+    // As in Triton: levels are a list, other settings are text.
     if (name == "trace_level") {
       answer[name] =
           std::vector<std::string>(list.value().begin(), list.value().end());
@@ -376,16 +376,16 @@ absl::StatusOr<HttpAnswer> HttpService::AnswerTraceSetting(
 
 void HttpService::Infer(HttpRequest request, const Route& route,
                         std::stop_token cancel, const Done& done) {
-  // Counted before decoding, as gRPC's calls are: AwaitQuiet().
+  // Counted before decoding, as for gRPC: AwaitQuiet() needs it.
   infer_calls_.fetch_add(1, std::memory_order_relaxed);
   const absl::Time now = engine_.clock().Now();
   HttpInferRequest infer;
   tracing::RequestContext trace;
   if (engine_.traces()) trace = engine_.tracer()->Begin(request.traceparent);
-  int refusal = 0;  // 0: as the status says
+  int refusal = 0;  // HTTP status; 0: by the error code
   const absl::Status status = base::WithinMemory([&]() -> absl::Status {
-    // An overloaded node would spend its time on decoding. The deadline is not
-    // known yet: it is inside of the JSON.
+    // An overloaded node would otherwise spend its time on decoding. The
+    // deadline is still unknown: it is inside the JSON.
     REFRACT_RETURN_IF_ERROR(
         engine_.Foresee(route.model, route.version, absl::InfiniteFuture()));
     const absl::StatusOr<ContentCoding> coding =
@@ -408,7 +408,7 @@ void HttpService::Infer(HttpRequest request, const Route& route,
   if (!status.ok()) {
     const absl::Status refused =
         engine_.Refuse(route.model, route.version, status, trace, now);
-    // An unknown model comes first.
+    // An unknown model is reported before other errors.
     return done(refusal != 0 && refused == status
                     ? ErrorAnswer(refusal, refused.message())
                     : ErrorAnswer(refused));

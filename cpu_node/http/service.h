@@ -1,7 +1,7 @@
 #ifndef REFRACT_CPU_NODE_HTTP_SERVICE_H_
 #define REFRACT_CPU_NODE_HTTP_SERVICE_H_
 
-// KServe v2 over HTTP without HTTP's bytes: requests and answers as values.
+// KServe v2 over HTTP as values: requests in, answers out, without sockets.
 
 #include <atomic>
 #include <cstddef>
@@ -26,11 +26,11 @@ namespace refract::cpu_node {
 
 struct HttpRequest {
   std::string method;  // "GET"
-  std::string target;  // path and query, as they came
+  std::string target;  // path and query as received
   std::string content_encoding;
   std::string accept_encoding;
   std::string traceparent;  // W3C's header, if the service traces()
-  // Inference-Header-Content-Length, as it came.
+  // Value of Inference-Header-Content-Length as received.
   std::optional<std::string> json_bytes;
   std::optional<HttpBody> body;  // none: empty
 };
@@ -43,7 +43,7 @@ struct HttpAnswer {
   std::optional<size_t> json_bytes;
   ContentCoding coding = ContentCoding::kIdentity;  // of `body`
   std::string allow;                                // for 405
-  // Of the body; held until the client has it or is gone.
+  // Memory of the body; held until the client has it or is gone.
   base::ByteBudget::Hold memory;
 };
 
@@ -60,17 +60,17 @@ struct HttpAnswer {
 //   DeadlineExceeded                      504
 //   others                                500
 HttpAnswer ErrorAnswer(const absl::Status& status);
-// With another HTTP status.
+// An error with the given HTTP status.
 HttpAnswer ErrorAnswer(int http_status, absl::string_view text);
 
 // Thread-safe.
 class HttpService {
  public:
-  // `engine` and `memory` must outlive every request. Bodies may have
-  // `max_body_bytes` once decompressed. `memory` is for requests that are
-  // decoded and for answers.
-  // `control`: null where models stay as they are. `access`: null: everybody
-  // may do everything.
+  // `engine` and `memory` must outlive every request. Bodies may
+  // have `max_body_bytes` after decompression. `memory` holds
+  // decoded requests and answers. Null `control`: clients may
+  // not change models. Null `access`: every client may do
+  // everything.
   HttpService(Engine* engine, ModelControl* control,
               const AccessControl* access, base::ByteBudget* memory,
               size_t max_body_bytes)
@@ -81,13 +81,13 @@ class HttpService {
         max_body_bytes_(max_body_bytes) {}
 
   // Whether a request with this head may be handled: AccessControl::Check().
-  // Requests that Handle() refuses by their target pass.
+  // Passes requests that Handle() will refuse by their target.
   absl::Status CheckAccess(bool get, absl::string_view target,
                            absl::string_view authorization) const;
 
   // Calls `done` exactly once, on this thread or on a thread of the engine's or
-  // the control's, where it must not block. `cancel`: nobody waits for the
-  // answer any more.
+  // the control's, where it must not block. `cancel`: the client has given up
+  // the request.
   using Done = std::function<void(HttpAnswer answer)>;
   void Handle(HttpRequest request, std::stop_token cancel, const Done& done);
 
@@ -95,14 +95,14 @@ class HttpService {
   // much JSON, or bytes to decompress.
   static bool IsLong(const HttpRequest& request);
 
-  // Compresses the answer's body if `accept_encoding` asks for it and it is
-  // long enough to matter. Whether that takes milliseconds: IsLong().
+  // Compresses the answer's body if `accept_encoding` asks for it and the body
+  // is long enough to gain. IsLong() tells whether that takes milliseconds.
   static void CompressFor(absl::string_view accept_encoding,
                           HttpAnswer& answer);
   static bool IsLong(absl::string_view accept_encoding,
                      const HttpAnswer& answer);
 
-  // Whether the connection is to look for a traceparent.
+  // Whether connections must look for a traceparent.
   bool traces() const { return engine_.traces(); }
 
   // Inference requests that have arrived so far.

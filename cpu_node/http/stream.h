@@ -1,7 +1,7 @@
 #ifndef REFRACT_CPU_NODE_HTTP_STREAM_H_
 #define REFRACT_CPU_NODE_HTTP_STREAM_H_
 
-// For http/server.cc alone: a socket with timeouts, with or without TLS.
+// A socket with timeouts, with or without TLS. Only for http/server.cc.
 
 #include <optional>
 #include <utility>
@@ -14,7 +14,7 @@
 
 namespace refract::cpu_node::http_connections {
 
-// One stream type for both, so that a connection is compiled once.
+// One stream type for both, so that the connection code is compiled once.
 class ClientStream {
  public:
   using Socket =
@@ -24,13 +24,13 @@ class ClientStream {
 
   explicit ClientStream(const executor_type& executor) : socket_(executor) {}
 
-  // Before anything is read or written. Takes a reference of `context`.
+  // Call before reading or writing. Takes a reference to `context`.
   void UseTls(SSL_CTX* context) {
     SSL_CTX_up_ref(context);
     boost::asio::ssl::context owner(context);
     tls_.emplace(socket_, owner);
   }
-  // Null without TLS.
+  // Null: the stream has no TLS.
   SSL* tls() { return tls_.has_value() ? tls_->native_handle() : nullptr; }
 
   template <typename Handler>

@@ -20,13 +20,13 @@
 namespace refract::cpu_node {
 namespace {
 
-// Between two looks at a file.
+// Interval of checks whether a file changed.
 constexpr absl::Duration kTokenLook = absl::Seconds(1);
 
 // A shorter token can be guessed. 128 bits have 22 characters in base64.
 constexpr size_t kLeastTokenBytes = 16;
 
-// Nobody has longer ones; bounds what a header makes us hash.
+// Longest token accepted; bounds the bytes of a header that are hashed.
 constexpr size_t kMostTokenBytes = 4096;
 
 }  // namespace
@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Create(
 }
 
 absl::Status TokenFile::Read() {
-  // Before the text: a change meanwhile is then seen by the next look.
+  // Version before text: a change in between is then noticed at the next check.
   REFRACT_ASSIGN_OR_RETURN(const Version version, VersionOf(path_));
   REFRACT_ASSIGN_OR_RETURN(const std::string text, base::ReadText(path_));
   std::vector<Digest> digests;
@@ -61,7 +61,7 @@ absl::Status TokenFile::Read() {
     ++number;
     line = absl::StripAsciiWhitespace(line);
     if (line.empty() || line[0] == '#') continue;
-    // Not the token itself: this goes to a log.
+    // Names the line, not the token: this text goes to a log.
     if (line.size() < kLeastTokenBytes || line.size() > kMostTokenBytes ||
         absl::StrContains(line, " ")) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -91,7 +91,7 @@ void TokenFile::Refresh() {
     LOG(INFO) << path_ << ": " << digests_.size() << " token(s) read again";
     return;
   }
-  // Once per change.
+  // Logs once per change.
   if (version.ok()) version_ = *version;
   LOG_EVERY_N(WARNING, 60) << status.message()
                            << "; the tokens stay as they were";
@@ -138,7 +138,7 @@ absl::Status AccessControl::Check(Access access,
   }
   const absl::string_view token =
       absl::StripAsciiWhitespace(authorization.substr(scheme.size()));
-  // Both files, whatever the first one says.
+  // Both files are checked in any case: equal time for all tokens.
   const bool client = clients_ != nullptr && clients_->Has(token);
   const bool control = control_ != nullptr && control_->Has(token);
   if (control || (client && !of_control)) return absl::OkStatus();

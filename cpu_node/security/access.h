@@ -17,25 +17,25 @@
 
 namespace refract::cpu_node {
 
-// The right that a call needs.
+// The right that a call requires.
 enum class Access : uint8_t {
   kAnybody,  // health, for probes
   kClient,   // inference and questions about models
   kControl,  // changes of models and settings
 };
 
-// Bearer tokens of clients, from files with a token per line; empty lines and
+// Bearer tokens of clients, from a file with a token per line; empty lines and
 // lines that begin with # do not count. A changed file is read again within a
-// second; while it cannot be read, or has no token, the tokens stay as they
-// were. Thread-safe.
+// second; if it is unreadable or has no token, the old tokens stay valid.
+// Thread-safe.
 class TokenFile {
  public:
   // NotFound or InvalidArgument name the file.
   static absl::StatusOr<std::unique_ptr<TokenFile>> Create(
       const std::string& path, base::Clock& clock);
 
-  // Whether `token` is in the file. Takes the same time for each token of a
-  // length, right or wrong: digests are compared, all of them, in constant
+  // Whether the file has `token`. Takes equal time for all tokens of a
+  // length, right or wrong: all digests are compared, in constant
   // time.
   bool Has(absl::string_view token);
 
@@ -63,26 +63,26 @@ class TokenFile {
 };
 
 struct AccessFiles {
-  std::string client_tokens;   // empty: clients need none
-  std::string control_tokens;  // empty: as clients
+  std::string client_tokens;   // empty: clients need no token
+  std::string control_tokens;  // empty: as client_tokens
 };
 
-// Who may do what. Thread-safe.
+// Decides which calls a client may make. Thread-safe.
 class AccessControl {
  public:
   // As TokenFile::Create().
   static absl::StatusOr<std::unique_ptr<AccessControl>> Create(
       const AccessFiles& files, base::Clock& clock);
 
-  // `authorization`: the header of that name, "Bearer TOKEN"; empty: none.
-  //   Unauthenticated    no token, or an unknown one
-  //   PermissionDenied   a client's token, where one for control is needed
-  // Tokens for control are good for everything.
+  // `authorization`: the header of that name, "Bearer TOKEN"; empty: not sent.
+  //   Unauthenticated    no token, or an unknown token
+  //   PermissionDenied   a client's token for a call that needs a control token
+  // Control tokens allow all calls.
   absl::Status Check(Access access, absl::string_view authorization) const;
 
  private:
-  std::unique_ptr<TokenFile> clients_;  // null: none needed
-  std::unique_ptr<TokenFile> control_;  // null: as clients
+  std::unique_ptr<TokenFile> clients_;  // null: no token needed
+  std::unique_ptr<TokenFile> control_;  // null: as clients_
 };
 
 }  // namespace refract::cpu_node

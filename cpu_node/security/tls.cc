@@ -15,7 +15,7 @@
 namespace refract::cpu_node {
 namespace {
 
-// Between two looks at the files.
+// Interval of checks whether a file changed.
 constexpr absl::Duration kTlsLook = absl::Seconds(1);
 
 // The oldest error of this thread's queue, which is emptied.
@@ -56,8 +56,8 @@ absl::Status CheckTlsDates(const TlsFiles& files, const X509* certificate) {
   return absl::OkStatus();
 }
 
-// What was wrong with a client's certificate, of the handshake that failed last
-// on this thread: OpenSSL keeps only the certificates that it believes.
+// The error of a client's certificate in the handshake that failed last on this
+// thread: OpenSSL keeps only certificates that it accepts.
 struct BadCertificate {
   const SSL* connection = nullptr;
   std::string why;
@@ -88,13 +88,13 @@ absl::StatusOr<std::shared_ptr<SSL_CTX>> LoadTls(const TlsFiles& files) {
   SSL_CTX* const raw = context.get();
   SSL_CTX_set_min_proto_version(raw, TLS1_2_VERSION);
   SSL_CTX_set_options(raw, SSL_OP_NO_RENEGOTIATION);
-  // Memory of idle connections.
+  // Idle connections give their buffers back.
   SSL_CTX_set_mode(raw, SSL_MODE_RELEASE_BUFFERS);
   if (SSL_CTX_use_certificate_chain_file(raw, files.certificate.c_str()) != 1) {
     return BadTlsFile("--tls-cert", files.certificate);
   }
   REFRACT_RETURN_IF_ERROR(CheckTlsDates(files, SSL_CTX_get0_certificate(raw)));
-  // Says so when it does not belong to the certificate.
+  // Fails with a reason if the key does not belong to the certificate.
   if (SSL_CTX_use_PrivateKey_file(raw, files.key.c_str(), SSL_FILETYPE_PEM) !=
       1) {
     return BadTlsFile("--tls-key", files.key);
@@ -110,7 +110,7 @@ absl::StatusOr<std::shared_ptr<SSL_CTX>> LoadTls(const TlsFiles& files) {
     SSL_CTX_set_client_CA_list(raw, names);
     SSL_CTX_set_verify(raw, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
                        &OnVerified);
-    // Sessions of another context must not pass without a certificate.
+    // Another context's sessions may lack a certificate: no resumption.
     static constexpr unsigned char kName[] = "refract";
     SSL_CTX_set_session_id_context(raw, kName, sizeof(kName) - 1);
   }

@@ -20,26 +20,26 @@ namespace refract::cpu_node {
 
 // PEM files.
 struct TlsFiles {
-  std::string certificate;  // and those that lead to its root
+  std::string certificate;  // with the chain to its root
   std::string key;
-  std::string client_roots;  // of clients' certificates; empty: none is asked
+  std::string client_roots;  // to verify clients; empty: no client certificates
 
   bool on() const { return !certificate.empty(); }
 };
 
-// What a server speaks TLS with: TLS 1.2 and later; clients without a
-// certificate of client_roots are refused where these are given. Changed files
-// are read again within a second; while they do not fit together, connections
-// get the certificate as it was. Thread-safe.
+// TLS settings of a server: TLS 1.2 and later; with client_roots, clients
+// without a certificate of these roots are refused. Changed files are read
+// again within a second; while they do not fit together, connections get the
+// old certificate. Thread-safe.
 class TlsServer {
  public:
-  // InvalidArgument names the file, and says what is wrong with it: it is not
-  // there or not PEM, the key is another certificate's, the certificate is not
-  // valid yet or any more.
+  // InvalidArgument names the file and its fault: missing, not PEM,
+  // key of another certificate, certificate not valid yet or
+  // expired.
   static absl::StatusOr<std::unique_ptr<TlsServer>> Create(
       const TlsFiles& files, base::Clock& clock);
 
-  // For a new connection. Never null.
+  // The context for a new connection. Never null.
   std::shared_ptr<ssl_ctx_st> context();
 
   const TlsFiles& files() const { return files_; }
@@ -52,13 +52,13 @@ class TlsServer {
   base::Clock& clock_;
   absl::Mutex mu_;
   std::shared_ptr<ssl_ctx_st> context_ ABSL_GUARDED_BY(mu_);
-  std::string version_ ABSL_GUARDED_BY(mu_);  // of the files
+  std::string version_ ABSL_GUARDED_BY(mu_);  // modification state of the files
   absl::Time looked_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
 };
 
-// Why a handshake failed on this thread, for a log: the subject of the client's
-// certificate and what is wrong with it, where that was the reason. Once per
-// failure.
+// Reason of a failed handshake on this thread, for a log: the subject of the
+// client's certificate and its fault, if the certificate was the reason. Call
+// once per failure.
 std::string WhyHandshakeFailed(ssl_st* connection, absl::string_view error);
 
 }  // namespace refract::cpu_node

@@ -19,18 +19,18 @@
 namespace refract::cpu_node {
 namespace {
 
-// An interpreter keeps the rows of quantized tables that it has decoded. A new
-// one begins without any.
+// An interpreter keeps decoded rows of quantized tables. A new interpreter
+// starts without them and so bounds that memory.
 constexpr int kRunsOfAnInterpreter = 256;
 
-// Of a histogram's sum: a NaN against a number counts as this much.
+// Largest difference in a histogram's sum; NaN against a number counts as this.
 constexpr double kMostDifference = 1000;
 constexpr double kUnit = 1e9;
 
 constexpr int kLinesPerSecond = 1;
 
-// Of this thread: below all others, and without a claim to a share. On Linux
-// anybody may lower a thread.
+// Puts this thread below all others, without a guaranteed share. On Linux any
+// process may lower a thread.
 void TakeIdleTimeOnly() {
   setpriority(PRIO_PROCESS, 0, 19);
   const sched_param none = {};
@@ -67,12 +67,12 @@ absl::Status ShadowVersion::Score(absl::Span<const base::TensorView> inputs,
         interpreter_,
         models::Interpreter::Create(model_->graph, *model_->weights));
   }
-  // Batches that are too small for the model were padded the first time, too.
+  // The first scoring padded batches that are too small for the model, too.
   REFRACT_RETURN_IF_ERROR(padding_.Pad(inputs, padded_));
   models::InterpreterRun run;
   absl::Status ran = interpreter_->Run(padded_.inputs(), run);
   if (!ran.ok()) {
-    // Not as a difference, whatever its code.
+    // A failed run is not a difference, whatever its code.
     return absl::InternalError(ran.message());
   }
   std::vector<base::TensorView> wanted = models::ViewsOf(run.outputs);
@@ -83,7 +83,7 @@ absl::Status ShadowVersion::Score(absl::Span<const base::TensorView> inputs,
       wanted[i].dtype = base::DType::kUnknown;
       continue;
     }
-    if (answers[i].dtype != wanted[i].dtype) continue;  // told below
+    if (answers[i].dtype != wanted[i].dtype) continue;  // reported below
     largest =
         std::max(largest, runtime::Compare(answers[i], wanted[i]).largest);
   }
@@ -121,7 +121,7 @@ void Shadow::Stop() {
 
 bool Shadow::Sample() {
   const uint64_t before = drawn_.fetch_add(step_, std::memory_order_relaxed);
-  // Whether the sum has passed a multiple of 1.
+  // Whether the sum passed a multiple of 1.
   return ((before + step_) >> 32) != (before >> 32);
 }
 

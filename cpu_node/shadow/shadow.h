@@ -1,12 +1,12 @@
 #ifndef REFRACT_CPU_NODE_SHADOW_SHADOW_H_
 #define REFRACT_CPU_NODE_SHADOW_SHADOW_H_
 
-// Scores a sample of the answered requests once more, as a whole and with
-// LibTorch's operators alone, and counts how far the answers are apart: whether
-// the data that clients get is still right. Off the request path: the second
-// scoring is on a thread that gets only what CPU time nobody else wants, and
-// requests for which there is no room are left out.
-//
+// Scores a sample of the answered requests a second time, as
+// a whole and with LibTorch's operators alone, and counts
+// the differences: a check that clients get right data. Off
+// the request path: the second scoring runs on a thread that
+// gets only idle CPU time, and requests without room are
+// left out.
 // Both scorings share the graph that import made and the weights. They share no
 // fusion, kernels, plan, wire forms or GPU nodes. Golden
 // requests (version_check.h) compare with PyTorch itself.
@@ -41,25 +41,25 @@ class Interpreter;
 
 namespace refract::cpu_node {
 
-// Result of the second scoring of a request.
+// Result of a request's second scoring.
 enum class ShadowOutcome : uint8_t {
   kAgrees,   // within the tolerance of golden requests
   kDiffers,  // beyond it
-  kDropped,  // there was no room, or it waited too long
-  kSkipped,  // rows changed by deltas, or replaced ids, which LibTorch lacks
-  kFailed,   // LibTorch refused it
+  kDropped,  // no room, or waited too long
+  kSkipped,  // rows changed by deltas, or ids replaced, which LibTorch lacks
+  kFailed,   // LibTorch returned an error
 };
 inline constexpr size_t kNumShadowOutcomes = 5;
 
-// Of a difference, in 10⁻⁹: 10⁻⁸ to 1.
+// Bounds of the differences' histogram in units of 10⁻⁹: 10⁻⁸ to 1.
 inline constexpr uint64_t kDifferenceBounds[] = {
     10,         100,        1'000,       3'000,       10'000,
     30'000,     100'000,    300'000,     1'000'000,   3'000'000,
     10'000'000, 30'000'000, 100'000'000, 300'000'000, 1'000'000'000};
 
-// A model version, and what its second scorings came to. Shared by the version
-// and by requests that wait to be scored: these do not keep the version itself,
-// which can be freed meanwhile.
+// A model version with the results of its second scorings. Shared by the
+// version and by requests waiting to be scored. The requests do not keep the
+// version itself, which may be freed meanwhile.
 class ShadowVersion {
  public:
   // `share`: as for runtime::ToleranceOf().
@@ -75,10 +75,10 @@ class ShadowVersion {
     return counts_[static_cast<size_t>(outcome)].load(
         std::memory_order_relaxed);
   }
-  // Per scored request the largest difference of a float output, absolute.
+  // Largest absolute difference of a float output per scored request.
   const metrics::Histogram& differences() const { return differences_; }
 
-  // Scores `inputs` and compares. `answers`: in the graph's order; those
+  // Scores `inputs` and compares. `answers`: in the graph's order; answers
   // without dtype were not wanted. OK if they agree, FailedPrecondition as
   // runtime::CompareWithRecorded(); other errors are LibTorch's. One thread at
   // a time.
@@ -93,19 +93,19 @@ class ShadowVersion {
   const runtime::Tolerance tolerance_;
   std::array<std::atomic<uint64_t>, kNumShadowOutcomes> counts_ = {};
   metrics::Histogram differences_{kDifferenceBounds};
-  // Score()'s.
+  // Used by Score() only.
   std::unique_ptr<const models::Interpreter> interpreter_;
   int runs_ = 0;
   runtime::PaddedBatch padded_;
 };
 
 struct ShadowOptions {
-  // Of the answered requests, the share that is scored again; 0 to 1.
+  // Share of the answered requests that is scored again; 0 to 1.
   double rate = 0;
-  // That wait, at most; more are dropped.
+  // Most requests that may wait; further requests are dropped.
   size_t max_requests = 16;
-  size_t max_bytes = size_t{64} << 20;  // of their tensors
-  // A request that has waited longer is dropped.
+  size_t max_bytes = size_t{64} << 20;  // tensors of waiting requests
+  // Requests that waited longer are dropped.
   absl::Duration max_wait = absl::Seconds(10);
   base::Clock* clock = &base::Clock::Real();
 };
@@ -121,18 +121,18 @@ class Shadow {
   };
 
   explicit Shadow(const ShadowOptions& options);
-  // Stops.
+  // Calls Stop().
   ~Shadow();
 
-  // Whether the request that is being answered is one of the sample: of N
-  // requests in a row rate · N, rounded up or down. Wait-free.
+  // Whether the request being answered belongs to the sample: of N requests in
+  // a row rate · N, rounded up or down. Wait-free.
   bool Sample();
-  // Whether Add() would take a request whose tensors have `bytes`.
+  // Whether Add() would take a request with tensors of `bytes`.
   bool HasRoom(size_t bytes) const;
-  // Scores it later, or counts it as dropped.
+  // Queues the request for scoring, or counts it as dropped.
   void Add(Request request);
 
-  // Drops the requests that wait.
+  // Drops the waiting requests.
   void Stop();
 
  private:
@@ -155,7 +155,7 @@ class Shadow {
 
   mutable absl::Mutex mu_;
   std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mu_);
-  size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of those
+  size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of queue_
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };

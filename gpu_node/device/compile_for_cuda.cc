@@ -30,7 +30,7 @@ using runtime::cuda_plan::Translator;
 
 class CudaProgram final : public runtime::Program {
  public:
-  // `cpu`: the same part, for everything but its execution.
+  // `cpu`: the same part compiled for the CPU, for all methods but execution.
   CudaProgram(std::shared_ptr<cuda::DeviceApi> device,
               std::unique_ptr<const Program> cpu,
               std::unique_ptr<Translator> translator, bool may_cut,
@@ -41,8 +41,8 @@ class CudaProgram final : public runtime::Program {
         translator_(std::move(translator)),
         may_cut_(may_cut) {}
 
-  // Errors that are known before a request: a part that cannot be translated,
-  // or a single program that does not fit.
+  // Errors that are known before any request: a part that cannot be translated,
+  // or a program for all sizes that does not fit.
   absl::Status Load() const {
     absl::MutexLock lock(&mu_);
     if (translator_->sizes().empty()) return LoadFor({}, options_.max_rows);
@@ -63,7 +63,7 @@ class CudaProgram final : public runtime::Program {
       absl::Span<const TensorView> inputs) const override {
     return cpu_->BatchOf(inputs);
   }
-  // A step per kernel; the nodes of the graph behind a kernel are not kept.
+  // One step per kernel; it does not tell the graph nodes of the kernel.
   std::vector<runtime::StepInfo> steps() const override {
     return std::vector<runtime::StepInfo>(1, {part().nodes, options_.device});
   }
@@ -89,7 +89,7 @@ class CudaProgram final : public runtime::Program {
       return cpu_->Run(inputs, destinations, context, outputs, stats);
     }
     if (instance_ == nullptr || sizes != loaded_for_) {
-      // As many rows as this request has: large sizes leave room for few.
+      // Reserves the rows of this request only: with large sizes few rows fit.
       REFRACT_RETURN_IF_ERROR(
           LoadFor(sizes, std::clamp<int64_t>(rows, 1, options_.max_rows)));
     } else if (!sizes.empty() && rows > loaded_rows_ &&
@@ -126,7 +126,7 @@ class CudaProgram final : public runtime::Program {
     if (stats != nullptr) *stats = {};
     return absl::OkStatus();
   }
-  // All of it is one step.
+  // The whole program is one step.
   absl::Status RunTimed(absl::Span<const TensorView> inputs,
                         absl::Span<std::byte* const> destinations,
                         RunContext& context, std::vector<TensorView>& outputs,
@@ -141,7 +141,7 @@ class CudaProgram final : public runtime::Program {
   }
 
  private:
-  // The program at these sizes, on the device, in place of the one before.
+  // Loads the program for these sizes in place of the previous program.
   absl::Status LoadFor(const SizeValues& sizes, int64_t max_rows) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     instance_.reset();
@@ -181,12 +181,12 @@ class CudaProgram final : public runtime::Program {
   const std::shared_ptr<cuda::DeviceApi> device_;
   const std::unique_ptr<const Program> cpu_;
   const std::unique_ptr<Translator> translator_ ABSL_PT_GUARDED_BY(mu_);
-  const bool may_cut_;  // rows do not depend on each other
+  const bool may_cut_;  // rows are independent
   mutable absl::Mutex mu_;
   mutable runtime::cuda_plan::Translation translation_ ABSL_GUARDED_BY(mu_);
   mutable SizeValues loaded_for_ ABSL_GUARDED_BY(mu_);
   mutable int64_t loaded_rows_ ABSL_GUARDED_BY(mu_) = 0;
-  // Destroyed before the members that it reads from.
+  // Destroyed before the members below, from which it reads.
   mutable std::unique_ptr<cuda::Instance> instance_ ABSL_GUARDED_BY(mu_);
   mutable std::vector<base::Tensor> results_ ABSL_GUARDED_BY(mu_);
 };
@@ -208,7 +208,7 @@ absl::StatusOr<std::unique_ptr<const runtime::Program>> CompileForCuda(
   REFRACT_ASSIGN_OR_RETURN(
       auto cpu,
       runtime::Program::Compile(graph, part, weights, options.compile));
-  // A part that is empty has nothing to run anywhere.
+  // An empty part has nothing to run.
   if (part.nodes.empty() || part.outputs.empty()) return cpu;
   runtime::cuda_plan::TranslateOptions translate;
   translate.model = options.model;

@@ -78,7 +78,7 @@ void CpuDevice::Worker<Task>::Stop() {
 }
 
 void CpuDevice::RunInstance(Worker<Execution>& worker) {
-  runtime::RowBuffers buffers;  // the thread's
+  runtime::RowBuffers buffers;  // of the thread
   worker.Run([&](const Execution& execution) {
     Batch& batch = *execution.batch;
     At(batch.model).ExecuteBatch(batch, buffers);

@@ -3,9 +3,9 @@
 
 // The CPU as a Device: each instance is a thread that runs Programs. Inputs are
 // read where the transport has put them, so there is nothing to upload and an
-// instance has one slot; the rows of merged requests are gathered by the thread
-// itself, which is the only core that it is given. What overlaps with execution
-// is the transport's work, on its own threads.
+// instance has one slot. The thread itself gathers the rows of merged requests,
+// as it is the only core of the instance. Only the transport's work overlaps
+// with execution, on the transport's threads.
 
 #include <cstdint>
 #include <memory>
@@ -25,12 +25,12 @@ class CpuDevice final : public Device {
   struct Options {
     int instances = 1;  // ≥ 1
     // Bytes of weights that may be resident at once; 0: no limit. Weights are
-    // mapped files: to load is to read them once, so that they are in memory.
+    // mapped files: loading reads them once, so that they are in memory.
     size_t weight_memory = 0;
   };
-  // The models of places 0, 1, …, which outlive their stay.
+  // The models of places 0, 1, …; they must outlive their time in the place.
   CpuDevice(const DeviceModels& models, const Options& options);
-  // After its scheduler is gone.
+  // Call after the scheduler is destroyed.
   ~CpuDevice() override;
 
   const DeviceTraits& traits() const override { return traits_; }
@@ -53,7 +53,7 @@ class CpuDevice final : public Device {
     std::vector<size_t> evicted;
     Done done;
   };
-  // A thread and the one thing it has to do next.
+  // A thread with room for one waiting task.
   template <typename Task>
   struct Worker {
     absl::Mutex mu;
@@ -64,11 +64,11 @@ class CpuDevice final : public Device {
     bool Ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
       return stop || next.has_value();
     }
-    // On the thread: hands each task to `work` until Stop().
+    // Runs on the thread: hands each task to `work` until Stop().
     template <typename Work>
     void Run(const Work& work);
     void Post(Task task);
-    // What was posted is done first.
+    // Executes the posted task before it stops.
     void Stop();
   };
   void RunInstance(Worker<Execution>& worker);

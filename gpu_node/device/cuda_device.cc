@@ -34,7 +34,7 @@ CudaDevice::CudaDevice(std::unique_ptr<cuda::DeviceApi> api,
 }
 
 CudaDevice::~CudaDevice() {
-  // Where the GPU's runtime knows the thread.
+  // Freed on the thread that the GPU's runtime knows.
   Post([this] { entries_.clear(); });
   {
     absl::MutexLock lock(&mu_);
@@ -168,7 +168,7 @@ absl::Status CudaDevice::Measure(Entry& entry, Loaded& loaded) {
   const models::Graph& graph = model.model().graph;
   Instance& instance = *entry.instances[0];
   const absl::Time begin = options_.clock->Now();
-  // The node's own program may keep its weights in fewer bits.
+  // The node's CPU program may keep its weights in fewer bits.
   const runtime::Program* cpu = &model.program();
   std::unique_ptr<const runtime::Program> exact;
   if (model.model().config.dense_weights != models::DenseWeights::kFloat32) {
@@ -189,7 +189,7 @@ absl::Status CudaDevice::Measure(Entry& entry, Loaded& loaded) {
   while (true) {
     const auto inputs = MakeInputs(graph, model.program().part(), rows, 1,
                                    entry.programs->sizes().Bind(sizes));
-    // Its times are learnt from requests.
+    // The model's times are learnt from requests instead.
     if (!inputs.ok()) return absl::OkStatus();
     std::vector<base::TensorView> views;
     for (const base::Tensor& input : *inputs) views.push_back(input.view());
@@ -212,15 +212,15 @@ absl::Status CudaDevice::Measure(Entry& entry, Loaded& loaded) {
       if (status.ok()) status = instance.Wait(*slot);
       if (!status.ok()) {
         instance.Release(*slot);
-        // Made-up inputs may be none to the model.
+        // The model may reject generated inputs.
         if (status.code() == cuda::Code::kInvalidArgument) {
           return absl::OkStatus();
         }
         return ToAbsl(status);
       }
       fastest = std::min(fastest, options_.clock->Now() - from);
-      // Enough rows to be neither one tile nor whole ones, where there are so
-      // many.
+      // Compares a number of rows that fills neither one tile nor whole tiles,
+      // if the model takes so many rows.
       if (run == 0 && (rows >= 16 || rows == use.max_rows) && !compared) {
         compared = true;
         const absl::StatusOr<double> error =
@@ -331,8 +331,8 @@ absl::Status CudaDevice::ResetHere() {
         " was lost, and LibTorch, which computes some operators of its models, "
         "does not survive its reset: this process must be started again"));
   }
-  // Nothing of this process is left on a lost GPU once it is reset, so all
-  // instances end with it.
+  // A reset wipes everything that this process has on a lost GPU, so all
+  // instances end.
   for (const auto& entry : entries_) {
     for (const auto& model : entry->instances) model->Unload();
     entry->weights->DropPinned();
@@ -362,8 +362,8 @@ absl::Status CudaDevice::LoadHere(size_t model,
     for (const auto& instance : order_[i]->instances) instance->Unload();
     order_[i]->resident = false;
   }
-  // Instances that hold something meet the loss themselves and are started
-  // again. Where none does, nobody would.
+  // An instance that holds batches notices the loss itself and is started
+  // again. If no instance holds a batch, none would notice.
   const bool idle =
       std::all_of(works_.begin(), works_.end(),
                   [](const auto& work) { return work->entry == nullptr; });

@@ -5,18 +5,18 @@
 // into every instance (runtime/cuda) with two slots, so that the inputs of the
 // next batch are copied to the GPU while one computes. The rows of a batch are
 // written side by side straight into pinned memory; a request with more rows
-// than the largest bucket runs in several pieces. Requests of other sizes than
-// the batch have programs of their own (device_programs.h).
+// than the largest bucket runs in several pieces. Requests that differ in other
+// sizes than the batch have programs of their own (device_programs.h).
 //
-// All calls of the GPU's runtime are made by one thread per device, which polls
-// while anything is under way and sleeps otherwise.
+// One thread per device makes all calls of the GPU's runtime. It polls while
+// any work is under way and sleeps otherwise.
 //
 // An error of the GPU ends the instance that met it, and fails its batches.
-// Start() loads it again; after a lost GPU the first Start(), or LoadWeights()
-// while no instance holds a batch, resets the GPU and loads all instances.
-// Where LibTorch computes operators of some model, its own memory does not
-// survive a reset: Start() then fails for good, and says that the process must
-// be restarted.
+// Start() loads the instance again. After the loss of a GPU the first Start(),
+// or LoadWeights() while no instance holds a batch, resets the GPU and loads
+// all instances. Where LibTorch computes operators of some model, its own
+// memory does not survive a reset: Start() then fails for good, and says that
+// the process must be restarted.
 
 #include <cstddef>
 #include <cstdint>
@@ -48,57 +48,57 @@ class CudaDevice final : public Device {
     int instances = 1;  // ≥ 1
     // Rows of the largest bucket. ≥ 1.
     int64_t max_rows = 1024;
-    // Device memory for all models together, all instances counted; 0: what
-    // there is, and all models are loaded from the start. Bytes.
+    // Device memory for all models together, over all instances; 0: all free
+    // memory, and every model is loaded from the start. Bytes.
     size_t weight_memory = 0;
-    // Scratch memory of matrix products, per model and instance. Bytes.
+    // Scratch memory of matrix products per model and instance. Bytes.
     int64_t workspace_bytes = int64_t{32} << 20;
     // The largest value of sizes besides the batch, where a model declares
     // none; and what each instance of such a model reserves for it. ≥ 1; bytes.
     int64_t max_size = 1024;
     int64_t sized_memory = int64_t{256} << 20;
-    // Operators without a form of our own; null: models with such are refused.
+    // Operators without a kernel of ours; null: models with such are refused.
     std::shared_ptr<runtime::cuda_plan::ForeignOperators> foreign;
-    // Time per model to measure it in Add(); zero: do not.
+    // Time per model to measure it in Add(); zero: no measurement.
     absl::Duration warm_up = absl::Milliseconds(200);
     base::Clock* clock = &base::Clock::Real();
   };
 
   CudaDevice(std::unique_ptr<runtime::cuda::DeviceApi> api,
              const Options& options);
-  // After its scheduler is gone.
+  // Call after the scheduler is destroyed.
   ~CudaDevice() override;
 
   // The result of Add().
   struct Loaded {
     runtime::cuda_plan::Precision precision{};
-    // In all instances together: planned memory, and the fall of free memory
-    // while graphs were captured (MemoryReport::captured_bytes).
+    // Over all instances: planned memory, and the drop of free memory while
+    // graphs were captured (MemoryReport::captured_bytes).
     size_t device_bytes = 0;
     size_t captured_bytes = 0;
     size_t kernels = 0;  // per execution
-    size_t foreign = 0;  // of these, LibTorch's, which no graph has
+    size_t foreign = 0;  // of these, LibTorch's, not in a graph
     // DevicePrograms::Describe().
     std::string sizes;
     scheduling::ExecutionTimes times;
-    // Largest difference from the CPU's float32 results on made-up inputs,
-    // relative to the largest result; negative where none could be made.
+    // Largest difference from the CPU's float32 results on generated inputs,
+    // relative to the largest result; negative if no inputs could be generated.
     double error = -1;
 
     std::string Describe(const Options& options) const;  // for logs
   };
   // Translates `model`, loads it, compares it with the CPU and measures it.
-  // Blocks; before the scheduler starts. On an error nothing of the model
-  // stays:
+  // Blocks; call before the scheduler starts. After an error nothing of the
+  // model stays:
   //   Unimplemented       an operator, type or size that the GPU cannot do
   //   FailedPrecondition  its rows depend on each other, or results are wrong
   //   ResourceExhausted   names the model, the bytes needed and free
   absl::StatusOr<Loaded> Add(const DeviceModel& model);
-  // The models of the scheduler's places; all were added. Call once.
+  // Sets the models of the scheduler's places; all were added. Call once.
   void SetOrder(const DeviceModels& models);
 
   const DeviceTraits& traits() const override { return traits_; }
-  // Add(), on the device's thread: what executes has to wait meanwhile.
+  // As Add(), on the device's thread: execution waits meanwhile.
   absl::StatusOr<std::optional<ModelOnDevice>> SetModel(
       size_t place, const DeviceModel* model) override;
   void Start(int instance, Done done) override;
@@ -113,7 +113,7 @@ class CudaDevice final : public Device {
   struct Work;
   struct Pending;
 
-  // An order to the device's thread: a step of a batch, or `other`.
+  // A command for the device's thread: a step of a batch, or `other`.
   struct Command {
     enum class Kind : uint8_t { kOther, kUpload, kExecute, kDownload };
     Kind kind = Kind::kOther;
@@ -132,10 +132,10 @@ class CudaDevice final : public Device {
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return stop_ || !queue_.empty();
   }
-  // Polls all pending steps; true if any ended.
+  // Polls all pending steps; returns true if any step ended.
   bool Poll();
 
-  // On the device's thread.
+  // Runs on the device's thread.
   void Do(Command command);
   absl::StatusOr<Loaded> AddHere(const DeviceModel& model);
   absl::Status Measure(Entry& entry, Loaded& loaded);
@@ -151,9 +151,9 @@ class CudaDevice final : public Device {
   void DownloadHere(int instance, Work& work);
   // Runs one member, whole or in pieces. Returns errors of the device alone.
   absl::Status RunAlone(int instance, Work& work, size_t member);
-  // Ends the instance and fails its batches, `done` first.
+  // Calls `done`, then ends the instance and fails its batches.
   void Fail(int instance, const absl::Status& status, Done done);
-  // A status of the leaf that ends the instance; notes when the device is lost.
+  // Converts an error that ends the instance; notes a lost device.
   absl::Status Lost(const runtime::cuda::Status& status);
   absl::Status Lost(const absl::Status& status);
   Work& WorkOf(int instance, int slot);
@@ -162,16 +162,16 @@ class CudaDevice final : public Device {
   const DeviceTraits traits_;
   const std::unique_ptr<runtime::cuda::DeviceApi> api_;
 
-  // The device thread's own.
+  // Members of the device's thread.
   std::vector<std::unique_ptr<Entry>> entries_;
   std::vector<Entry*> order_;
   std::vector<std::unique_ptr<Work>> works_;  // per instance and slot
   std::vector<Pending> pending_;
-  // Memory that stays from one batch to the next.
+  // Scratch that is reused from one batch to the next.
   std::vector<int64_t> entries_taken_;
   std::vector<base::TensorView> results_;
   bool lost_ = false;
-  bool uses_foreign_ = false;  // some model does
+  bool uses_foreign_ = false;  // some model uses foreign operators
 
   absl::Mutex mu_;
   std::vector<Command> queue_ ABSL_GUARDED_BY(mu_);

@@ -1,4 +1,4 @@
-// The way of a batch through a CudaDevice: upload, execution, download, errors.
+// A batch's steps on a CudaDevice: upload, execution, download, errors.
 
 #include <algorithm>
 #include <utility>
@@ -80,7 +80,7 @@ absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
                 !AnyIsZero(work.parts[i].sizes);
     sizes = &work.parts[i].sizes;
   }
-  // Otherwise one by one, when they are executed.
+  // Otherwise each member is uploaded when it is executed.
   if (total < 1 || !together) return absl::OkStatus();
   const absl::StatusOr<DevicePrograms::Use> use =
       entry.programs->At(*sizes, static_cast<size_t>(index), instance);
@@ -120,7 +120,7 @@ absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
         FillSlot(*work.translation, instance, work.slot, part.inputs->views,
                  first, 0, part.rows);
     if (!filled.ok()) {
-      // A single request is at fault: alone it gets its error.
+      // A single request is at fault: run alone it gets its error.
       instance.Release(work.slot);
       work.slot = -1;
       work.translation = nullptr;
@@ -288,7 +288,7 @@ void CudaDevice::Fail(int instance, const absl::Status& status, Done done) {
     all.push_back(std::move(pending_[i].done));
     pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
   }
-  // Before the scheduler takes the calls back that these read from.
+  // Cleared before the scheduler takes back the calls that these views read.
   for (int slot = 0; slot < kCudaSlots; ++slot) WorkOf(instance, slot).Clear();
   for (const auto& entry : entries_) {
     if (entry->instances[instance]->state() != Instance::State::kUnloaded) {

@@ -19,10 +19,10 @@ namespace {
 
 namespace cuda = runtime::cuda;
 
-// Where the build and an installation put them, seen from the program.
+// Places of the libraries in a build and in an installation, from the program.
 constexpr const char* kPlaces[] = {"../lib/refract", "."};
 
-// A library of ours; NotFound says where it was looked for.
+// Path of a library of ours; NotFound lists the places searched.
 absl::StatusOr<std::filesystem::path> FindModule(const char* name) {
   std::error_code error;
   const std::filesystem::path program =
@@ -67,7 +67,7 @@ absl::StatusOr<std::unique_ptr<cuda::DeviceApi>> OpenCudaDevice(int index) {
     return absl::UnavailableError(
         "this build has no CUDA code: it was made without the toolkit");
   }
-  // Asked for first: CUDA's own libraries are large and of no use without.
+  // Checked first: CUDA's own libraries are large and useless without a driver.
   if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr) {
     return absl::UnavailableError(absl::StrCat(
         "NVIDIA's driver is missing (no libcuda.so.1), and this build needs "
@@ -100,8 +100,8 @@ absl::StatusOr<std::unique_ptr<cuda::DeviceApi>> OpenCudaDevice(int index) {
 }
 
 std::string CudaPciAddress(int index) {
-  // Of the driver's interface (cuda.h), which a build without the toolkit does
-  // not have. Loaded by OpenCudaDevice().
+  // A function of the driver's interface (cuda.h), which a build without the
+  // toolkit lacks. OpenCudaDevice() has loaded the driver.
   void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (driver == nullptr) return "";
   using Get = int(int* device, int ordinal);

@@ -1,9 +1,9 @@
 #ifndef REFRACT_GPU_NODE_DEVICE_CUDA_LIBRARY_H_
 #define REFRACT_GPU_NODE_DEVICE_CUDA_LIBRARY_H_
 
-// The only way to CUDA's libraries: a shared library beside this program that
-// is loaded when a GPU is asked for. So the program starts on machines that
-// have neither driver nor toolkit, and says what is missing.
+// Loads CUDA code at run time: a shared library beside this program, opened
+// when a GPU is asked for. The program therefore starts on machines that have
+// neither driver nor toolkit, and says what is missing.
 
 #include <memory>
 #include <string>
@@ -21,14 +21,14 @@ namespace refract::gpu_node {
 absl::StatusOr<std::unique_ptr<runtime::cuda::DeviceApi>> OpenCudaDevice(
     int index);
 
-// "0000:3b:00.0" of GPU `index`, which was opened; empty: the driver does not
-// say.
+// PCI address of GPU `index`, "0000:3b:00.0". The GPU must be open. Empty: the
+// driver does not tell.
 std::string CudaPciAddress(int index);
 
-// ATen's operators on GPU `index`, by LibTorch's CUDA library, which is loaded
-// from beside LibTorch when a model first needs it: half a gigabyte of device
-// memory and some seconds. Where it does not load, models that need it are
-// refused with that reason.
+// ATen's operators on GPU `index`, by LibTorch's CUDA library. It is loaded
+// from beside LibTorch when a model first needs it, and takes half a gigabyte
+// of device memory and some seconds. If it does not load, models that need it
+// are refused with that reason.
 std::shared_ptr<runtime::cuda_plan::ForeignOperators> AtenOperatorsOn(
     int index);
 

@@ -10,7 +10,7 @@ namespace refract::gpu_node {
 
 CudaSetup SetUpCuda(std::unique_ptr<runtime::cuda::DeviceApi> api,
                     const CudaDevice::Options& options, DeviceModels& models) {
-  // Shared by the two functions; the device leaves it when it is made.
+  // Shared by both functions; make_device takes the device out of it.
   struct State {
     std::unique_ptr<CudaDevice> device;
     std::map<const DeviceModel*, GpuNodeOptions::DeviceFacts> facts;

@@ -11,14 +11,14 @@
 
 namespace refract::gpu_node {
 
-// The arguments of GpuNode::Create() that a GPU needs.
+// Arguments of GpuNode::Create() for a GPU.
 struct CudaSetup {
   GpuNode::MakeDevice make_device;  // may be called once
   std::function<GpuNodeOptions::DeviceFacts(const DeviceModel&)> facts;
 };
 
 // Loads `models` onto the GPU. A model that cannot run there is left out; the
-// reason is logged and given to CPU nodes that offer the model.
+// reason is logged and told to CPU nodes that offer the model.
 CudaSetup SetUpCuda(std::unique_ptr<runtime::cuda::DeviceApi> api,
                     const CudaDevice::Options& options, DeviceModels& models);
 

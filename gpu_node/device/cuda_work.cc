@@ -86,7 +86,7 @@ size_t CountForeign(const cuda::DeviceProgram& program) {
 
 bool GoesByRows(const Translation& translation) {
   const cuda::DeviceProgram& program = translation.program;
-  // Offsets other than those that are moved count from a request's first entry.
+  // Offsets that are not moved count from a request's first entry.
   const auto moves = [&](cuda::ValueId offsets) {
     return std::any_of(translation.bags.begin(), translation.bags.end(),
                        [&](const runtime::cuda_plan::BagRoom& room) {
@@ -180,7 +180,7 @@ absl::Status FillSlot(const Translation& translation, cuda::Instance& instance,
     const bool has_rows = value.rows.per_item > 0;
     if (!has_rows && to > 0) continue;
     const size_t row = RowBytes(value);
-    // Rows besides the batch's, if any, come with a whole request.
+    // A size besides the batch that has rows comes with a whole request only.
     const bool cut = has_rows && value.rows.fixed == 0;
     const size_t bytes = cut ? static_cast<size_t>(count) * row : input.bytes;
     if (bytes == 0) continue;
@@ -202,7 +202,7 @@ absl::StatusOr<std::vector<int64_t>> PiecesOf(
   std::vector<int64_t> ends;
   std::vector<int64_t> none_taken;
   if (runtime::cuda_plan::HasRoom(translation.bags, inputs, none_taken)) {
-    // About equal ones: each takes the smallest bucket that holds it.
+    // Pieces of equal length: each takes the smallest bucket that holds it.
     const int64_t pieces = (rows + max_rows - 1) / max_rows;
     for (int64_t piece = 1; piece <= pieces; ++piece) {
       ends.push_back(rows * piece / pieces);

@@ -28,12 +28,12 @@ inline constexpr int kCudaSlots = 2;
 absl::Status ToAbsl(const runtime::cuda::Status& status);
 runtime::cuda_plan::Precision PrecisionOf(models::GpuPrecision precision);
 
-// The largest error of a model that is served, relative to the largest result:
-// far above the effect of rounding on a recommendation model, far below the
-// effect of a wrong kernel.
+// Largest allowed error of a served model, relative to the largest result: far
+// above the effect of rounding on a recommendation model, far below the effect
+// of a wrong kernel.
 double WorstError(runtime::cuda_plan::Precision precision);
 
-// Memory with which the requests of a model are decoded, one after the other.
+// Memory for decoding the requests of a model, one after the other.
 struct ReadMemory {
   explicit ReadMemory(const runtime::Program& program) : context(program) {}
   runtime::RunContext context;  // never run
@@ -44,8 +44,8 @@ struct ReadMemory {
 struct CudaDevice::Entry {
   const DeviceModel* model = nullptr;
   std::unique_ptr<DevicePrograms> programs;
-  // Destroyed before the programs, whose weights they read. All instances hold
-  // them: they are on the device once.
+  // Destroyed before the programs whose weights it reads. Shared by all
+  // instances, so that the weights are on the device once.
   std::shared_ptr<runtime::cuda::DeviceWeights> weights;
   std::vector<std::unique_ptr<runtime::cuda::Instance>> instances;
   bool resident = true;
@@ -54,14 +54,14 @@ struct CudaDevice::Entry {
 
 // One member of a batch.
 struct CudaPart {
-  // Where it stays: its views may point into itself.
+  // On the heap, because its views may point into itself.
   std::unique_ptr<DeviceModel::Inputs> inputs;
   std::vector<base::TensorSpec> specs;  // of the results
   int64_t rows = 0;
   int64_t first = 0;  // its first row in the slot
-  // Besides the batch's.
+  // Values of the sizes besides the batch.
   runtime::cuda_plan::SizeValues sizes;
-  // The results of a member that ran alone; otherwise they are in the slot.
+  // Results of a member that ran alone; other results are in the slot.
   std::vector<base::Tensor> results;
 
   // Forgets the request. Memory stays for the next request, unless it depends
@@ -71,7 +71,7 @@ struct CudaPart {
 
 struct CudaDevice::Work {
   Batch* batch = nullptr;
-  Entry* entry = nullptr;      // null: nothing, or lost
+  Entry* entry = nullptr;      // null: no batch, or the instance was lost
   absl::Span<CudaPart> parts;  // of `storage`, one per member
   std::vector<CudaPart> storage;
   runtime::cuda::SlotId slot = -1;
@@ -86,57 +86,57 @@ struct CudaDevice::Work {
 struct CudaDevice::Pending {
   int instance = 0;
   Work* work = nullptr;
-  bool execute = false;  // or an upload
+  bool execute = false;  // else: upload
   Device::Done done;
 };
 
-// Operators that LibTorch computes.
+// Number of operators that LibTorch computes.
 size_t CountForeign(const runtime::cuda::DeviceProgram& program);
 
-// Whether every input and output has rows, or (an input) is the same for all.
-// (Of a program at certain sizes.)
+// Whether every output has rows, and every input has rows or is the same for
+// all. For a program at certain sizes.
 bool GoesByRows(const runtime::cuda_plan::Translation& translation);
 
-// Decodes and checks a member's request; `sizes`: those besides the batch's.
+// Decodes and checks a member's request. `sizes`: values besides the batch.
 absl::Status ReadMember(const DeviceModel& model,
                         const runtime::cuda_plan::FreeSizes& sizes,
                         const BatchMember& member, ReadMemory& memory,
                         CudaPart& part);
 // Writes `count` rows of `inputs`, from row `from` on, to the slot's rows from
-// `to` on; what has no rows is written with the slot's first row. Errors as
-// FillBags(): the slot is not to be used then.
+// `to` on; inputs without rows are written with the slot's first row. Errors as
+// FillBags(): the slot must not be used then.
 absl::Status FillSlot(const runtime::cuda_plan::Translation& translation,
                       runtime::cuda::Instance& instance,
                       runtime::cuda::SlotId slot,
                       absl::Span<const base::TensorView> inputs, int64_t to,
                       int64_t from, int64_t count);
-// Where the pieces of a request of `rows` rows end, none of more than
-// `max_rows` or of more entries in bags than there is room for.
-// InvalidArgument, naming the limit, where it cannot be cut (`by_rows`) or a
-// single row is too large. `device`: its name. Bags are as CheckBags() wants
-// them.
+// Ends of the pieces of a request of `rows` rows. No piece has more than
+// `max_rows` rows or more bag entries than there is room for.
+// InvalidArgument, naming the limit, if the request cannot be cut (`by_rows`)
+// or a single row is too large. `device`: its name. CheckBags() must have
+// passed the bags.
 absl::StatusOr<std::vector<int64_t>> PiecesOf(
     const runtime::cuda_plan::Translation& translation,
     absl::Span<const base::TensorView> inputs, int64_t rows, int64_t max_rows,
     bool by_rows, const std::string& device);
-// Whether a size is 0, of which no program can be made: the CPU answers.
+// Whether a size is 0. No program exists for size 0: the CPU answers.
 bool AnyIsZero(const runtime::cuda_plan::SizeValues& sizes);
-// Copies the slot's results to rows `first` … of the part's own.
+// Copies the slot's results to the part's rows from `first` on.
 void CopyResults(const runtime::cuda_plan::Translation& translation,
                  const runtime::cuda::Instance& instance,
                  runtime::cuda::SlotId slot, int64_t first, int64_t count,
                  CudaPart& part);
-// Results of a request that no program takes, by the model's CPU program.
+// Computes a request that no program takes by the model's CPU program.
 absl::Status RunOnCpu(const DeviceModel& model, CudaPart& part);
-// A part's results, in its own memory or in the slot's, of which `translation`
-// is the program. In the memory of `views`, whose contents are lost.
+// A part's results in its own memory or in the slot's; `translation` is the
+// slot's program. Returned in the memory of `views`, whose contents are lost.
 std::vector<base::TensorView> ResultsOf(
     const runtime::cuda_plan::Translation* translation,
     const runtime::cuda::Instance& instance, runtime::cuda::SlotId slot,
     const CudaPart& part, std::vector<base::TensorView> views = {});
 // Largest difference between the slot's results and the CPU's for the same
-// inputs, relative to the CPU's largest (at least 1e-6); infinity where one is
-// no number and the other is.
+// inputs, relative to the CPU's largest (at least 1e-6); infinity if exactly
+// one of two results is NaN.
 absl::StatusOr<double> ErrorOf(
     const runtime::Program& program,
     const runtime::cuda_plan::Translation& translation,

@@ -18,8 +18,8 @@ using runtime::cuda_plan::Translator;
 
 namespace {
 
-// Steps of a history, ids in bags: what models are usually served with, where
-// the model allows it.
+// Value for warm-ups of the sizes of sequences and bags: usual in served
+// models, where the model allows it.
 constexpr int64_t kTypicalSize = 32;
 
 }  // namespace
@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<DevicePrograms>> DevicePrograms::Create(
                            programs->Make(programs->sizes().Largest()));
   programs->first_rows_ = options.max_rows;
   if (programs->sizes().empty()) return programs;
-  // The number of rows that fits into the memory of such a model.
+  // The number of rows that fits into the memory of a model with other sizes.
   const cuda::DeviceProgram& program = programs->first().program;
   programs->first_rows_ = 1;
   for (const int64_t rows : cuda::Buckets(options.max_rows)) {
@@ -165,7 +165,7 @@ void DevicePrograms::DropOldest() {
   }
   if (oldest == programs_.end()) return;
   for (const Held& held : oldest->second->held) {
-    // Of those that are gone with their instance's memory nothing is left.
+    // A variant of an instance that was loaded again is gone already.
     if (held.there()) (void)held.instance->DropVariant(held.id);
   }
   programs_.erase(oldest);

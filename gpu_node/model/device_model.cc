@@ -30,7 +30,7 @@ std::string Label(absl::string_view name, int64_t version) {
   return absl::StrCat("model '", name, "' version ", version);
 }
 
-// The bytes of each weight that `part` reads; those with holes are left out.
+// The bytes of each weight that `part` reads; weights with gaps are left out.
 std::vector<absl::Span<const std::byte>> WeightsOf(
     const models::LoadedModel& model, const runtime::Part& part) {
   std::set<std::string> names;
@@ -49,8 +49,8 @@ std::vector<absl::Span<const std::byte>> WeightsOf(
   return weights;
 }
 
-// The first setting that is not the same, as "'name': 'value' on the CN, …".
-// Empty: none.
+// The first setting that differs, as "'name': 'value' on the CN, …". Empty: all
+// are equal.
 std::string DifferentSetting(
     const std::vector<std::pair<std::string, std::string>>& of_cn,
     const std::vector<models::ResultSetting>& of_hn) {
@@ -69,8 +69,8 @@ std::string DifferentSetting(
   return "";
 }
 
-// Copies of a peer's memory, decoded values and merged rows are allocated by
-// code that throws: WithinMemory() makes a status of it.
+// Code that copies a peer's memory, decodes values or merges rows allocates and
+// may throw: WithinMemory() turns that into a status.
 using base::WithinMemory;
 
 bool AnyNonFinite(absl::Span<const base::TensorView> tensors) {
@@ -79,8 +79,8 @@ bool AnyNonFinite(absl::Span<const base::TensorView> tensors) {
 
 }  // namespace
 
-// What an execution needs besides buffers of rows. Stays from one to the next,
-// so that a request of a size seen before allocates nothing.
+// Memory of an execution besides buffers of rows. Reused, so that a request of
+// a size seen before allocates nothing.
 struct DeviceModel::Memory {
   Memory(const runtime::Program& program, const runtime::wire::Codec& down)
       : context(program), encoder(down) {}
@@ -140,12 +140,12 @@ void DeviceModel::ReadWeights() const {
 
 void DeviceModel::DropWeights() const {
   for (const absl::Span<const std::byte> weight : weights_) {
-    // Pages at the ends may hold bytes of other weights too.
+    // The pages at both ends may also hold bytes of other weights.
     const auto begin = reinterpret_cast<uintptr_t>(weight.data());
     const uintptr_t first = (begin + kPageBytes - 1) / kPageBytes * kPageBytes;
     const uintptr_t end = (begin + weight.size()) / kPageBytes * kPageBytes;
     if (first >= end) continue;
-    // Advice: it may be ignored.
+    // Only advice: the kernel may ignore it.
     madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
   }
 }
@@ -232,7 +232,7 @@ base::Pool<DeviceModel::Arrival>::Lease DeviceModel::Look(
   return arrival;
 }
 
-// The values of a request as the program reads them.
+// Decodes the values of a request to the program's inputs.
 absl::Status DeviceModel::Decode(const transport::ServerCall& call,
                                  Inputs& inputs) const {
   inputs.views = call.tensors();
@@ -289,8 +289,8 @@ absl::Status DeviceModel::Run(BatchMember& member, Memory& memory) const {
     if (spec.has_value()) memory.known.push_back(*spec);
   }
   memory.destinations.assign(memory.specs.size(), nullptr);
-  // Where all sizes are known before the run, results are computed straight
-  // into the reply.
+  // If all sizes are known before the run, results are computed directly into
+  // the reply.
   const bool sizes_known =
       down_codec_.sizes_known() && memory.known.size() == memory.specs.size();
   if (sizes_known) {
@@ -320,7 +320,7 @@ absl::Status DeviceModel::Run(BatchMember& member, Memory& memory) const {
 struct DeviceModel::Steps {
   Inputs inputs;
   std::vector<base::TensorSpec> outputs;
-  // Where answers are encoded, the plain rows so far.
+  // If answers are encoded: the plain rows so far.
   std::vector<base::Tensor> plain;
 };
 
@@ -401,25 +401,25 @@ absl::Status DeviceModel::RunTogether(Batch& batch,
   for (size_t i = 0; i < batch.members.size(); ++i) {
     REFRACT_RETURN_IF_ERROR(Decode(*batch.members[i].call, memory.inputs[i]));
     requests.push_back(memory.inputs[i].views);
-    // All else is in the merge key, but how many rows a run-length index stands
-    // for is known only now that it is decoded.
+    // The merge key has all other sizes, but the number of rows of a run-length
+    // index is known only after decoding.
     if (layout_.Rows(requests[i]) != batch.members[i].rows) {
       return absl::InvalidArgumentError("values of another number of rows");
     }
   }
-  // A copy, so no peer can change it.
+  // A copy, so that no peer can change it.
   REFRACT_ASSIGN_OR_RETURN(const absl::Span<const base::TensorView> inputs,
                            layout_.Gather(requests, buffers));
   memory.destinations.assign(program_->part().outputs.size(), nullptr);
   REFRACT_RETURN_IF_ERROR(program_->Run(inputs, memory.destinations,
                                         memory.context, memory.outputs));
-  // Rows are cut out below by these sizes: a wrong one would read past the end.
+  // These sizes cut the rows below: a wrong size would read past the end.
   for (const base::TensorView& output : memory.outputs) {
     if (output.dims.empty() || output.dims[0] != batch.rows) {
       return absl::InternalError("an output does not have one entry per row");
     }
   }
-  // Each member's reply is encoded from its rows of the outputs.
+  // Encodes each member's reply from its rows of the outputs.
   int64_t first = 0;
   for (BatchMember& member : batch.members) {
     memory.rows = memory.outputs;
@@ -451,7 +451,7 @@ void DeviceModel::ExecuteBatch(Batch& batch,
       }).ok()) {
     return;
   }
-  // A single request, or members that could not run together.
+  // A single request, or members that failed as one.
   for (BatchMember& member : batch.members) {
     const absl::Status status = WithinMemory([&]() -> absl::Status {
       REFRACT_RETURN_IF_ERROR(enough);
@@ -500,7 +500,7 @@ absl::StatusOr<DeviceModels> DeviceModels::Load(
         result.models_.push_back(*std::move(model));
         continue;
       }
-      // Nothing for this node to do is normal; anything else is a fault.
+      // Versions without an HN part are normal; other errors are faults.
       if (absl::IsFailedPrecondition(model.status())) {
         LOG(INFO) << Label(name, version)
                   << " is left out: " << model.status().message();

@@ -1,8 +1,8 @@
 #ifndef REFRACT_GPU_NODE_MODEL_DEVICE_MODEL_H_
 #define REFRACT_GPU_NODE_MODEL_DEVICE_MODEL_H_
 
-// The part of one model version that this node executes, and the set of all of
-// them.
+// The part of a model version that this node executes, and the set of all such
+// parts.
 
 #include <cstddef>
 #include <cstdint>
@@ -35,7 +35,7 @@ namespace refract::gpu_node {
 class DeviceModel {
  public:
   // Compiles the part, decides whether its rows are independent, and verifies
-  // that. FailedPrecondition when the version has no HN part; otherwise as
+  // that. FailedPrecondition if the version has no HN part; otherwise as
   // runtime::Program::Compile, annotated with the model's name and version.
   static absl::StatusOr<std::unique_ptr<DeviceModel>> Create(
       std::shared_ptr<const models::LoadedModel> model);
@@ -46,25 +46,25 @@ class DeviceModel {
   const base::Digest& schema() const { return schema_; }
   const models::LoadedModel& model() const { return *model_; }
 
-  // OK, or why `offer`, of this name and version, is for something else.
+  // OK, or why `offer`, of this name and version, has other content.
   absl::Status CheckOffer(const transport::ModelOffer& offer) const;
 
   const runtime::Program& program() const { return *program_; }
   const runtime::BatchLayout& layout() const { return layout_; }
-  // The rule that decided about rows, without what the layout demands besides.
+  // The rule that decided about rows, without the layout's further demands.
   const models::RowDependence& rows() const { return rows_; }
   // Largest difference between results of rows computed alone and among others,
-  // on made-up inputs (VerifyRows()); 0 where rows are not independent.
+  // on generated inputs (VerifyRows()); 0 if rows depend on each other.
   double row_difference() const { return row_difference_; }
   // Bytes of the weights that this part reads.
   size_t weight_bytes() const { return weight_bytes_; }
-  // Reads the weights once, so that their pages are in memory, or gives the
-  // pages back (the next read maps them again). While nothing executes.
+  // ReadWeights() reads the weights once, so that their pages are in memory;
+  // DropWeights() gives the pages back. Only while nothing executes.
   void ReadWeights() const;
   void DropWeights() const;
 
-  // Rows of a request, by the sizes of its tensors, at least 1; 1 where the
-  // sizes do not tell.
+  // Rows of a request, by the sizes of its tensors, at least 1; 1 if the sizes
+  // do not tell.
   int64_t RowsOf(absl::Span<const base::TensorView> tensors) const;
   // runtime::BatchLayout::MergeKey; empty for a request that cannot be merged.
   std::string MergeKey(const transport::ServerCall& call) const;
@@ -77,28 +77,28 @@ class DeviceModel {
   base::Pool<Arrival>::Lease Look(const transport::ServerCall& call) const;
 
   // For devices that execute by themselves: a request's inputs in the order of
-  // the part, and the memory that they lie in. The call outlives them. The same
-  // object may serve one request after the other, and keeps its memory then.
+  // the part, with their memory. The call must outlive them. The same object
+  // may serve one request after the other, and then reuses its memory.
   struct Inputs {
-    // The request's own memory, the decoder's, or a copy.
+    // Views of the request's memory, the decoder's, or a copy.
     absl::Span<const base::TensorView> views;
     std::optional<runtime::wire::DecoderPool::Lease> decoder;
     runtime::StableInputs stable;
   };
-  // Decodes the inputs, and copies values that a peer could still change and
-  // that the program relies on (runtime::StableInputs).
+  // Decodes the inputs. Copies values that a peer could still change and on
+  // which the program relies (runtime::StableInputs).
   absl::Status Read(const transport::ServerCall& call, Inputs& inputs) const;
-  // The part's results, encoded as the plan says, as the reply to `call`.
+  // Encodes the part's results by the plan, as the reply to `call`.
   absl::StatusOr<transport::OutgoingMessage> Answer(
       transport::ServerCall& call,
       absl::Span<const base::TensorView> outputs) const;
 
-  // Runs `batch` on the calling thread: status and reply of its members are set
-  // and no call is answered. Several members, whose keys are equal, run as one;
-  // if that fails each member runs alone, so that only members fail which are
-  // at fault. A batch that is a step of a request (Batch::first_row) adds its
-  // rows to the reply of its member. A row's result may differ in its last bits
-  // with the number of rows that it is computed among.
+  // Runs `batch` on the calling thread: sets status and reply of its members,
+  // but answers no call. Several members, whose keys are equal, run as one; if
+  // that fails, each member runs alone, so that only faulty members fail. A
+  // batch that is a step of a request (Batch::first_row) adds its rows to the
+  // reply of its member. A row's result may differ in its last bits with the
+  // number of rows that it is computed among.
   void ExecuteBatch(Batch& batch, runtime::RowBuffers& buffers) const;
 
  private:
@@ -113,18 +113,18 @@ class DeviceModel {
                       Memory& memory, transport::OutgoingMessage& reply) const;
   absl::Status Run(BatchMember& member, Memory& memory) const;
   absl::Status BeginSteps(BatchMember& member, Steps& steps) const;
-  // `count` rows of a request from `first` on: one after the other from 0 on.
-  // The reply is complete after the last ones.
+  // Computes `count` rows of a request from `first` on; steps follow each other
+  // from row 0. The reply is complete after the last step.
   absl::Status RunStep(BatchMember& member, int64_t first, int64_t count,
                        runtime::RowBuffers& buffers, Memory& memory) const;
   absl::Status RunTogether(Batch& batch, runtime::RowBuffers& buffers,
                            Memory& memory) const;
 
-  // Shared with whoever loaded it; keeps the mapped weights alive.
+  // Shared with its loader; keeps the mapped weights alive.
   std::shared_ptr<const models::LoadedModel> model_;
   base::Digest schema_;
   std::unique_ptr<const runtime::Program> program_;
-  // How requests and answers are carried by messages.
+  // Encodings of the values in requests and answers.
   const runtime::wire::Codec up_codec_;
   const runtime::wire::Codec down_codec_;
   mutable runtime::wire::DecoderPool decoders_;
@@ -135,24 +135,24 @@ class DeviceModel {
   std::vector<absl::Span<const std::byte>> weights_;  // that this part reads
   size_t weight_bytes_ = 0;
   bool merges_ = false;  // layout_.why_not() is empty
-  // Of requests that come, and of executions. Last: they hold decoders.
+  // Scratch of arriving requests and of executions. Last: they hold decoders.
   mutable base::Pool<Arrival> arrivals_;
   mutable base::Pool<Memory> memories_;
 };
 
-// Loads the part of one version from `repository`, with log lines about what it
-// read. Errors as Repository::Load() and DeviceModel::Create().
+// Loads the part of a version from `repository`, and logs what it read. Errors
+// as Repository::Load() and DeviceModel::Create().
 absl::StatusOr<std::unique_ptr<DeviceModel>> LoadPart(
     const models::Repository& repository, const std::string& name,
     int64_t version);
 
-// Every HN part of a repository. Immutable once loaded; thread-safe.
+// All HN parts of a repository. Immutable once loaded; thread-safe.
 class DeviceModels {
  public:
   // Loads all versions of all models. A version that fails to load, or has no
-  // HN part, is logged and remembered as the reason to refuse its offers; the
-  // others serve. NotFound when `repository` itself cannot be read.
-  // `wanted`: null for all models.
+  // HN part, is logged, and its error refuses its offers; the others serve.
+  // NotFound when `repository` itself cannot be read. `wanted`: the models to
+  // load; null: all.
   static absl::StatusOr<DeviceModels> Load(
       const models::Repository& repository,
       const std::function<bool(absl::string_view name)>& wanted = nullptr);
@@ -162,16 +162,16 @@ class DeviceModels {
       : models_(std::make_move_iterator(models.begin()),
                 std::make_move_iterator(models.end())) {}
 
-  // Takes a model out again: `why` is told to those who offer it. The indexes
-  // of those behind it change.
+  // Removes a model; `why` refuses later offers of it. The indexes of later
+  // models change.
   void LeaveOut(size_t index, const absl::Status& why);
 
-  // Why the version of `offer`, which is not among the models, is not served.
+  // Why the version of `offer` is not among the models.
   absl::Status WhyAbsent(const transport::ModelOffer& offer) const;
 
   size_t size() const { return models_.size(); }
   const DeviceModel& operator[](size_t index) const { return *models_[index]; }
-  // Who shares them keeps them. Only the reasons of WhyAbsent() are left here.
+  // Takes the models out; only the reasons of WhyAbsent() stay.
   std::vector<std::shared_ptr<const DeviceModel>> TakeAll() {
     return std::exchange(models_, {});
   }
@@ -180,7 +180,7 @@ class DeviceModels {
   DeviceModels() = default;
 
   std::vector<std::shared_ptr<const DeviceModel>> models_;
-  // (name, version) → why it is not among `models_`.
+  // (name, version) → reason of its absence from `models_`.
   std::map<std::pair<std::string, int64_t>, absl::Status> left_out_;
 };
 

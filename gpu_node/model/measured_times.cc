@@ -25,7 +25,7 @@ using Json = nlohmann::ordered_json;
 constexpr absl::string_view kFile = ".execution_times.json";
 
 // An array of {"key", "machine", "times_ns": [[rows, ns], …]}, latest first;
-// empty for a file that is absent or damaged.
+// empty if the file is absent or damaged.
 Json ReadEntries(const std::string& path) {
   const auto file = base::MappedFile::Open(path);
   if (!file.ok()) return Json::array();

@@ -1,9 +1,9 @@
 #ifndef REFRACT_GPU_NODE_MODEL_MEASURED_TIMES_H_
 #define REFRACT_GPU_NODE_MODEL_MEASURED_TIMES_H_
 
-// Times that a warm-up measured, and the file beside a version that keeps them:
-// <version>/.execution_times.json. A node that starts again, or another one on
-// the same kind of machine, need not measure a model again.
+// Keeps the times that a warm-up measured in a file beside the version,
+// <version>/.execution_times.json. A restarted node, or another node on the
+// same kind of machine, need not measure the model again.
 //
 // The times belong to a machine (CPU model, number of CPUs), a release of
 // Refract, the model's graph and weights, its plan, the settings of
@@ -33,20 +33,20 @@ using MeasuredTimes = std::vector<MeasuredTime>;  // ascending rows
 
 scheduling::ExecutionTimes TimesOf(const MeasuredTimes& measured);
 
-// "Intel(R) Xeon(R) … x 2": what the times of a CPU depend on.
+// "Intel(R) Xeon(R) … x 2": the CPU model and count, on which times depend.
 std::string ThisMachine();
 
 class TimesFile {
  public:
-  // Of `model` on `machine` with batches of up to `max_rows`. A model that was
-  // not loaded from a folder has no file: nothing is found and nothing written.
+  // For `model` on `machine` with batches of up to `max_rows`. A model from no
+  // folder has no file: Read() finds nothing, Write() does nothing.
   TimesFile(const DeviceModel& model, const std::string& machine,
             int64_t max_rows);
 
-  // nullopt: not measured under these conditions, or the file is no such file.
+  // nullopt: not measured under these conditions, or the file is damaged.
   std::optional<MeasuredTimes> Read() const;
-  // Adds `times`. Files keep the latest kMostEntries conditions. Unavailable
-  // when the file cannot be written.
+  // Adds `times`. The file keeps the latest kMostEntries conditions.
+  // Unavailable when the file cannot be written.
   absl::Status Write(const MeasuredTimes& times) const;
 
   static constexpr size_t kMostEntries = 16;

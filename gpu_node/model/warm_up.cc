@@ -21,10 +21,10 @@ using base::TensorView;
 
 constexpr int kRunsEach = 3;
 
-// Rows of the two requests that VerifyRows() merges.
-constexpr int64_t kMoreRows[] = {2, 5};  // than the least
+// Rows of VerifyRows()'s two requests, beyond the least number of rows.
+constexpr int64_t kMoreRows[] = {2, 5};  // added to the least
 
-// Entries of bags per row, on the mean.
+// Mean bag entries per row.
 constexpr int64_t kEntriesPerRow = 2;
 
 // Values of all symbols for a request of `rows` rows.
@@ -64,7 +64,7 @@ models::SymbolBindings BindingsFor(const models::Graph& graph,
   return bindings;
 }
 
-// Of bags one after the other, some of them empty.
+// Fills in offsets of consecutive bags, some of them empty.
 template <typename T>
 void FillOffsets(absl::Span<T> offsets, bool include_last, int64_t entries,
                  std::mt19937& random) {
@@ -88,7 +88,7 @@ void FillOffsets(Tensor& offsets, bool include_last, int64_t entries,
   }
 }
 
-// Of bags that are no bags of rows.
+// Fills in offsets whose bags are not rows.
 void FillOtherOffsets(const models::Graph& graph, const runtime::Part& part,
                       std::vector<Tensor>& inputs, std::mt19937& random) {
   const auto input = [&](const models::Node& node,
@@ -238,7 +238,7 @@ MeasuredTimes WarmUp(const DeviceModel& model, const WarmUpOptions& options) {
     const auto inputs = MakeInputs(graph, program.part(), rows, 1);
     if (!inputs.ok()) return times;
     absl::Duration fastest = absl::InfiniteDuration();
-    // The first run also grows buffers and reads weights.
+    // The first run grows buffers and reads weights, and is not counted.
     for (int run = 0; run <= kRunsEach; ++run) {
       const absl::Time from = options.clock->Now();
       if (!RunOnce(program, context, ViewsOf(*inputs)).ok()) return times;
@@ -275,14 +275,14 @@ absl::Status VerifyRows(const models::Graph& graph,
     requests.push_back(std::move(inputs));
     views.push_back(ViewsOf(requests.back()));
     if (i == 0) continue;
-    // Inputs without rows must be equal in requests that are merged.
+    // Requests are merged only if their inputs without rows are equal.
     if (layout.MergeKey(views[0], true) != layout.MergeKey(views[1], true)) {
       for (size_t k = 0; k < views[1].size(); ++k) {
         if (layout.IsSameForAll(k)) views[1][k] = views[0][k];
       }
     }
   }
-  // Two requests alone, then both as one batch: the same rows, row by row.
+  // Runs two requests alone, then both as one batch, and compares row by row.
   for (int i = 0; i < 2; ++i) {
     REFRACT_ASSIGN_OR_RETURN(std::vector<Tensor> outputs,
                              RunOnce(program, context, views[i]));

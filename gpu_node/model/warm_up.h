@@ -1,8 +1,8 @@
 #ifndef REFRACT_GPU_NODE_MODEL_WARM_UP_H_
 #define REFRACT_GPU_NODE_MODEL_WARM_UP_H_
 
-// What is learnt about a model when it is loaded, by running it on made-up
-// inputs: how long it takes, and whether the decision about its rows holds.
+// Runs a model on generated inputs when it is loaded, to learn how long it
+// takes and whether the decision about its rows holds.
 
 #include <cstdint>
 #include <vector>
@@ -20,30 +20,30 @@ namespace refract::gpu_node {
 class DeviceModel;
 
 // Inputs of a part with `rows` rows: floats in [-1, 1), integers 0 or 1 (ids
-// that every table has), `seed` tells which; bags of two entries on the mean,
-// where they are inputs (bag_inputs.h). Other sizes that have nothing to do
-// with the rows are as in `sizes`, those missing there 1, or the smallest that
-// their symbol allows.
-// FailedPrecondition for an input whose shape is not known.
+// that every table has), drawn from `seed`; bags of two entries on average,
+// where bags are inputs (bag_inputs.h). `sizes` gives the sizes that are
+// independent of the rows; sizes missing there are 1, or the smallest that
+// their symbol allows. FailedPrecondition for an input whose shape is not
+// known.
 absl::StatusOr<std::vector<base::Tensor>> MakeInputs(
     const models::Graph& graph, const runtime::Part& part, int64_t rows,
     uint32_t seed, const models::SymbolBindings& sizes = {});
 
 struct WarmUpOptions {
   int64_t max_rows = 1;
-  // No larger batch is tried once this much time has been spent.
+  // No larger batch is tried after this much time.
   absl::Duration budget = absl::Milliseconds(200);
   base::Clock* clock = &base::Clock::Real();
 };
 // The fastest of a few runs at 1, 4, 16, … and max_rows rows, as far as the
-// budget goes. Empty for models that cannot be run on made-up inputs: their
-// times are learnt from requests.
+// budget goes. Empty if the model rejects generated inputs: its times are
+// learnt from requests.
 MeasuredTimes WarmUp(const DeviceModel& model, const WarmUpOptions& options);
 
 // Verifies that the rows of `program` are independent, as `layout` concludes
 // from the graph: runs rows alone and among others, and compares the results.
-// FailedPrecondition names the output that differs and by how much, or why
-// inputs cannot be made up. `*difference` is the largest absolute difference.
+// FailedPrecondition names the output that differs and by how much, or why no
+// inputs could be generated. `*difference`: the largest absolute difference.
 absl::Status VerifyRows(const models::Graph& graph,
                         const runtime::Program& program,
                         const runtime::BatchLayout& layout, double* difference);

@@ -39,7 +39,7 @@ std::optional<std::vector<size_t>> ResidentSet::PlanLoad(
       order.push_back(i);
     }
   }
-  // Least recently used first.
+  // Sorts by last use, oldest first.
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return models_[a].last_use < models_[b].last_use;
   });
@@ -49,7 +49,7 @@ std::optional<std::vector<size_t>> ResidentSet::PlanLoad(
     if (room >= models_[model].bytes) break;
   }
   if (room < models_[model].bytes) return std::nullopt;
-  // The last one may have made enough room for some of the others to stay.
+  // The last eviction may have made room for earlier candidates to stay.
   for (size_t i = evicted.size() - 1; i-- > 0;) {
     const size_t bytes = models_[evicted[i]].bytes;
     if (room - bytes < models_[model].bytes) continue;

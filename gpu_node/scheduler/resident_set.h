@@ -1,11 +1,11 @@
 #ifndef REFRACT_GPU_NODE_SCHEDULER_RESIDENT_SET_H_
 #define REFRACT_GPU_NODE_SCHEDULER_RESIDENT_SET_H_
 
-// Whose weights are in a device's memory. The weights of every model stay in
-// the host's (pinned, where the device copies from it), so that a model that is
-// out comes back in the time of one copy; the idea is DistMind's (Jin et al.,
-// "DistMind: Efficient Resource Disaggregation for Deep Learning Workloads",
-// IEEE/ACM ToN 2024).
+// Decides which models' weights are in a device's memory. The weights of every
+// model stay in the host's memory (pinned, where the device copies from it), so
+// that an evicted model returns in the time of one copy; the idea is DistMind's
+// (Jin et al., "DistMind: Efficient Resource Disaggregation for Deep Learning
+// Workloads", IEEE/ACM ToN 2024).
 
 #include <cstddef>
 #include <cstdint>
@@ -29,26 +29,26 @@ class ResidentSet {
   // fit even alone.
   absl::Status CheckFits(size_t model) const;
 
-  // Puts a model that is out in the place `model`, which is at most one more
-  // than the last one, in place of a model that is out or in.
+  // Puts a model, not resident, in the place `model`, which is at most one past
+  // the last place. Replaces the model that was there, resident or not.
   void Set(size_t model, size_t bytes);
 
   State state(size_t model) const { return models_[model].state; }
   size_t used() const { return used_; }
   size_t free() const { return capacity_ == 0 ? SIZE_MAX : capacity_ - used_; }
 
-  // The models to evict so that there is room for `model`, which is out: of the
-  // models that `may_go` those used longest ago, and no more than needed.
-  // nullopt: evicting all of them is not enough now.
+  // The models to evict so that there is room for `model`, which is not
+  // resident: the least recently used of the models that `may_go`, and no more
+  // than needed. nullopt: evicting all of them is not enough now.
   std::optional<std::vector<size_t>> PlanLoad(
       size_t model, const std::vector<bool>& may_go) const;
 
-  // Takes the room of `model`; there is enough.
+  // Reserves the room of `model`; there must be enough.
   void BeginLoad(size_t model);
-  // `ok`: its weights are in. Else its room is free again.
+  // `ok`: the weights are resident now. Else the room is free again.
   void FinishLoad(size_t model, bool ok);
   void Evict(size_t model);
-  // An execution of `model`, which is in, begins.
+  // Call when an execution of `model`, which is resident, begins.
   void Touch(size_t model) { models_[model].last_use = ++uses_; }
 
  private:

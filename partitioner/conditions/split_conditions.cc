@@ -75,7 +75,7 @@ absl::StatusOr<std::optional<Prices>> MakePrices(
   };
 }
 
-// As CPU nodes decide it (cpu_node/engine_pieces.cc).
+// As CPU nodes decide it (cpu_node/engine/pieces.cc).
 std::string WhyUncut(const models::Graph& graph, int64_t batch) {
   const runtime::BatchLayout layout(graph, runtime::Part::Whole(graph),
                                     models::RowDependenceOf(graph));

@@ -34,7 +34,7 @@ struct ClientCounters {
   std::atomic<uint64_t> rail_pauses = 0;
 };
 
-// Facts of a link that its handshake settled.
+// Facts of a link that its handshake agreed on.
 struct LinkFacts {
   proto::TransportPath path = proto::TRANSPORT_PATH_UNSPECIFIED;
   std::string path_name;
@@ -54,35 +54,35 @@ struct ClientRequest {
   std::stop_token cancel;
   Client::Callback done;
 
-  // Runs `done`, once.
+  // Runs `done`; call once.
   void Finish(ClientCounters* counters,
               absl::StatusOr<IncomingMessage> response);
 };
 
-// One established connection of a client: sends its requests, matches the
-// answers, and ends requests that are given up or whose deadline passes.
-// Belongs to the thread of the PollLoop that runs it.
+// An established connection of a client: sends its requests, matches the
+// answers, and ends requests that are cancelled or late. Belongs to the thread
+// of the PollLoop that runs it.
 class ClientLink final : public PollTask, private MessageSink {
  public:
-  // Who is told, from Step. Outlives the link.
+  // Receives events, during Step. Must outlive the link.
   class Owner {
    public:
     virtual ~Owner() = default;
     // The server takes no more requests.
     virtual void OnGoaway(ClientLink& link) = 0;
-    // What link.offer() says changed.
+    // Results of link.offer() changed.
     virtual void OnModels(ClientLink& link) = 0;
-    // The offers as they are now, and a number that changes with them.
+    // The present offers, and a number that changes with them.
     virtual std::vector<ClientOffer> offers() const = 0;
     virtual uint64_t offers_version() const = 0;
     // link.suspect() changed.
     virtual void OnSuspect(ClientLink& link) = 0;
-    // The link is over: its requests fail next, and then it is destroyed.
+    // The link has ended: its requests fail next, and then it is destroyed.
     virtual void OnEnd(ClientLink& link, const absl::Status& why) = 0;
   };
 
-  // `next_id` is where message ids come from: never used twice, not even by
-  // another link.
+  // `next_id` is the source of message ids: an id is never used twice, also not
+  // by another link.
   ClientLink(const ClientOptions& options, Established established,
              std::string server_process, ClientCounters* counters,
              uint64_t* next_id, Owner* owner);
@@ -90,20 +90,20 @@ class ClientLink final : public PollTask, private MessageSink {
 
   // `request` was allocated from memory(). A Step must follow.
   void Start(ClientRequest request);
-  // No more requests will be allocated: the link ends when those that were have
-  // been answered or dropped. A Step must follow.
+  // No more requests will be allocated: the link ends when all allocated
+  // requests have been answered or dropped. A Step must follow.
   void Drain() { draining_ = true; }
-  // Tells the server, and fails every request. The owner is not called.
+  // Tells the server, and fails every request. Does not call the owner.
   void Close(const absl::Status& why);
   const std::shared_ptr<LinkMemory>& memory() const { return link_.memory(); }
   const LinkFacts& facts() const { return facts_; }
   // An offer as the server knows it.
   struct Offered {
     uint16_t number = 0;  // in headers
-    // OK: it may be asked for. From the handshake, and what came after.
+    // OK: requests may use it. From the handshake and later updates.
     absl::Status status;
   };
-  // Null: the server was not told of it.
+  // Null: the server does not know the offer.
   const Offered* offer(uint64_t key) const {
     const auto found = offered_.find(key);
     return found == offered_.end() ? nullptr : &found->second;
@@ -124,8 +124,8 @@ class ClientLink final : public PollTask, private MessageSink {
   void OnControlEvent() override { link_.OnSessionEvent(); }
 
  private:
-  // Runs on the thread that gives a request up, which the request's end waits
-  // for: the link is still there.
+  // Runs on the thread that cancels a request. The request's end waits for it,
+  // so the link still exists.
   struct OnCancel {
     ClientLink* link;
     uint64_t id;
@@ -134,7 +134,7 @@ class ClientLink final : public PollTask, private MessageSink {
       link->memory()->waker->Wake();
     }
   };
-  // A request that was sent and not answered yet.
+  // A request that was sent and not answered.
   struct Pending {
     uint64_t id = 0;  // 0: not in use
     Client::Callback done;
@@ -150,24 +150,24 @@ class ClientLink final : public PollTask, private MessageSink {
   absl::Status TryStep(absl::Time now, int* worked);
   void ExpireRequests(absl::Time now);
   void EndCancelled();
-  // Ends a request that nobody waits for any more; the server is told.
+  // Ends a cancelled or late request, and tells the server.
   void GiveUp(Pending& pending, const absl::Status& why);
-  // Null: no such request, or not any more.
+  // Null: no such request is pending.
   const Pending* Find(uint64_t id) const;
-  // Ends its part in this link, not its callback.
+  // Removes the request from this link and returns its callback.
   Client::Callback Take(Pending& pending);
   absl::Status OnMessage(const MessageHeader& header, absl::string_view text,
                          IncomingMessage::ImplPtr message) override;
-  // An answer is worth as much as its request's caller will wait for it.
+  // The deadline of an answer is the deadline of its request.
   absl::Time DeadlineOf(const MessageHeader& header,
                         absl::Time now) const override;
-  // The request's own timer has ended it, or is about to.
+  // Nothing to do: the request's own timer has ended it, or will.
   absl::Status OnRefused(const MessageHeader&, const absl::Status&) override {
     return absl::OkStatus();
   }
   absl::Status OnFrame(const SessionFrame& frame);
   absl::Status OnModelStates(const SessionFrame& frame);
-  // Tells the server of offers that changed since it was told.
+  // Tells the server of offers that changed since the last call.
   absl::Status SendOffers();
   absl::Status SendIfLong(proto::Offers& offers, size_t most_bytes);
   void Finish(Client::Callback done, absl::StatusOr<IncomingMessage> response);
@@ -178,13 +178,13 @@ class ClientLink final : public PollTask, private MessageSink {
   ClientCounters* const counters_;
   uint64_t* const next_id_;
   Owner* const owner_;
-  // As many as there are tokens. A message id says in its lower bits which one
-  // is its request's.
+  // One per token. The lower bits of a message id give its request's
+  // index.
   std::vector<Pending> pending_;
-  std::vector<uint32_t> free_;  // of pending_
+  std::vector<uint32_t> free_;  // indexes into pending_
   IntrusiveHeap<Pending, &Pending::in_deadlines, Earlier> deadlines_;
   Mailbox<uint64_t> cancelled_;          // message ids
-  std::vector<uint64_t> now_cancelled_;  // in EndCancelled
+  std::vector<uint64_t> now_cancelled_;  // scratch of EndCancelled
   const bool takes_offers_;
   absl::flat_hash_map<uint64_t, Offered> offered_;  // by key
   absl::flat_hash_map<uint32_t, uint64_t> key_of_;  // by number

@@ -26,7 +26,7 @@ struct ClientOffer {
   ModelOffer offer;
 };
 
-// Offers of one client that a handler has accepted. Ends those that are left:
+// Offers of one client that a handler has accepted. The destructor ends them:
 // their connection is over.
 class HeldOffers {
  public:
@@ -41,9 +41,9 @@ class HeldOffers {
   ~HeldOffers() {
     for (const size_t model : models_) handler_->OnOfferEnd(model, false);
   }
-  // `model`: what OnOffer() has just returned.
+  // `model`: a result of OnOffer().
   void Add(size_t model) { models_.push_back(model); }
-  // Ends none of them: the server itself is being destroyed.
+  // Drops the offers without ending them: the server is being destroyed.
   void Forget() { models_.clear(); }
   void Withdraw(size_t model) {
     const auto held = std::find(models_.begin(), models_.end(), model);
@@ -86,18 +86,18 @@ struct Established {
 };
 
 // An established connection: message layer, control frames and heartbeats, in
-// pieces that never block, for a PollLoop to run. Belongs to that loop's
-// thread; others reach it through the owner's queues and LinkMemory::waker.
+// steps that never block, for a PollLoop to run. Belongs to that loop's thread;
+// other threads reach it through the owner's queues and LinkMemory::waker.
 class Link {
  public:
-  // Handles the frames of one role only. An error ends the link.
+  // Handles the frames of one role. An error ends the link.
   using FrameHandler = std::function<absl::Status(const SessionFrame&)>;
 
   Link(Established established, base::Clock* clock,
        absl::Duration liveness_timeout, MessageSink* sink,
        FrameHandler on_frame);
-  // Marks the memory as closed, then destroys the path, then gives back the
-  // memory that the peer could reach through it.
+  // Marks the memory as closed, then destroys the path, then frees the memory
+  // that the peer could reach through it.
   ~Link();
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
@@ -107,16 +107,16 @@ class Link {
   // protocol, kUnavailable when it is gone, silent, or closed on purpose. The
   // owner then destroys the link.
   absl::Status Step(absl::Time now, int* worked);
-  // When the next heartbeat is to be sent or missed, or the endpoint wants a
+  // Time of the next heartbeat to send or miss, or of the endpoint's next
   // step.
   absl::Time next_timer() const;
 
-  // The peer has been silent for longer than an honest peer may be.
+  // Whether the peer has been silent for longer than an honest peer may be.
   bool suspect() const { return suspect_; }
-  // The link is over because its data path failed, on either side, while the
-  // session was all right.
+  // Whether the link ended because its data path failed, on either side, while
+  // the session worked.
   bool path_failed() const { return path_failed_; }
-  // The link is over because the peer said so.
+  // Whether the peer ended the link.
   bool closed_by_peer() const { return closed_by_peer_; }
 
   // As PollTask's.
@@ -131,7 +131,7 @@ class Link {
                          const google::protobuf::MessageLite& message) {
     return session_.Send(kind, message);
   }
-  // Tells the peer why, and whether it was the path, if it still listens.
+  // If the peer still listens, tells it the reason and whether the path failed.
   void SayClose(const absl::Status& why);
 
   Endpoint& endpoint() { return endpoint_; }
@@ -149,11 +149,11 @@ class Link {
   SessionSocket session_;
   const std::shared_ptr<LinkMemory> memory_;
   const FrameHandler on_frame_;
-  // Holds messages that the peer reads through the path, so it goes after it.
+  // Destroyed after the path: it holds messages that the peer reads.
   Endpoint endpoint_;
   std::unique_ptr<DataPath> path_;
 
-  bool session_event_ = true;  // there may be something to read
+  bool session_event_ = true;  // the session may have something to read
   bool suspect_ = false;
   bool path_failed_ = false;
   bool closed_by_peer_ = false;

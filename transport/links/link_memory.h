@@ -23,25 +23,25 @@
 
 namespace refract::transport {
 
-// Slots whose reader is done, until the poller takes them. Thread-safe.
+// Slots whose reader is done, until the polling thread takes them. Thread-safe.
 class SlotReturns {
  public:
-  // The poller is woken when `threshold` slots wait, not for each slot: the
-  // peer still has credits, and the poller wakes for the next message anyway.
+  // Wakes the polling thread when `threshold` slots wait, not for each slot:
+  // the peer still has credits, and the next message wakes the thread anyway.
   SlotReturns(size_t threshold, std::shared_ptr<Waker> waker)
       : threshold_(threshold), waker_(std::move(waker)) {}
 
   void Push(uint16_t slot);
-  // Whether the poller is woken for each slot from now on. The caller must
-  // Drain itself: the setting does not cover slots that wait already.
+  // Whether each slot wakes the polling thread from now on. The caller must
+  // call Drain(): the setting does not cover waiting slots.
   void WakeForEach(bool each);
-  // Appends the slots that wait to `out`.
+  // Appends the waiting slots to `out`.
   void Drain(std::vector<uint16_t>* out);
 
  private:
   const size_t threshold_;
   const std::shared_ptr<Waker> waker_;
-  std::atomic<bool> any_ = false;  // spares the idle poller the lock
+  std::atomic<bool> any_ = false;  // lets an idle polling thread skip the lock
   absl::Mutex mu_;
   std::vector<uint16_t> slots_ ABSL_GUARDED_BY(mu_);
   bool wake_for_each_ ABSL_GUARDED_BY(mu_) = false;
@@ -49,11 +49,11 @@ class SlotReturns {
 
 struct LinkMemory;
 
-// Counts for one request in LinkMemory::requests. Move-only.
+// Counts a request in LinkMemory::requests. Move-only.
 class RequestToken {
  public:
   RequestToken() = default;
-  // nullopt when `limit` are taken.
+  // nullopt: `limit` requests are counted.
   static std::optional<RequestToken> Take(std::shared_ptr<LinkMemory> memory,
                                           int limit);
   RequestToken(RequestToken&&) noexcept = default;
@@ -67,7 +67,7 @@ class RequestToken {
   std::shared_ptr<LinkMemory> memory_;
 };
 
-// Recycled through LinkMemory, as incoming messages are.
+// Recycled through LinkMemory, as are incoming messages.
 struct OutgoingMessage::Impl {
   std::shared_ptr<LinkMemory> memory;
   ArenaBlock block;
@@ -76,7 +76,7 @@ struct OutgoingMessage::Impl {
   RequestToken token;          // of requests
   bool may_ask_times = false;  // the peer sends CallTimes
 
-  // While it waits in a MessageSender.
+  // Deadline while the message waits in a MessageSender.
   absl::Time deadline;
   uint64_t sequence = 0;
   HeapSlot waiting;
@@ -84,15 +84,15 @@ struct OutgoingMessage::Impl {
 
 // Tensors lie in a slot or in the pull arena. Recycled through LinkMemory.
 struct IncomingMessage::Impl {
-  // Got by this side into memory that no peer can reach.
+  // True: pulled by this side into memory that no peer can reach.
   bool settled() const { return !slot.has_value(); }
 
-  std::shared_ptr<LinkMemory> memory;  // null while it is not in use
-  std::optional<uint16_t> slot;        // to give back
+  std::shared_ptr<LinkMemory> memory;  // null: not in use
+  std::optional<uint16_t> slot;        // slot to return
   ArenaBlock pulled;
-  base::ByteBudget::Hold held;  // for `pulled`
+  base::ByteBudget::Hold held;  // budget of `pulled`
   std::vector<base::TensorView> tensors;
-  std::vector<size_t> offsets;  // of pulled ones, from the payload's begin
+  std::vector<size_t> offsets;  // of pulled tensors, from the payload's begin
   std::optional<CallTimes> times;
 };
 
@@ -113,11 +113,11 @@ struct LinkMemory {
 
   const Region slots;                   // the peer puts messages here
   const std::shared_ptr<Arena> source;  // messages to send
-  // For error responses, so that a full source arena can still be reported.
+  // For error responses, so that a full source arena can be reported.
   const std::shared_ptr<Arena> texts;
   const std::shared_ptr<Arena> pulls;  // large messages received
   const std::shared_ptr<Waker> waker;
-  const size_t max_message_bytes;  // that the peer accepts
+  const size_t max_message_bytes;  // the peer's limit
   SlotReturns returns;
   FreeList<OutgoingMessage::Impl> outgoing;
   FreeList<IncomingMessage::Impl> incoming;
@@ -125,14 +125,14 @@ struct LinkMemory {
   std::atomic<int> requests = 0;  // allocated, sent or being answered
 };
 
-// A message with room for `tensors` in the source arena; the tensor table and
-// `text` are written. ResourceExhausted: arena full; else as LayoutMessage.
+// A message with room for `tensors` in the source arena; its table and `text`
+// are written. ResourceExhausted: arena full; other errors as LayoutMessage.
 absl::StatusOr<OutgoingMessage::ImplPtr> NewMessage(
     std::shared_ptr<LinkMemory> memory, MessageKind kind,
     absl::Span<const base::TensorSpec> tensors, absl::string_view text = {});
 
-// A response that carries only `status`, which is not OK. Null when even the
-// text arena is full: the peer has more requests open than it may.
+// A response that carries only the error `status`. Null if even the text arena
+// is full: the peer has more requests open than it may.
 OutgoingMessage::ImplPtr NewFailure(std::shared_ptr<LinkMemory> memory,
                                     const absl::Status& status);
 

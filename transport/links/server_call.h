@@ -23,38 +23,38 @@ namespace refract::transport {
 class ServerCallImpl;
 
 // State that a connection shares with its calls, which may outlive it: answers
-// that it has not taken, which calls are abandoned, and the memory of the call
-// objects. Thread-safe but for the connection's part.
+// not yet taken, abandoned calls, and the memory of the call objects.
+// Thread-safe, except for the connection's methods.
 class ServerCalls {
  public:
   struct Reply {
     uint64_t id = 0;
-    uint32_t number = 0;  // of the call, Open's
-    // Null: not even a failure could be written.
+    uint32_t number = 0;  // number of the call, from Open()
+    // Null: even the failure could not be written.
     OutgoingMessage::ImplPtr message;
   };
 
-  // At most `max_open` calls are open, that is begun and their answer not taken
-  // by the session.
+  // At most `max_open` calls are open: begun, and their answer not yet taken by
+  // the session.
   ServerCalls(std::shared_ptr<LinkMemory> memory, size_t max_open);
 
   // ------------------------------------------------- the session's thread only
 
-  // A call begins. Fewer than max_open are open.
+  // Begins a call. Fewer than max_open calls must be open.
   uint32_t Open();
-  // Its answer was taken: the number may be used again.
+  // Call when the session took the answer: the number is free again.
   void Finish(uint32_t number) { free_numbers_.push_back(number); }
-  // The client cancelled an open call.
+  // Call when the client cancelled an open call.
   void Abandon(uint32_t number) { abandoned_[number].store(true); }
-  // Replaces the contents of `replies` by the answers that have been given.
+  // Replaces the contents of `replies` by the waiting answers.
   void TakeReplies(std::vector<Reply>* replies) { replies_.Take(replies); }
-  // The session is over: answers are dropped.
+  // Call at the end of the session: later answers are dropped.
   void Close() { replies_.Close(); }
 
   // -------------------------------------------------------------- any thread
 
   void Push(Reply reply);
-  // Of a call that is open.
+  // For an open call.
   bool abandoned(uint32_t number) const { return abandoned_[number].load(); }
   const std::shared_ptr<LinkMemory>& memory() const { return memory_; }
   StoragePool<ServerCallImpl>& storage() { return storage_; }
@@ -70,15 +70,15 @@ class ServerCalls {
 // Lies in its ServerCalls' storage, so that a request costs no allocation.
 class ServerCallImpl final : public ServerCall {
  public:
-  // `number` is `calls`'s. `received`: InfinitePast if the client did not ask
+  // `number`: from `calls`. `received`: InfinitePast if the client did not ask
   // for CallTimes.
   static std::unique_ptr<ServerCallImpl> Create(
       std::shared_ptr<ServerCalls> calls, uint64_t id, uint32_t number,
       size_t model, absl::Time deadline, absl::string_view request_id,
       absl::Time received, IncomingMessage::ImplPtr message);
   ~ServerCallImpl() override;
-  // Runs the destructor itself, because afterwards nothing would know any more
-  // where the memory belongs.
+  // Runs the destructor and returns the memory to its ServerCalls, which is
+  // unknown after the destructor.
   static void operator delete(ServerCallImpl* call, std::destroying_delete_t);
 
   size_t model() const override { return model_; }
@@ -109,10 +109,10 @@ class ServerCallImpl final : public ServerCall {
   const absl::Time deadline_;
   CallTimes times_;
   const IncomingMessage::ImplPtr message_;
-  // No string, which would cost a request with an id an allocation.
+  // Not a string: a request with an id would cost an allocation.
   size_t request_id_bytes_ = 0;
   std::array<char, kMaxRequestIdBytes> request_id_;
-  std::atomic<bool> answered_ = false;  // number_ may be another call's by now
+  std::atomic<bool> answered_ = false;  // then number_ may be reused
 };
 
 }  // namespace refract::transport

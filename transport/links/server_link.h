@@ -17,7 +17,7 @@
 
 namespace refract::transport {
 
-// One client's established connection: gives its requests to the handler and
+// A client's established connection: passes its requests to the handler and
 // sends the answers. Belongs to the thread of the PollLoop that runs it.
 class ServerLink final : public PollTask, private MessageSink {
  public:
@@ -37,16 +37,16 @@ class ServerLink final : public PollTask, private MessageSink {
   }
   void OnControlEvent() override { link_.OnSessionEvent(); }
 
-  // No answer that was given waits to be sent or taken.
+  // Whether every given answer was sent and taken.
   bool all_sent() const { return link_.endpoint().all_sent(); }
   void SayClose(const absl::Status& why) { link_.SayClose(why); }
 
  private:
   struct Call {
-    uint32_t number = 0;  // ServerCalls'
-    size_t model = 0;     // the handler's
+    uint32_t number = 0;  // from ServerCalls
+    size_t model = 0;     // from the handler
   };
-  // Requests not answered, and answers not taken.
+  // Requests not yet answered, and answers not yet taken.
   size_t num_open() const {
     return calls_.size() + link_.endpoint().num_waiting();
   }
@@ -75,9 +75,9 @@ class ServerLink final : public PollTask, private MessageSink {
   struct Offered {
     absl::Status verdict;  // OK: agreed on
     size_t id = 0;         // the handler's number
-    absl::Status told;     // the state that the client knows
-    // A request that its client gave up may come after the end of its offer,
-    // because the session may overtake the data path: it breaks no rule.
+    absl::Status told;     // state told to the client
+    // A request cancelled by its client may arrive after the end of its offer,
+    // because the session may overtake the data path: not a violation.
     bool withdrawn = false;
   };
   // Null: not offered, not agreed on, or withdrawn.
@@ -98,13 +98,13 @@ class ServerLink final : public PollTask, private MessageSink {
   const std::shared_ptr<ServerCalls> shared_calls_;
   bool said_goaway_ = false;
   bool suspect_ = false;
-  // Calls that are not answered yet, by message id.
+  // Calls not yet answered, by message id.
   absl::flat_hash_map<uint64_t, Call> calls_;
-  std::vector<ServerCalls::Reply> replies_;  // in SendReplies
+  std::vector<ServerCalls::Reply> replies_;  // scratch of SendReplies
   // Ids of Cancel frames without a request here: the session may overtake the
-  // data path, or the request was answered just then.
+  // data path, or the request was answered meanwhile.
   RecentIds withdrawn_;
-  // By the number in headers. Those of withdrawn_offers_ as well.
+  // By the number in headers, withdrawn_offers_ included.
   absl::flat_hash_map<uint32_t, Offered> offered_;
   Link link_;
 };

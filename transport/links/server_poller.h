@@ -10,37 +10,37 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "transport/paths/path_resources.h"
-#include "transport/loop/poll_loop.h"
 #include "transport/links/server_link.h"
 #include "transport/links/server_shared.h"
+#include "transport/loop/poll_loop.h"
+#include "transport/paths/path_resources.h"
 
 namespace refract::transport {
 
-// One polling thread of a server and the connections it owns. A connection
-// stays with its poller for life. Thread-safe.
+// A polling thread of a server with the connections it owns. A connection never
+// changes its poller. Thread-safe.
 class ServerPoller {
  public:
-  // `shared` outlives the poller.
+  // `shared` must outlive the poller.
   static absl::StatusOr<std::unique_ptr<ServerPoller>> Create(
       ServerShared* shared);
   absl::Status Start();  // the thread; once
-  // Before it ServerShared::stopping is set and every seat is back. Answers
-  // that were given are still sent, to clients that take them within half a
-  // second; then every client is told.
+  // ServerShared::stopping must be set and every seat returned. Earlier answers
+  // are still sent, to clients that take them within half a second; then every
+  // client is told.
   ~ServerPoller();
 
-  // A place for a connection, before its handshake makes a path for this
-  // thread. ResourceExhausted: full.
+  // Reserves a place for a connection, before its handshake makes a path for
+  // this thread. ResourceExhausted: full.
   absl::StatusOr<PollLoop::Seat> Reserve() { return loop_->Reserve(); }
-  // Connections, those in their handshake included.
+  // Number of connections, including handshakes.
   size_t load() const { return loop_->num_seats(); }
   PathResources* resources() { return &resources_; }
 
   void Add(PollLoop::Seat seat, std::unique_ptr<ServerLink> link);
-  // After ServerShared::draining or ::stopping was set.
+  // Call after setting ServerShared::draining or ::stopping.
   void Wake() { loop_->Wake(); }
-  // After something changed that every connection is to tell its client.
+  // Call after a change that every connection must tell its client.
   void WakeLinks() {
     wake_links_ = true;
     loop_->Wake();
@@ -56,12 +56,12 @@ class ServerPoller {
 
   ServerShared* const shared_;
   PathResources resources_;
-  // Holds the links, and they the resources.
+  // Owns the links, and the links hold the resources.
   const std::unique_ptr<PollLoop> loop_;
 
   absl::Mutex mu_;
   std::vector<NewLink> new_links_ ABSL_GUARDED_BY(mu_);
-  std::atomic<bool> any_new_ = false;  // spares the busy poller the lock
+  std::atomic<bool> any_new_ = false;  // so that the poller skips the lock
   std::atomic<bool> wake_links_ = false;
 
   std::thread thread_;

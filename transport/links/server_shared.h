@@ -30,16 +30,16 @@ class PeerLog {
             const absl::Status& status);
 
  private:
-  // A scan from many addresses must not make this grow.
+  // Most entries, so that a scan from many addresses does not grow it.
   static constexpr size_t kMaxEntries = 1024;
   absl::Mutex mu_;
   absl::flat_hash_map<std::string, absl::Time> last_ ABSL_GUARDED_BY(mu_);
 };
 
-// How many connections each host has. Thread-safe.
+// Number of connections per host. Thread-safe.
 class HostCounts {
  public:
-  // Returns the number, this connection included.
+  // Returns the host's number, with this connection.
   int Add(const std::string& host) {
     absl::MutexLock lock(&mu_);
     return ++counts_[host];
@@ -55,13 +55,13 @@ class HostCounts {
   absl::flat_hash_map<std::string, int> counts_ ABSL_GUARDED_BY(mu_);
 };
 
-// State that all threads of a server share. Outlives them. Thread-safe.
+// State shared by all threads of a server. Outlives them. Thread-safe.
 struct ServerShared {
   ServerOptions options;
   Handler* handler = nullptr;
   std::vector<proto::TransportPath> paths;
   std::string unix_socket;                      // abstract name; empty: none
-  const std::string process = RandomToken(16);  // PeerIdentity's
+  const std::string process = RandomToken(16);  // for PeerIdentity
   AttachBroker broker;
   ClientRegistry clients;
   ModelStates models;
@@ -81,7 +81,7 @@ struct ServerShared {
   std::atomic<uint64_t> requests = 0;
 };
 
-// Counts for one connection in ServerShared::connections and ::hosts.
+// Counts a connection in ServerShared::connections and ::hosts.
 // Move-only.
 class ConnectionCount {
  public:
@@ -101,7 +101,7 @@ class ConnectionCount {
     --shared_->connections;
     shared_->hosts.Remove(host_);
   }
-  // Connections when this one came, itself included; and of its host.
+  // Number of connections at the arrival of this connection, itself included.
   int number() const { return number_; }
   int number_of_host() const { return number_of_host_; }
 

@@ -30,13 +30,13 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// The status for a failed system call: "`what`: No such file or directory".
+// The status of a failed system call: "`what`: No such file or directory".
 // Refused, reset and unreachable peers become kUnavailable, exhausted tables
-// and memory kResourceExhausted, the rest kInternal.
+// and memory kResourceExhausted, other errors kInternal.
 absl::Status ErrnoStatus(int error, absl::string_view what);
 
-// Unavailable: the process at the other end of a connection has ended, as its
-// socket was closed or reset (ErrnoStatus of ECONNRESET and EPIPE, too).
+// Unavailable: the process at the other end of a connection has ended (its
+// socket was closed or reset; also ErrnoStatus of ECONNRESET and EPIPE).
 absl::Status PeerEnded(absl::string_view what);
 bool IsPeerEnd(const absl::Status& status);
 

@@ -9,7 +9,7 @@
 
 namespace refract::transport {
 
-// Where an object stands in its heap; a member of the object.
+// Position of an object in its heap; a member of the object.
 class HeapSlot {
  public:
   bool in_heap() const { return index_ != kOutside; }
@@ -21,10 +21,10 @@ class HeapSlot {
   size_t index_ = kOutside;
 };
 
-// Binary min-heap of objects that live elsewhere and know their place, so that
-// any of them is removed or moved in O(log n). Allocates only to hold more
-// objects than ever before. `Before{}(a, b)`: a comes out first. Objects must
-// stay where they are while they are in. Not thread-safe.
+// Binary min-heap of objects that live elsewhere and know their position, so
+// that any object is removed or moved in O(log n). Allocates only to hold more
+// objects than ever before. `Before{}(a, b)`: a leaves first. Objects must not
+// move while they are in the heap. Not thread-safe.
 template <typename T, HeapSlot T::*slot, typename Before>
 class IntrusiveHeap {
  public:
@@ -50,7 +50,7 @@ class IntrusiveHeap {
     items_.pop_back();
     if (last != item) Place(at, last);
   }
-  // The key of `item`, which is in, has changed.
+  // Call when the key of `item`, which is in the heap, has changed.
   void Moved(T* item) { Place((item->*slot).index_, item); }
 
  private:

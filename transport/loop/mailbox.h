@@ -17,10 +17,10 @@ namespace refract::transport {
 template <typename T>
 class Mailbox {
  public:
-  // `usual` values fit without an allocation.
+  // Reserves room for `usual` values.
   explicit Mailbox(size_t usual) { values_.reserve(usual); }
 
-  // False: it is closed, and `value` was dropped.
+  // Returns false if the mailbox is closed; `value` is dropped then.
   bool Push(T value) {
     absl::MutexLock lock(&mu_);
     if (closed_) return false;
@@ -28,8 +28,8 @@ class Mailbox {
     any_.store(true, std::memory_order_release);
     return true;
   }
-  // Replaces the contents of `taken` by all values pushed, and keeps its memory
-  // for what comes next. Costs no lock when nothing has come.
+  // Replaces the contents of `taken` by all waiting values, and keeps the old
+  // vector for later values. Takes no lock when no value waits.
   void Take(std::vector<T>* taken) {
     taken->clear();
     if (!any_.load(std::memory_order_acquire)) return;
@@ -40,9 +40,9 @@ class Mailbox {
     }
     taken->swap(values_);
   }
-  // Drops the values that wait and those pushed later.
+  // Drops the waiting and all later values.
   void Close() {
-    std::vector<T> dropped;  // destroyed outside of the lock
+    std::vector<T> dropped;  // destroyed outside the lock
     absl::MutexLock lock(&mu_);
     closed_ = true;
     dropped.swap(values_);

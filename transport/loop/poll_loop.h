@@ -18,8 +18,8 @@
 
 namespace refract::transport {
 
-// One connection as a PollLoop sees it. Every method is called on the loop's
-// thread and none may block.
+// A connection as a PollLoop sees it. Every method is called on the loop's
+// thread and must not block.
 class PollTask {
  public:
   enum class Result {
@@ -30,28 +30,28 @@ class PollTask {
 
   virtual ~PollTask() = default;
 
-  // One round of a bounded amount of work.
+  // Does a bounded amount of work.
   virtual Result Step(absl::Time now) = 0;
-  // When to call Step again even though nothing happened. May be asked for any
-  // time after a Step; a time that moves earlier needs the waker of the seat.
+  // Time of the next Step if no event comes before. May be asked at any time
+  // after a Step; if it moves earlier, use the waker of the seat.
   virtual absl::Time next_timer() const = 0;
 
-  // True: data_fd() turns readable as soon as Step has something to do, until
-  // the next Step. False: it may have something now.
+  // True: data_fd() turns readable as soon as Step has work, until the next
+  // Step. False: Step may have work now.
   virtual bool Arm() = 0;
-  // Step costs no system call when there is nothing to do.
+  // Whether an idle Step costs no system call.
   virtual bool cheap_poll() const = 0;
 
   // Both stay the same for the life of the task, which owns them.
   virtual int data_fd() const = 0;
   virtual int control_fd() const = 0;
-  // control_fd() should also be watched for room to write.
+  // Whether to watch control_fd() for room to write, too.
   virtual bool control_wants_write() const = 0;
-  // control_fd() has an event; a Step follows.
+  // Called when control_fd() has an event; a Step follows.
   virtual void OnControlEvent() = 0;
 };
 
-// Longest time that a loop looks for work before it sleeps, for a machine with
+// Longest time that a loop looks for work before it sleeps, on a machine with
 // this many cores. A wake-up costs about 5–50 µs, so longer than 50 µs never
 // pays. With less than four cores every spin takes time from the model that
 // runs beside it: there the spin is just long enough to catch an answer that is
@@ -67,15 +67,15 @@ absl::Duration MaxSpin(unsigned cores, bool cheap_poll);
 // Reserve(), Wake() and the wakers of seats are for any thread.
 class PollLoop {
  public:
-  // `capacity`: tasks and reserved seats, at most.
+  // `capacity`: most tasks and reserved seats.
   static absl::StatusOr<std::unique_ptr<PollLoop>> Create(base::Clock* clock,
                                                           size_t capacity);
   ~PollLoop();
   PollLoop(const PollLoop&) = delete;
   PollLoop& operator=(const PollLoop&) = delete;
 
-  // The right to add one task. Move-only; given back on destruction, which must
-  // come before the loop's.
+  // The right to add one task. Move-only; destruction returns it, which must
+  // happen before the loop's.
   class Seat {
    public:
     Seat() = default;
@@ -83,8 +83,8 @@ class PollLoop {
     Seat& operator=(Seat&& other) noexcept;
     ~Seat() { Reset(); }
 
-    // Has the loop step this seat's task. May outlive seat and loop, and is
-    // then without effect, save that a later task may take a needless step.
+    // Makes the loop step this seat's task. May outlive seat and loop: then
+    // without effect, except that a later task may take a needless step.
     const std::shared_ptr<Waker>& waker() const { return waker_; }
 
    private:
@@ -94,9 +94,9 @@ class PollLoop {
     size_t index_ = 0;
     std::shared_ptr<Waker> waker_;
   };
-  // ResourceExhausted: all are taken.
+  // ResourceExhausted: all seats are taken.
   absl::StatusOr<Seat> Reserve();
-  size_t num_seats() const { return num_seats_.load(); }  // taken
+  size_t num_seats() const { return num_seats_.load(); }  // taken seats
 
   // Ends the current or next sleep of Round().
   void Wake() { waker_->Wake(); }
@@ -106,16 +106,16 @@ class PollLoop {
 
   // On error the task is destroyed.
   absl::Status Add(Seat seat, std::unique_ptr<PollTask> task);
-  // One round: a step of every task that has work. When none has and nobody
-  // called Wake(), it sleeps until that changes, a task's timer is due, or
-  // `wake_at`.
+  // One round: a step of every task that has work. If no task has work and
+  // Wake() was not called, it sleeps until that changes, a task's timer is due,
+  // or `wake_at`.
   void Round(absl::Time wake_at);
-  // Has every task take a step in the next round.
+  // Makes every task take a step in the next round.
   void WakeAll();
-  // `visit` must neither add nor remove tasks.
+  // `visit` must not add or remove tasks.
   void ForEach(const std::function<void(PollTask&)>& visit);
   size_t num_tasks() const { return num_tasks_; }
-  // Destroys a task; outside of Round() only. Linear in the capacity.
+  // Destroys a task; only outside of Round(). Linear in the capacity.
   void Remove(const PollTask* task);
   // Destroys all tasks.
   void Clear();
@@ -142,7 +142,7 @@ class PollLoop {
   void HeatSignalled();
   void HeatDue(absl::Time now);
   void StepHot(absl::Time now, absl::Time real);
-  // True: it stays hot.
+  // True: the task stays hot.
   bool KeepHot(Entry& entry, PollTask::Result result, absl::Time real);
   void Remove(size_t index);
   void Sleep(absl::Time until);
@@ -160,10 +160,10 @@ class PollLoop {
 
   const unsigned cores_;
   std::vector<Entry> entries_;  // by seat
-  std::vector<size_t> hot_;     // seats, each once
+  std::vector<size_t> hot_;     // seats, each at most once
   size_t num_tasks_ = 0;
-  bool signalled_ = false;  // somebody may have marked a seat
-  absl::Time next_timer_ = absl::InfiniteFuture();  // not after any entry's
+  bool signalled_ = false;                          // a seat may be marked
+  absl::Time next_timer_ = absl::InfiniteFuture();  // not after any task's
   absl::Time last_events_ = absl::InfinitePast();
   absl::Duration spin_window_;
 };

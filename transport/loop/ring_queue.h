@@ -8,13 +8,13 @@
 
 namespace refract::transport {
 
-// First in, first out. Unlike std::deque it allocates only to hold more than
-// ever before, never while it goes round. T is movable and default-constructed
-// when not in use. Not thread-safe.
+// A queue, first in, first out. Unlike std::deque it allocates only to hold
+// more than ever before. T is movable; unused slots hold a default-constructed
+// T. Not thread-safe.
 template <typename T>
 class RingQueue {
  public:
-  // Holds `count` without allocating.
+  // Reserves room for `count` values.
   void Reserve(size_t count) {
     if (count > slots_.size()) Grow(std::bit_ceil(count));
   }
@@ -51,7 +51,7 @@ class RingQueue {
     begin_ = 0;
   }
 
-  std::vector<T> slots_;  // a power of two of them
+  std::vector<T> slots_;  // size: a power of two
   size_t begin_ = 0;
   size_t size_ = 0;
 };

@@ -11,7 +11,7 @@
 
 namespace refract::transport {
 
-// "host:port" or "[v6]:port". InvalidArgument when it is neither.
+// "host:port" or "[v6]:port". InvalidArgument for other text.
 struct HostPort {
   std::string host;
   int port = 0;
@@ -19,7 +19,7 @@ struct HostPort {
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view address);
 
 // A connected non-blocking socket. Tries every address of the name in turn.
-// Name look-up blocks (numbers do not). Unavailable names the address.
+// Name look-up blocks (numbers need none). Unavailable names the address.
 absl::StatusOr<UniqueFd> ConnectTcp(const HostPort& to, const Wait& wait,
                                     absl::Time deadline);
 // `name` is abstract, without the leading zero byte.
@@ -33,14 +33,14 @@ struct Listener {
 absl::StatusOr<Listener> ListenTcp(const HostPort& at);
 absl::StatusOr<UniqueFd> ListenUnix(absl::string_view name);
 
-// A non-blocking connection; an invalid fd when none waits. ResourceExhausted:
-// out of descriptors or memory, try later.
+// A non-blocking connection; an invalid fd if no connection waits.
+// ResourceExhausted: out of descriptors or memory, try later.
 absl::StatusOr<UniqueFd> Accept(int listener);
 
-// For connections that must notice a dead machine or network soon: data that is
-// not acknowledged, or not taken for want of room, fails the socket after
+// Sets options to notice a dead machine or network soon: data that is not
+// acknowledged, or not taken for want of room, fails the socket after
 // `ack_timeout`; the kernel asks an idle peer every second; and small packets
-// are not sent late.
+// are sent at once.
 void TuneSocket(int fd, absl::Duration ack_timeout);
 
 // "10.0.0.7" or "local" for a unix socket.

@@ -20,12 +20,12 @@ namespace refract::transport {
 class Waker {
  public:
   virtual ~Waker() = default;
-  // The poller sees all writes that the caller made before.
+  // The poller sees all writes that the caller made before the call.
   virtual void Wake() = 0;
 };
 
-// Gets one polling thread out of its sleep. Wake() is for any thread and costs
-// a system call only when the poller sleeps; the rest is for the poller.
+// Wakes one polling thread from its sleep. Wake() is for any thread and costs a
+// system call only when the poller sleeps; the rest is for the poller.
 class ThreadWaker final : public Waker {
  public:
   static absl::StatusOr<std::shared_ptr<ThreadWaker>> Create();
@@ -34,10 +34,10 @@ class ThreadWaker final : public Waker {
 
   // True: Wake() was called since the last Take(), Disarm() or refused Arm().
   bool Take() { return pending_.load() && pending_.exchange(false); }
-  // True: sleep on fd() is safe, and Disarm() must follow it. False: somebody
-  // called Wake() since; look for work first.
+  // True: sleeping on fd() is safe, and Disarm() must follow. False: Wake() was
+  // called meanwhile; look for work first.
   bool Arm();
-  // Look for work afterwards: calls of Wake() up to now are forgotten.
+  // Look for work after it: earlier calls of Wake() are forgotten.
   void Disarm();
   int fd() const { return fd_.get(); }
 
@@ -49,20 +49,20 @@ class ThreadWaker final : public Waker {
 };
 
 // poll(2) until an event or `deadline` of `clock`. True: an event (revents are
-// set); false: the deadline passed. Another clock than the real one cannot end
-// a poll(2), so then it is looked at every millisecond.
+// set); false: the deadline passed. A clock other than the real one cannot end
+// a poll(2), so it is checked every millisecond.
 bool PollUntil(absl::Span<pollfd> fds, base::Clock& clock, absl::Time deadline);
 
-// How a thread waits for a peer before its polling loop runs, and can still be
-// woken by its owner.
+// A thread's wait for a peer before its polling loop runs, which its owner can
+// interrupt.
 struct Wait {
   ThreadWaker& waker;
   base::Clock& clock;
-  // Run after every wake-up of `waker`. An error ends the wait with it.
+  // Called after every wake-up of `waker`. Its error ends the wait.
   std::function<absl::Status()> on_wake;
 
-  // OK when one of `fds` has an event or after a wake-up (no revents then, so
-  // callers look again at what they wait for); DeadlineExceeded; or on_wake's
+  // OK when one of `fds` has an event or after a wake-up (then without revents,
+  // so callers check again what they wait for); DeadlineExceeded; or on_wake's
   // error.
   absl::Status For(absl::Span<pollfd> fds, absl::Time deadline) const;
   absl::Status For(int fd, short events, absl::Time deadline) const;

@@ -15,9 +15,9 @@
 namespace refract::transport {
 
 // Hands out ranges of [0, capacity). First fit from the lowest address, so that
-// a lightly used arena touches few pages; neighbours merge when freed. Cost
-// grows with the number of holes, which is at most the number of live ranges.
-// Not thread-safe.
+// a lightly used arena touches few pages; freed neighbours merge. Cost grows
+// with the number of holes, which is at most the number of live ranges. Not
+// thread-safe.
 class RangeAllocator {
  public:
   // `align` is a power of two; offsets and sizes are multiples of it.
@@ -25,7 +25,7 @@ class RangeAllocator {
 
   // nullopt: no hole is large enough. `bytes` 0 counts as 1.
   std::optional<size_t> Allocate(size_t bytes);
-  // Both of an Allocate that is not freed yet.
+  // `offset` and `bytes` of an Allocate() that is not freed yet.
   void Free(size_t offset, size_t bytes);
 
   size_t used_bytes() const { return used_bytes_; }
@@ -37,16 +37,16 @@ class RangeAllocator {
     size_t bytes;
   };
   size_t Rounded(size_t bytes) const;
-  // In order, never touching. A list, because there are few and moving them
-  // costs less than a tree's nodes.
+  // In order, never adjacent. A vector: holes are few, and moving them costs
+  // less than a tree's nodes.
   std::vector<Hole> holes_;
   size_t used_bytes_ = 0;
 };
 
 class Arena;
 
-// A live range of an Arena; frees itself. Keeps the arena's memory alive.
-// Move-only.
+// A live range of an Arena, freed by the destructor. Keeps the arena's memory
+// alive. Move-only.
 class ArenaBlock {
  public:
   ArenaBlock() = default;
@@ -71,12 +71,12 @@ class ArenaBlock {
   size_t bytes_ = 0;
 };
 
-// A Region with an allocator. Thread-safe. Shared by the connection and by the
-// messages that lie in it, which may outlive the connection.
+// A Region with an allocator. Thread-safe. Shared by the connection and by
+// messages in it, which may outlive the connection.
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
-  // Uses `bytes` of `region` from `begin`, both multiples of 64. `waker` is
-  // woken by frees that NotifyOnFree asked for.
+  // Uses `bytes` of `region` from `begin`, both multiples of 64. Frees wake
+  // `waker` if AllocateOrNotify() asked for it.
   Arena(Region region, size_t begin, size_t bytes,
         std::shared_ptr<Waker> waker);
 

@@ -10,12 +10,12 @@
 
 namespace refract::transport {
 
-// Recycles objects with the capacity that their members have grown to. Holds as
-// many objects as were ever in use at once. Thread-safe.
+// Recycles objects, whose members keep their capacity. Holds as many objects as
+// were ever in use at once. Thread-safe.
 template <typename T>
 class FreeList {
  public:
-  // An object that was given back, or a new object.
+  // A recycled object, or a new object.
   std::unique_ptr<T> Take() {
     {
       absl::MutexLock lock(&mu_);

@@ -14,16 +14,16 @@ class Mapping {
   // Private zeroed pages, committed on first touch. ResourceExhausted when
   // there is no address space.
   static absl::StatusOr<std::shared_ptr<const Mapping>> Anonymous(size_t bytes);
-  // Memory that devices will pin: on 2 MiB pages where the system has some set
-  // aside, else where it can make them, else on small ones; not inherited by
+  // Memory that devices will pin: on 2 MiB pages if the system has reserved
+  // such pages, else if it can make them, else on small pages; not inherited by
   // forked children, which could otherwise take over the pages that a device
-  // writes to. Zeroed. Pages come from NUMA node `numa_node` while that has
-  // some, as far as the kernel allows it; negative: from any. ResourceExhausted
+  // writes to. Zeroed. Pages come from NUMA node `numa_node` while it has free
+  // pages, if the kernel allows it; negative: from any node. ResourceExhausted
   // as above.
   static absl::StatusOr<std::shared_ptr<const Mapping>> ForDevices(
       size_t bytes, int numa_node = -1);
-  // The first `bytes` of `fd`, shared. The caller has made sure that the file
-  // is that long and stays so (an access past its end would kill the process).
+  // The first `bytes` of `fd`, shared. The caller must ensure that the file is
+  // that long and stays so (an access past its end would kill the process).
   static absl::StatusOr<std::shared_ptr<const Mapping>> Shared(int fd,
                                                                size_t bytes,
                                                                bool writable);

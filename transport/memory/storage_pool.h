@@ -9,8 +9,8 @@
 
 namespace refract::transport {
 
-// Memory for objects of type T, a block each: allocates only for more objects
-// than ever before. Every block must be given back before this is destroyed.
+// Memory blocks for objects of type T: allocates only for more objects than
+// ever before. Every block must be returned before the pool is destroyed.
 // Thread-safe.
 template <typename T>
 class StoragePool {
@@ -22,7 +22,7 @@ class StoragePool {
     for (void* block : free_) ::operator delete(block);
   }
 
-  // Uninitialised; for one T.
+  // Uninitialised memory for one T.
   void* Take() {
     static_assert(alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
     {
@@ -35,7 +35,7 @@ class StoragePool {
     }
     return ::operator new(sizeof(T));
   }
-  // A block of Take's whose T is destroyed.
+  // `block` is from Take(), and its T is destroyed.
   void Give(void* block) {
     absl::MutexLock lock(&mu_);
     free_.push_back(block);

@@ -8,7 +8,7 @@
 
 namespace refract::transport {
 
-// The wire is little-endian, and so is every machine that Refract runs on.
+// The wire is little-endian, as is every machine that Refract runs on.
 static_assert(std::endian::native == std::endian::little);
 
 template <typename T>

@@ -15,7 +15,7 @@ namespace refract::transport {
 uint32_t Crc32c(absl::Span<const std::byte> bytes);
 
 namespace internal {
-// The same on any processor, a byte at a time.
+// Equal result on any processor, a byte at a time.
 uint32_t Crc32cByTable(absl::Span<const std::byte> bytes);
 }  // namespace internal
 

@@ -22,40 +22,40 @@ namespace refract::transport {
 // from its first Progress on; may be made on another.
 class Endpoint {
  public:
-  // `sink` outlives the endpoint. `path` is not used by the destructor, and
-  // must be gone by then: the memory that its gets fill is free again
+  // `sink` must outlive the endpoint. The destructor does not use `path`, which
+  // must be destroyed by then: the memory that its gets fill is free again
   // afterwards.
   Endpoint(DataPath* path, EndpointSetup setup, MessageSink* sink);
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
-  // Queues; Progress sends as slots are granted, the earliest deadline first.
-  // `deadline` InfiniteFuture: none.
+  // Queues a message; Progress sends as slots are granted, the earliest
+  // deadline first. `deadline` InfiniteFuture: none.
   void Send(OutgoingMessage::ImplPtr message, uint64_t id,
             absl::Time deadline) {
     sender_.Send(std::move(message), id, deadline);
   }
-  // Drops a message that still waits for a slot. False: not there (any more).
+  // Drops a message that waits for a slot. False: no such message waits.
   bool Unsend(uint64_t id) { return sender_.Unsend(id); }
-  // Gives up on a message whose pull has not ended. False: there is no such.
+  // Gives up a message whose pull has not ended. False: there is no such pull.
   bool Ignore(uint64_t id) { return receiver_.Ignore(id); }
 
-  // One round: takes completions, tells the sink, and posts messages, credits
-  // and gets; also gets of other connections whose turn to pull it is, which
+  // One round: takes completions, calls the sink, and posts messages, credits
+  // and gets; also gets of other connections whose turn to pull it is; these
   // are then woken. An error ends the connection: kInvalidArgument when the
   // peer broke the protocol, kUnavailable when the path failed or stalled. Adds
   // the number of actions to `worked`, and the number of signs of life of the
   // peer to `heard`.
   absl::Status Progress(absl::Time now, int* worked, int* heard);
-  // When Progress is to be called although nothing happened. At least twice per
-  // EndpointSetup::progress_timeout it must be called in any case.
+  // Time of the next Progress if no event comes before. Call Progress at least
+  // twice per EndpointSetup::progress_timeout in any case.
   absl::Time next_timer() const;
-  // The path has completed nothing for EndpointSetup::progress_timeout.
+  // Whether the path has completed nothing for EndpointSetup::progress_timeout.
   bool stalled(absl::Time now) const {
     return puts_.expired(now) || gets_.expired(now);
   }
 
-  // Nothing waits to be sent or taken by the peer.
+  // Whether no message waits to be sent or taken by the peer.
   bool all_sent() const { return sender_.all_sent(); }
   size_t num_waiting() const { return sender_.num_waiting(); }  // for a slot
   const EndpointCounters& counters() const { return counters_; }
@@ -63,8 +63,8 @@ class Endpoint {
  private:
   absl::Status OnCompletion(const Completion& completion, absl::Time now);
   absl::Status OnNotify(uint32_t imm_bits, absl::Time now);
-  // Ends the connection when its path stalls, and asks an idle path for an
-  // answer now and then.
+  // Ends the connection when its path stalls, and asks an idle path for a sign
+  // of life now and then.
   absl::Status WatchPath(bool put_completed, bool get_completed,
                          absl::Time now);
 
@@ -76,7 +76,7 @@ class Endpoint {
   MessageReceiver receiver_;
   ProgressTimer puts_;
   ProgressTimer gets_;
-  absl::Time next_probe_;  // a get of zero bytes; put off by any other get
+  absl::Time next_probe_;  // of the next empty get; any other get postpones it
 };
 
 }  // namespace refract::transport

@@ -25,18 +25,18 @@ struct EndpointSetup {
   size_t peer_slot_bytes = 0;
   int num_slots = 0;
   size_t slot_bytes = 0;
-  size_t eager_bytes = 0;        // longer ones are pulled by the peer
+  size_t eager_bytes = 0;        // longer messages are pulled
   size_t max_receive_bytes = 0;  // of a message
   uint32_t epoch = 0;
   MessageKind receives = MessageKind::kRequest;
-  // Longest time without a completed get while gets are outstanding, and the
-  // same for puts; a quarter of it between gets of zero bytes that ask an idle
-  // path for an answer. Infinite: there are no such gets, and no limit.
+  // Longest time without a completed get while gets are outstanding, and
+  // likewise for puts; an idle path is probed by an empty get each quarter of
+  // it. Infinite: no probes, and no limit.
   absl::Duration progress_timeout = absl::InfiniteDuration();
   // Bounds the payloads of all connections, from their announcement to the end
-  // of their message; outlives the messages. Null: no such bound.
+  // of their message; outlives the messages. Null: no bound.
   base::ByteBudget* budget = nullptr;
-  // Of the polling thread; outlives the endpoint. Null: it gets its own.
+  // Of the polling thread; outlives the endpoint. Null: the endpoint's own.
   PullScheduler* pulls = nullptr;
 };
 
@@ -44,10 +44,10 @@ struct EndpointCounters {
   uint64_t bytes_sent = 0;  // headers, tables, texts, padding and payload
   uint64_t bytes_received = 0;
   uint64_t messages_sent = 0;
-  uint64_t stale_dropped = 0;  // of an old epoch
+  uint64_t stale_dropped = 0;  // messages of an old epoch
 };
 
-// Why a path took `what` neither now nor later.
+// Error of a path that refused `what` for good.
 absl::Status PostError(PostResult result, const DataPath& path,
                        absl::string_view what);
 

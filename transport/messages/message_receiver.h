@@ -27,64 +27,64 @@ inline constexpr uint64_t kNoContext = ~uint64_t{0};
 class MessageSink {
  public:
   virtual ~MessageSink() = default;
-  // A valid message, all of it. `text` is the status text of a response and
-  // lasts for the call.
+  // A valid, complete message. `text`: the status text of a response, valid
+  // during the call.
   virtual absl::Status OnMessage(const MessageHeader& header,
                                  absl::string_view text,
                                  IncomingMessage::ImplPtr message) = 0;
-  // The deadline of a message that is to be pulled and arrived `now`;
-  // InfiniteFuture: none. By default as its header says.
+  // The deadline of a message to be pulled that arrived at `now`;
+  // InfiniteFuture: none. The default reads it from the header.
   virtual absl::Time DeadlineOf(const MessageHeader& header,
                                 absl::Time now) const;
-  // A valid message is announced and will be pulled. An error refuses it, and
-  // OnRefused is called with it. `tensors` have no data yet.
+  // A valid message was announced and will be pulled. An error refuses it;
+  // OnRefused is then called with that error. `tensors` have no data yet.
   virtual absl::Status OnAnnounced(const MessageHeader& header,
                                    absl::Time deadline,
                                    absl::Span<const base::TensorView> tensors) {
     return absl::OkStatus();
   }
-  // A valid message that was not pulled: kDeadlineExceeded, its deadline passed
+  // A valid message was not pulled: kDeadlineExceeded if its deadline passed
   // first; or the status that OnAnnounced() returned.
   virtual absl::Status OnRefused(const MessageHeader& header,
                                  const absl::Status& why) = 0;
-  // A valid message is not pulled any further, because of Ignore().
+  // A valid message is not pulled to its end, because of Ignore().
   virtual void OnIgnored(const MessageHeader& header) {}
 };
 
 // The receiving half of an Endpoint: validates what the peer puts into its
-// slots, pulls long messages when the scheduler says so, hands whole ones on,
-// and gives slots back. Belongs to the polling thread, as the scheduler does,
-// but may be made on another.
+// slots, pulls long messages when the scheduler says so, passes complete
+// messages to the sink, and returns slots. Belongs to the polling thread, as
+// the scheduler does, but may be made on another thread.
 class MessageReceiver final : public PullConnection {
  public:
-  // All outlive this, but `path` must be gone by the destructor.
+  // All must outlive this object; `path` must be destroyed before it.
   MessageReceiver(DataPath* path, const EndpointSetup* setup,
                   EndpointCounters* counters, MessageSink* sink);
-  // Memory that gets were to fill is free again; the path must be gone.
+  // Frees the memory that gets were to fill; the path must be destroyed.
   ~MessageReceiver() override;
 
   // Errors end the connection: InvalidArgument when the peer broke the
-  // protocol, else what the sink returned.
+  // protocol, else the sink's error.
   //
-  // A message is in a slot.
+  // Call when a message is in a slot.
   absl::Status OnMessage(SlotGrant grant, absl::Time now);
-  // A get of ours completed.
+  // Call when a get of this side completed.
   absl::Status OnGet(uint64_t context, absl::Time now);
 
-  // Gives up on a message whose pull has not ended. False: there is no such.
+  // Gives up a message whose pull has not ended. False: there is no such pull.
   bool Ignore(uint64_t id);
 
-  // Begins a round: tells of pulls that came too late, and what waited for
-  // memory or for room in the path is tried again.
+  // Begins a round: reports pulls that came too late, and retries operations
+  // that waited for memory or for room in the path.
   absl::Status Resume();
-  // Takes the slots that readers gave back.
+  // Takes the slots that readers returned.
   void TakeReturns();
-  // Enough are owed to send them together, or the sender needs them now.
+  // Whether enough credits are owed, or the sender needs them now.
   bool credits_are_due() const { return pay_now_; }
   absl::Status PostCredits();
-  // When PostGets is due although nothing happened: a get is overdue.
+  // When PostGets is due if no event comes before: a get is overdue.
   absl::Time next_timer() const { return scheduler_->OverdueAt(*this); }
-  // Has the scheduler post gets, for whichever connection's turn it is. Returns
+  // Lets the scheduler post gets, for the connection whose turn it is. Returns
   // how many.
   absl::StatusOr<int> PostGets(absl::Time now);
 
@@ -94,13 +94,13 @@ class MessageReceiver final : public PullConnection {
   struct PulledMessage : ScheduledPull {
     bool in_use = false;
     bool ignored = false;
-    // Ends without another get: at the next round, unless one is under way.
+    // No further get: it ends in the next round, unless a get is under way.
     bool ended = false;
-    absl::Status refusal;  // not OK: why it is not delivered
+    absl::Status refusal;  // error: it is not delivered
     MessageHeader header;
     std::string text;
     IncomingMessage::ImplPtr message;
-    size_t requested = 0;  // bytes of the payload
+    size_t requested = 0;  // bytes of the payload requested
   };
 
   absl::Status StartPull(uint16_t slot, const MessageHeader& header,
@@ -114,7 +114,7 @@ class MessageReceiver final : public PullConnection {
   absl::Status EndPull(PulledMessage& pull);
   absl::Status Deliver(PulledMessage& pull);
   void WakeOwner();
-  // Gives the slot back; `now` also when few are owed.
+  // Returns the slot; `now`: also when few credits are owed.
   void Owe(uint16_t slot, bool now);
 
   DataPath* const path_;
@@ -125,12 +125,12 @@ class MessageReceiver final : public PullConnection {
   PullScheduler* const scheduler_;
   size_t max_get_bytes_ = 0;
   bool attached_ = false;
-  bool waiting_ = false;  // the scheduler holds us until Resume
+  bool waiting_ = false;  // the scheduler skips it until Resume
   bool in_post_gets_ = false;
   bool any_ended_ = false;
-  absl::Status post_status_;  // of a get that PostChunk could not post
+  absl::Status post_status_;  // error of a get that PostChunk could not post
 
-  // Private copies of a slot's contents: the peer may go on writing to the
+  // Private copies of a slot's contents: the peer may still write to the
   // slot.
   std::vector<std::byte> table_;
   std::string text_;
@@ -140,8 +140,8 @@ class MessageReceiver final : public PullConnection {
   std::vector<uint16_t> returned_;
   RingQueue<SlotGrant> owed_;
   bool pay_now_ = false;
-  bool sender_is_dry_ = false;  // as told to LinkMemory::returns
-  // By the slot of the descriptor, which is returned when the pull has ended.
+  bool sender_is_dry_ = false;  // as last told to LinkMemory::returns
+  // By the slot of the descriptor, which is returned when the pull ends.
   std::vector<PulledMessage> pulls_;
 };
 

@@ -16,30 +16,30 @@
 namespace refract::transport {
 
 // The sending half of an Endpoint. Messages wait for a slot of the peer, the
-// earliest deadline first. An eager message is put into the slot as a whole; of
-// a long message only the descriptor is. A message keeps its memory until the
-// peer has all of it. Not thread-safe.
+// earliest deadline first. An eager message is put into the slot completely; of
+// a long message only the descriptor is put. A message keeps its memory until
+// the peer has all of it. Not thread-safe.
 class MessageSender {
  public:
-  // All outlive the sender.
+  // All arguments must outlive the sender.
   MessageSender(DataPath* path, const EndpointSetup* setup,
                 EndpointCounters* counters);
   ~MessageSender();
 
   // `deadline` InfiniteFuture: none.
   void Send(OutgoingMessage::ImplPtr message, uint64_t id, absl::Time deadline);
-  // Drops a message that still waits for a slot. False: not there (any more).
+  // Drops a message that waits for a slot. False: no such message waits.
   bool Unsend(uint64_t id);
 
-  // A slot of the peer is free. InvalidArgument: it was not in use.
+  // Call when a slot of the peer is free. InvalidArgument: it was not in use.
   absl::Status OnCredit(SlotGrant grant);
-  // A put of Post's completed.
+  // Call when a put of Post completed.
   absl::Status OnPut(uint64_t context);
-  // Puts messages while there are free slots.
+  // Puts messages as long as slots are free.
   absl::Status Post(absl::Time now);
 
   size_t num_waiting() const { return urgent_.size() + background_.size(); }
-  // Nothing waits to be sent or taken by the peer.
+  // Whether no message waits to be sent or taken by the peer.
   bool all_sent() const { return num_waiting() == 0 && num_sent_ == 0; }
 
  private:
@@ -49,16 +49,16 @@ class MessageSender {
   };
   using Waiting = IntrusiveHeap<OutgoingMessage::Impl,
                                 &OutgoingMessage::Impl::waiting, Earlier>;
-  // A message on its way. Its memory is free again once the put completed and,
+  // A message under way. Its memory is free again once the put completed and,
   // if the peer pulls it, once the peer credited the slot. The slot itself may
   // be in use by the next message before the put's completion is seen.
   struct Sent {
-    OutgoingMessage::ImplPtr message;  // null: not in use
+    OutgoingMessage::ImplPtr message;  // null: unused entry
     bool put_done = false;
-    bool taken = false;  // eager, or credited
+    bool taken = false;  // the peer has it: eager, or credited
   };
 
-  // The heap whose top goes next; null when both are empty.
+  // The heap whose top is sent next; null when both are empty.
   Waiting* Next();
   void ReleaseIfDone(uint32_t index);
 
@@ -66,13 +66,13 @@ class MessageSender {
   const EndpointSetup* const setup_;
   EndpointCounters* const counters_;
   SendSlots slots_;
-  // Messages that wait for a slot, owned: with a deadline, and without.
+  // Messages that wait for a slot: with a deadline, and without. Owned.
   Waiting urgent_;
   Waiting background_;
   uint64_t next_sequence_ = 0;
-  int passed_over_ = 0;         // urgent ones posted while others waited
-  std::vector<Sent> sent_;      // by context
-  std::vector<uint32_t> free_;  // of sent_
+  int passed_over_ = 0;         // urgent messages sent while others waited
+  std::vector<Sent> sent_;      // index: context
+  std::vector<uint32_t> free_;  // indexes into sent_
   size_t num_sent_ = 0;
   std::vector<uint32_t> pulled_in_slot_;  // of sent_, per slot of the peer
 };

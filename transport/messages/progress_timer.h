@@ -5,21 +5,21 @@
 
 namespace refract::transport {
 
-// How long the oldest operation of one kind has been without an answer, on a
-// path that completes operations in order. A path can stop working without an
-// error: a connection that a firewall has forgotten, one of several routes that
-// drops everything, a peer that reads its session and nothing else. Time is an
-// argument. Not thread-safe.
+// Measures how long the oldest operation of a kind has been without completion,
+// on a path that completes operations in order. A path can stop working without
+// an error: a connection that a firewall has forgotten, one of several routes
+// that drops everything, a peer that reads its session and nothing else. Time
+// is an argument. Not thread-safe.
 class ProgressTimer {
  public:
   // `timeout` infinite: never expires.
   explicit ProgressTimer(absl::Duration timeout) : timeout_(timeout) {}
 
-  // After a polling round: whether operations completed in it, and whether some
-  // are outstanding now.
+  // Call after a polling round: whether operations completed in it, and whether
+  // operations are outstanding now.
   void OnRound(bool completed, bool outstanding, absl::Time now) {
-    // Rounds come several times per timeout. When they did not, the polling
-    // thread was kept from running, and may find answers only in later rounds.
+    // Rounds come several times per timeout. If not, the polling thread was
+    // kept from running, and later rounds may find completions.
     const bool paused = now - last_round_ > timeout_ / 2;
     last_round_ = now;
     if (!outstanding) {
@@ -31,7 +31,7 @@ class ProgressTimer {
   }
 
   bool expired(absl::Time now) const { return now >= expires_at(); }
-  // InfiniteFuture: nothing is outstanding.
+  // InfiniteFuture: no operation is outstanding.
   absl::Time expires_at() const { return waiting_since_ + timeout_; }
 
  private:

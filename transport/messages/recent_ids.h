@@ -13,14 +13,14 @@ namespace refract::transport {
 // thread-safe.
 class RecentIds {
  public:
-  // `most` ≥ 1. Allocates now, for as many, and never again.
+  // `most` ≥ 1. Allocates all its memory here.
   explicit RecentIds(size_t most) : by_age_(most) {
-    // Twice the most entries there can be: a table that is fuller may rehash,
-    // and so allocate, on insertion.
+    // Twice the most entries: a fuller table may rehash, and so allocate, on
+    // insertion.
     ids_.reserve(2 * most);
   }
 
-  // Forgets the oldest one when there is no room. No effect if it is there.
+  // Adds an id; if full, forgets the oldest id. No effect if it is present.
   void Add(uint64_t id) {
     if (!ids_.insert(id).second) return;
     Entry& entry = by_age_[next_];
@@ -28,7 +28,7 @@ class RecentIds {
     if (entry.used) ids_.erase(entry.id);
     entry = {true, id};
   }
-  // Forgets the id; false if it is not there.
+  // Forgets the id; false if it is not present.
   bool Take(uint64_t id) {
     if (ids_.empty() || ids_.erase(id) == 0) return false;
     for (Entry& entry : by_age_) {

@@ -23,8 +23,8 @@ struct SlotGrant {
   uint16_t generation = 0;
 };
 
-// How many slots a receiver keeps before it gives them back together, while the
-// sender has some left: a quarter of all (reference design). At least two, or
+// Slots that a receiver collects before it returns them together, while the
+// sender has some left: a quarter of all (reference design). At least two: else
 // each message would bring a credit of its own, which wakes its sender.
 constexpr size_t CreditThreshold(int num_slots) {
   return std::max<size_t>(static_cast<size_t>(num_slots) / 4, 2);
@@ -36,12 +36,12 @@ class SendSlots {
  public:
   explicit SendSlots(int num_slots);
 
-  // A granted slot, now in use. nullopt: none left.
+  // A granted slot, now in use. nullopt: no slot is granted.
   std::optional<SlotGrant> Take();
-  // The last Take was not used.
+  // Undoes the last Take, whose slot was not used.
   void Untake(SlotGrant grant);
-  // From a credit. InvalidArgument: no such slot, not in use, or not the
-  // generation that follows.
+  // Takes a credit. InvalidArgument: no such slot, not in use, or not the next
+  // generation.
   absl::Status Credit(SlotGrant grant);
 
   int num_slots() const { return static_cast<int>(slots_.size()); }
@@ -61,8 +61,8 @@ class ReceiveSlots {
  public:
   explicit ReceiveSlots(int num_slots);
 
-  // A message came in `grant`; the slot is ours to read until Release.
-  // InvalidArgument: no such slot, not granted, or an old generation.
+  // Call when a message came in `grant`; this side may read the slot until
+  // Release. InvalidArgument: no such slot, not granted, or an old generation.
   absl::Status Fill(SlotGrant grant);
   // Ends the use of a filled slot and returns the new grant for the sender.
   SlotGrant Release(uint16_t slot);

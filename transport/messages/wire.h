@@ -1,7 +1,7 @@
 #ifndef REFRACT_TRANSPORT_MESSAGES_WIRE_H_
 #define REFRACT_TRANSPORT_MESSAGES_WIRE_H_
 
-// The bytes of a message, field by field (docs/design/wire_format.md): a 64 B
+// The layout of a message, field by field (docs/design/wire_format.md): 64 B of
 // header, the tensor table, the status text, and the payload at a multiple of
 // 64 B. All numbers are little-endian. Pure functions; decoding trusts nothing.
 
@@ -19,7 +19,7 @@ namespace refract::transport {
 inline constexpr size_t kHeaderBytes = 64;
 inline constexpr size_t kPayloadAlign = base::kTensorAlignBytes;
 
-// Bounds what a peer can make us parse. A split DLRM crosses with 27 to 60
+// Bounds the work that a peer can cause. A split DLRM crosses with 27 to 60
 // tensors (each pooled table, the dense inputs, sizes), and models with 100
 // tables exist.
 inline constexpr size_t kMaxTensors = 256;
@@ -28,10 +28,10 @@ inline constexpr size_t kMaxRank = 8;
 inline constexpr size_t kTableEntryBytes = 24;  // plus 8 per dimension
 inline constexpr size_t kMaxTableBytes =
     kMaxTensors * (kTableEntryBytes + 8 * kMaxRank);
-// Longer status texts are cut by the sender.
+// The sender cuts longer status texts.
 inline constexpr size_t kMaxStatusTextBytes = 1024;
-// The text of a request is the id that the client of the CN gave it, for logs:
-// a UUID has 36 bytes. Longer ids are cut by the sender.
+// The text of a request is the id that the CN's client gave it, for logs: a
+// UUID has 36 bytes. The sender cuts longer ids.
 inline constexpr size_t kMaxRequestIdBytes = 64;
 // A slot holds at least any header with any table and text: descriptors of
 // pulled messages always go through a slot.
@@ -62,18 +62,18 @@ struct MessageHeader {
   uint16_t tensor_count = 0;
   uint16_t model = 0;        // index of the offer; 0 in responses
   uint8_t status_code = 0;   // absl::StatusCode; 0 in requests
-  uint64_t id = 0;           // a response carries its request's
+  uint64_t id = 0;           // of a response: the request's id
   uint64_t total_bytes = 0;  // header, table, text, padding and payload
   uint32_t table_bytes = 0;
-  uint32_t text_bytes = 0;     // of the status text; requests: of their id
-  uint64_t source_offset = 0;  // pulled: of the payload in the source arena
+  uint32_t text_bytes = 0;     // of the status text; in requests of the id
+  uint64_t source_offset = 0;  // if pulled: position of the payload
   uint32_t deadline_us = kNoDeadline;  // time left when it was sent
   uint32_t epoch = 0;                  // low bits of the session's epoch
 
   size_t payload_begin() const {
     return AlignUp(kHeaderBytes + table_bytes + text_bytes, kPayloadAlign);
   }
-  // Only after DecodeHeader's checks.
+  // Valid only after DecodeHeader's checks.
   size_t payload_bytes() const { return total_bytes - payload_begin(); }
 };
 
@@ -81,11 +81,11 @@ struct MessageHeader {
 void EncodeHeader(const MessageHeader& header, std::byte* out);
 
 // InvalidArgument names the field that breaks docs/design/wire_format.md or
-// whose total passes `max_total_bytes`. `bytes` must be a private copy.
+// makes the total exceed `max_total_bytes`. `bytes` must be a private copy.
 absl::StatusOr<MessageHeader> DecodeHeader(absl::Span<const std::byte> bytes,
                                            uint64_t max_total_bytes);
 
-// Where the parts of a message lie.
+// Positions of the parts of a message.
 struct MessageLayout {
   std::vector<size_t> tensor_offsets;  // from the payload's begin
   size_t table_bytes = 0;
@@ -94,8 +94,8 @@ struct MessageLayout {
 };
 
 // InvalidArgument: more than kMaxTensors, rank above kMaxRank, unknown dtype or
-// bad dims. OutOfRange: more than `max_total_bytes` in all.
-// Allocates only what `layout` never held so much of before.
+// bad dims. OutOfRange: more than `max_total_bytes` in all. Allocates only when
+// `layout` needs more memory than ever before.
 absl::Status LayoutMessage(absl::Span<const base::TensorSpec> tensors,
                            size_t text_bytes, size_t max_total_bytes,
                            MessageLayout* layout);
@@ -113,7 +113,7 @@ inline absl::StatusOr<MessageLayout> LayoutMessage(
 void EncodeTable(absl::Span<const base::TensorSpec> tensors,
                  const MessageLayout& layout, std::byte* out);
 
-// One validated entry.
+// A validated entry of the table.
 struct WireTensor {
   base::DType dtype = base::DType::kUnknown;
   base::Dims dims;
@@ -122,8 +122,8 @@ struct WireTensor {
 };
 
 // `table` is a private copy of the header.table_bytes after the header.
-// InvalidArgument names the tensor and what is wrong with it: dtype, rank,
-// dims, length, alignment, order (so no overlap), or a range outside the
+// InvalidArgument names the tensor and its fault: dtype, rank, dims, length,
+// alignment, order (so no overlap), or a range outside the
 // payload.
 // `tensors` is replaced, and its capacity reused.
 absl::Status DecodeTable(absl::Span<const std::byte> table,
@@ -140,8 +140,8 @@ inline absl::StatusOr<std::vector<WireTensor>> DecodeTable(
 // The 32-bit immediate of a notification: 3 bit kind, 13 bit slot, 16 bit
 // generation, from the top. Lengths never travel in it.
 enum class ImmKind : uint8_t {
-  kMessage = 1,  // a message or descriptor is in this slot of the receiver
-  kCredit = 2,   // this slot of the sender's is granted with that generation
+  kMessage = 1,  // the receiver's slot holds a message or descriptor
+  kCredit = 2,   // the sender's slot is granted with that generation
   kProbe = 3,    // handshake only
 };
 inline constexpr int kMaxSlots = 1 << 13;

@@ -8,25 +8,25 @@
 
 namespace refract::transport {
 
-// Which devices of this machine are near what uses the transport, and where its
-// threads should run. Empty: nothing is known, and nothing is bound.
+// Devices of this machine that are near the user of the transport, and CPUs for
+// its threads. Empty: nothing is known, and nothing is bound.
 struct Locality {
   struct Device {
     std::string name;  // RDMA device
     // The path between the device and the memory or GPU in use: its rate in
-    // Gb/s, 0 = unknown, and how much of that to expect, 0 < factor ≤ 1.
-    // Devices are compared by factor × the smaller of path and port rate.
+    // Gb/s, 0 = unknown, and the usable fraction of it, 0 < factor ≤ 1. Devices
+    // are compared by factor × the smaller of path and port rate.
     double path_gbps = 0;
     double factor = 1;
-    // Memory that the device pins comes from here; -1: from anywhere.
+    // NUMA node of the memory that the device pins; -1: any node.
     int numa_node = -1;
     friend bool operator==(const Device&, const Device&) = default;
   };
   std::vector<Device> devices;
-  // Of polling threads. Empty: all CPUs that the process may use.
+  // CPUs of polling threads. Empty: all CPUs that the process may use.
   std::vector<int> cpus;
 
-  // Null: nothing is known of it.
+  // Null: the device is not listed.
   const Device* Find(absl::string_view name) const {
     for (const Device& device : devices) {
       if (device.name == name) return &device;
@@ -36,8 +36,8 @@ struct Locality {
   friend bool operator==(const Locality&, const Locality&) = default;
 };
 
-// By a polling thread when it starts: runs on locality.cpus from then on. Where
-// the system refuses, a log line says so and the thread runs anywhere.
+// Called by a polling thread at its start: binds it to locality.cpus. If the
+// system refuses, a log line says so and the thread runs anywhere.
 void BindPollingThread(const Locality& locality);
 
 }  // namespace refract::transport

@@ -7,13 +7,13 @@
 
 namespace refract::transport {
 
-// Which of several ways a path takes, for kinds of paths that have several; the
-// others ignore it.
+// Choice among several routes of a path, for kinds of paths that have several;
+// other kinds ignore it.
 struct PathChoice {
-  // So many of the best addresses are passed over: the peer found no way to
+  // Number of best addresses to skip, because the peer has no route to
   // them.
   size_t skip = 0;
-  // Rails (DataPath::rail) that are taken only when there is no other.
+  // Rails (DataPath::rail) to use only if there is no other rail.
   std::vector<std::string> avoid;
 };
 

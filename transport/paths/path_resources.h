@@ -9,14 +9,14 @@
 
 namespace refract::transport {
 
-// State that the links of one polling thread share: made with its PollLoop,
-// handed to every path that is set up for that thread, and destroyed after
-// them. A path is set up on another thread (the handshake's) while its polling
-// thread runs other paths, so whatever paths touch here must be safe for that.
+// State that the links of a polling thread share: made with its PollLoop,
+// passed to every path that is set up for that thread, and destroyed after the
+// paths. A path is set up on another thread (the handshake's) while the polling
+// thread runs other paths, so what paths use here must be safe for that.
 struct PathResources {
-  // Ends a sleep of the polling thread.
+  // Wakes the polling thread.
   std::shared_ptr<Waker> waker;
-  // Only for that thread. Null: every link has its own scheduler.
+  // For the polling thread only. Null: every link has its own scheduler.
   std::unique_ptr<PullScheduler> pulls;
   // Completion queues of RDMA devices. Null: no verbs paths.
   std::shared_ptr<verbs::PollGroup> verbs;

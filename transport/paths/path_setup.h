@@ -19,7 +19,7 @@
 
 namespace refract::transport {
 
-// InvalidArgument names the limit that makes no sense.
+// InvalidArgument names the limit that is out of range.
 absl::Status CheckLimits(const Limits& limits);
 
 // The limits that this side announces; `max_in_flight` may be lower than in
@@ -28,21 +28,21 @@ proto::ReceiveLimits AnnouncedLimits(const Limits& limits, int max_in_flight);
 // InvalidArgument: numbers that no honest peer announces.
 absl::Status CheckPeerLimits(const proto::ReceiveLimits& limits);
 
-// One attempt to bring up a data path: this side's regions, the peer's, and a
-// probe through the real thing, so that a path is chosen because it works and
-// not because it should. Belongs to the handshake's thread.
+// An attempt to bring up a data path: this side's regions, the peer's regions,
+// and a probe through the path, so that a path is chosen because it works.
+// Belongs to the handshake's thread.
 class PathSetup {
  public:
-  // `own` as announced. `waker` is told of memory that messages give back,
-  // `resources` are of the polling thread that the path is for. Makes and
-  // exports the regions.
+  // `own`: limits as announced. `waker` is woken when messages return memory,
+  // `resources` belong to the polling thread of the path. Makes and exports the
+  // regions.
   static absl::StatusOr<std::unique_ptr<PathSetup>> Create(
       proto::TransportPath path, UniqueFd socket, absl::string_view peer,
       const Limits& limits, const proto::ReceiveLimits& own,
       std::shared_ptr<Waker> waker, PathResources* resources,
       const PathChoice& choice = {});
 
-  // DataPath's.
+  // As DataPath::rail().
   std::string rail() const { return path_->rail(); }
   const std::string& slots_descriptor() const { return slots_descriptor_; }
   const std::string& source_descriptor() const { return source_descriptor_; }
@@ -51,24 +51,24 @@ class PathSetup {
   absl::Status ImportPeer(absl::string_view slots, absl::string_view source,
                           const proto::ReceiveLimits& peer);
 
-  // Puts `text` (at most 64 B) where the peer looks for it.
+  // Puts `text` (at most 64 B) into the peer's probe slot.
   absl::Status PostProbe(absl::string_view text);
-  // For the side whose probe comes second. True: the peer's has not come yet,
+  // For the side that probes second. True: the peer's probe has not come yet,
   // so sleep on fd() as for a DataPath, then call AnswerProbe.
   bool awaits_probe() const { return !probe_came_ && failure_.ok(); }
   bool Arm() { return path_->Arm(); }
   int fd() const { return path_->fd(); }
-  // Posts `text` as own probe once the peer's is here, which proves that the
-  // peer's end can receive. Errors are kept for AwaitProbe.
+  // Posts `text` as this side's probe once the peer's probe is here, which
+  // proves that the peer's end can receive. AwaitProbe returns its errors.
   void AnswerProbe(absl::string_view text);
-  // True: the peer's probe is here and equals `text`, and the own one has left.
-  // False: not yet.
+  // True: the peer's probe is here and equals `text`, and this side's probe was
+  // sent. False: not yet.
   absl::StatusOr<bool> TakeProbe(absl::string_view text);
-  // Waits for that. DeadlineExceeded: it did not come.
+  // Waits until TakeProbe() is true. DeadlineExceeded: the probe did not come.
   absl::Status AwaitProbe(absl::string_view text, const Wait& wait,
                           absl::Time deadline);
 
-  // The part of `established` that follows from the path. Ends this object.
+  // Fills in the fields of `established` that depend on the path. Call once.
   void Finish(uint64_t epoch, MessageKind receives, Established* established);
 
  private:
@@ -83,7 +83,7 @@ class PathSetup {
         pull_scheduler_(pulls) {}
 
   absl::Status MakeRegions();
-  // Polls once and notes the probe.
+  // Polls once and records the peer's probe.
   absl::Status TakeCompletions();
 
   const proto::TransportPath kind_;

@@ -1,7 +1,7 @@
 #ifndef REFRACT_TRANSPORT_PATHS_PATHS_H_
 #define REFRACT_TRANSPORT_PATHS_PATHS_H_
 
-// The registry of data paths: the one place that knows which kinds exist.
+// The registry of data paths: only this file knows which kinds exist.
 
 #include <memory>
 #include <string>
@@ -23,33 +23,33 @@ namespace refract::transport {
 std::vector<proto::TransportPath> AllPaths();
 
 // The kinds that `preference` allows on this machine, best first. `rdma_device`
-// as in ClientOptions. An error says why the kind or device that was named
-// cannot be used.
+// as in ClientOptions. An error says why the named kind or device cannot be
+// used.
 absl::StatusOr<std::vector<proto::TransportPath>> PathsFor(
     PathPreference preference, absl::string_view rdma_device);
 
 // "shm", "tcp", …
 absl::string_view PathName(proto::TransportPath path);
-// A rail of such a path, as RailHealth names it: "verbs:mlx5_0:1"; "verbs" when
-// `rail` is empty.
+// The name of a path's rail in RailHealth: "verbs:mlx5_0:1"; "verbs" if `rail`
+// is empty.
 std::string RailName(proto::TransportPath path, absl::string_view rail);
 
-// Resources of this process that a path is made over.
+// Connection of this process over which a path is made.
 enum class Attachment {
   kTcp,   // a further connection to the server's TCP port
   kUnix,  // a connection to its abstract unix socket: one machine
-  kNone,  // nothing: the exported descriptors say all
+  kNone,  // none: the exported descriptors suffice
 };
 Attachment AttachmentOf(proto::TransportPath path);
 
-// Regions take their memory when they are made, and not on first touch: a
-// device pins what it may reach.
+// Whether regions take their memory when made, not on first touch: a device
+// pins the memory that it may reach.
 bool PinsMemory(proto::TransportPath path);
 
-// `socket` is of the kind that AttachmentOf says, invalid for kNone. `peer` is
-// a descriptor that the peer exported for its end, empty when none has come
-// yet. `resources` belong to the polling thread that the path is for, and
-// outlive the path. OutOfRange: `choice` skips every address.
+// `socket` is of the kind that AttachmentOf says, invalid for kNone. `peer`: a
+// descriptor that the peer exported; empty: none has come yet. `resources`
+// belong to the polling thread of the path, and outlive the path. OutOfRange:
+// `choice` skips every address.
 absl::StatusOr<std::unique_ptr<DataPath>> MakePath(
     proto::TransportPath path, UniqueFd socket, absl::string_view peer,
     PathResources* resources, const PathChoice& choice = {});

@@ -11,26 +11,26 @@
 
 namespace refract::transport {
 
-// Which rails to one peer may be tried. A rail is a way to the peer that fails
-// on its own: a data path, or a port of a device ("tcp", "verbs",
+// Decides which rails to a peer may be tried. A rail is a route to the peer
+// that fails on its own: a data path, or a port of a device ("tcp", "verbs",
 // "verbs:mlx5_0:1"). A rail that fails again and again is paused, so that
-// reconnections do not lose their time on it: each attempt over a dead fabric
-// takes a probe time-out.
+// reconnections lose no time on it: each attempt over a dead fabric takes a
+// probe time-out.
 //
-// Not part of the peer's state (PeerHealth): a rail may be paused while the
-// peer is ready over another one, and the port of a device that goes down says
-// nothing about the peer. A peer has one state and several rails.
+// RailHealth is separate from the peer's state (PeerHealth): a rail may be
+// paused while the peer is ready over another rail, and a port that goes down
+// says nothing about the peer. A peer has one state and several rails.
 //
 // Policy only: no clock, no threads. Not thread-safe. Unknown names are
 // healthy.
 class RailHealth {
  public:
   struct Options {
-    // This many errors within `window` pause a rail. The figures are those of
-    // Mooncake's transfer engine.
+    // This many errors within `window` pause a rail. Mooncake's transfer engine
+    // uses the same figures.
     int errors = 3;
     absl::Duration window = absl::Seconds(10);
-    // Each further pause is twice as long, up to the last.
+    // Each further pause is twice as long, up to last_pause.
     absl::Duration first_pause = absl::Seconds(30);
     absl::Duration last_pause = absl::Seconds(300);
   };
@@ -38,12 +38,12 @@ class RailHealth {
   explicit RailHealth(const Options& options) : options_(options) {}
   RailHealth() : RailHealth(Options()) {}
 
-  // A set-up that failed, or a connection that was lost to the rail's fault.
-  // Errors while the rail is paused or down count for nothing. A rail without
-  // errors for last_pause after a pause begins anew with the first.
+  // Call for a failed set-up, or a connection lost by the rail's fault. Errors
+  // while the rail is paused or down do not count. After last_pause without
+  // errors since a pause, the next pause is first_pause again.
   void OnError(absl::string_view rail, absl::Time now);
-  // The device's own word: its port went down or came up. Up also ends a pause,
-  // because the errors are explained.
+  // Call when the device reports that its port went down or came up. Up also
+  // ends a pause, because it explains the errors.
   void SetDown(absl::string_view rail, bool down);
 
   bool usable(absl::string_view rail, absl::Time now) const;
@@ -61,7 +61,7 @@ class RailHealth {
         errors;  // within the window, at most options_.errors
     absl::Time paused_until = absl::InfinitePast();
     absl::Duration last_pause;
-    bool excused = false;  // the pause ended with the port's return
+    bool excused = false;  // the port's return ended the pause
     bool down = false;
   };
 

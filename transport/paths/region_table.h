@@ -9,8 +9,8 @@
 
 namespace refract::transport {
 
-// The regions of one DataPath with the peer's rights in them, for data paths
-// that check rights in software. Not thread-safe.
+// The regions of a DataPath with the peer's rights in them, for data paths that
+// check rights in software. Not thread-safe.
 class RegionTable {
  public:
   struct Entry {
@@ -19,7 +19,7 @@ class RegionTable {
     bool exported = false;
   };
 
-  // Gives the region its id.
+  // Assigns the region its id.
   Region Add(std::shared_ptr<const Mapping> memory, Access access) {
     Region region{static_cast<uint32_t>(entries_.size()), std::move(memory)};
     entries_.push_back({region, access, false});
@@ -31,8 +31,8 @@ class RegionTable {
     return id < entries_.size() ? &entries_[id] : nullptr;
   }
 
-  // The bytes that the peer asks for, or null when it may not: unknown region,
-  // not exported, other access, or a range that leaves the region.
+  // The bytes that the peer requests, or null if it may not reach them: unknown
+  // region, not exported, other access, or a range outside the region.
   std::byte* Reach(uint32_t id, Access access, uint64_t offset,
                    uint64_t bytes) const {
     if (id >= entries_.size()) return nullptr;

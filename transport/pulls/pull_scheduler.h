@@ -16,15 +16,15 @@ namespace refract::transport {
 
 class PullConnection;
 
-// One pull, owned by the caller, who keeps it until it is done() or its
-// connection is detached. Not thread-safe, as all here.
+// A pull, owned by the caller, who keeps it until it is done() or its
+// connection is detached. Not thread-safe, like all classes here.
 class ScheduledPull {
  public:
-  // Bytes not asked for yet.
+  // Bytes not yet requested.
   size_t remaining() const { return remaining_; }
   // InfiniteFuture: none.
   absl::Time deadline() const { return deadline_; }
-  // Nothing to ask for and nothing outstanding.
+  // No byte left to request, and no get outstanding.
   bool done() const { return remaining_ == 0 && outstanding_ == 0; }
 
  private:
@@ -32,7 +32,7 @@ class ScheduledPull {
   struct Before {
     bool operator()(const ScheduledPull& a, const ScheduledPull& b) const;
   };
-  // With a deadline; without; with a deadline that cannot be met any more.
+  // With a deadline; without; with a deadline that can no longer be met.
   enum Class : uint8_t { kUrgent, kBackground, kLate, kNumClasses };
 
   size_t remaining_ = 0;
@@ -57,8 +57,8 @@ class PullConnection {
   struct Post {
     enum class Result : uint8_t {
       kPosted,   // a get of `bytes`
-      kWait,     // not now: the connection is passed over until Release
-      kDropped,  // the pull was cancelled, and may be gone
+      kWait,     // not now: skipped until Release
+      kDropped,  // the pull was cancelled and may be destroyed
     };
     Result result = Result::kPosted;
     size_t bytes = 0;
@@ -73,25 +73,25 @@ class PullConnection {
   friend class PullScheduler;
   std::array<ScheduledPull::Queue, 3> queues_;
   size_t max_gets_ = 0;
-  uint64_t posted_ = 0;     // gets, ever
-  uint64_t completed_ = 0;  // of those
+  uint64_t posted_ = 0;     // gets posted so far
+  uint64_t completed_ = 0;  // gets completed so far
   size_t outstanding_ = 0;  // bytes
-  // Of these, bytes of overdue gets, which the window no longer counts. Gets
-  // complete in order, so they are the next to complete.
+  // Of these, bytes of overdue gets, which do not count in the window. Gets
+  // complete in order, so overdue gets complete first.
   size_t overdue_ = 0;
-  // The latest get to complete was overdue, or the oldest outstanding get is.
+  // The last completed get was overdue, or the oldest outstanding get is.
   bool slow_ = false;
-  // When the last get completed, or when the first was posted after none had
-  // been outstanding.
+  // Time of the last completion, or of the first post after no get was
+  // outstanding.
   absl::Time progress_ = absl::InfiniteFuture();
   size_t pulls_ = 0;  // not done
   bool held_ = false;
   bool at_cap_ = false;
 };
 
-// Decides whose bytes a receiver asks for next, over all connections of one
+// Decides which bytes a receiver requests next, over all connections of a
 // polling thread. The receiver's port is where many senders meet, so order and
-// amount are decided here and nowhere else:
+// amount are decided only here:
 //
 //  - at most PullWindow::bytes() are outstanding in all;
 //  - of one connection at most `max_chunks_per_connection` chunks, or an equal

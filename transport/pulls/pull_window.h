@@ -18,7 +18,7 @@ class RecentBest {
   explicit RecentBest(T none) : current_(none), older_(none), none_(none) {}
   T best() const { return std::max(current_, older_, Larger{}); }
   void Take(T value) { current_ = std::max(current_, value, Larger{}); }
-  // A span is over.
+  // Ends a span.
   void Turn() {
     older_ = current_;
     current_ = none_;
@@ -30,8 +30,8 @@ class RecentBest {
   T none_;
 };
 
-// How many bytes a receiver may have asked for and not yet got, over all its
-// connections: enough to keep its port busy, and little enough that the senders
+// Bytes that a receiver may have requested and not yet received, over all its
+// connections: enough to keep its port busy, and few enough that the senders
 // together never fill a switch buffer. Pure policy: time and sizes in, a number
 // out. Not thread-safe.
 //

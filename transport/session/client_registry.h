@@ -14,22 +14,22 @@
 
 namespace refract::transport {
 
-// Which connections belong to the same client, so that a superseded connection
-// ends at once: a client that counts a connection as lost comes back with a new
-// epoch, while this side may still hold the old connection with requests that
-// the client is about to send again. Thread-safe. Holds no more entries than
-// there are connections.
+// Finds the connections that belong to the same client, so that a superseded
+// connection ends at once: a client that counts a connection as lost returns
+// with a new epoch, while this side may still hold the old connection with
+// requests that the client is about to send again. Thread-safe. Holds no more
+// entries than there are connections.
 class ClientRegistry {
  public:
-  // A registered connection. Ends with its destruction. Move-only.
+  // A registered connection. Its destruction ends the registration. Move-only.
   class Entry {
    public:
-    Entry() = default;  // of a client without a name: never superseded
+    Entry() = default;  // no client name: never superseded
     Entry(Entry&& other) noexcept = default;
     Entry& operator=(Entry&& other) = delete;
     ~Entry();
 
-    // The client said that this connection is over. Thread-safe.
+    // Whether the client gave up this connection. Thread-safe.
     bool superseded() const {
       return flag_ != nullptr && flag_->load(std::memory_order_relaxed);
     }
@@ -42,9 +42,9 @@ class ClientRegistry {
     std::shared_ptr<std::atomic<bool>> flag_;
   };
 
-  // Supersedes the connections of `client` whose epoch is below `oldest_live`,
-  // waking each, and registers the new one. `client` empty: does nothing.
-  // The registry outlives the entry.
+  // Supersedes and wakes the connections of `client` whose epoch is below
+  // `oldest_live`, and registers the new connection. Empty `client`: no effect.
+  // The registry must outlive the entry.
   Entry Add(const std::string& client, uint64_t epoch, uint64_t oldest_live,
             std::shared_ptr<Waker> waker);
 

@@ -15,29 +15,29 @@
 
 namespace refract::transport {
 
-// Attempts to connect, one at a time, each on a short-lived thread of its own,
-// so that name look-ups, slow peers and probes of dead paths never delay the
-// polling thread. Belongs to that thread.
+// Runs attempts to connect, one at a time, each on a short-lived thread of its
+// own, so that name look-ups, slow peers and probes of dead paths never delay
+// the polling thread. Belongs to that thread.
 class Dialer {
  public:
   struct Outcome {
     absl::StatusOr<Established> established;
     DialReport report;
-    PollLoop::Seat seat;  // that the link was made for
+    PollLoop::Seat seat;  // of the link
   };
 
-  // `done` is woken when an attempt has ended.
+  // `done` is woken when an attempt ends.
   static absl::StatusOr<std::unique_ptr<Dialer>> Create(
       std::shared_ptr<Waker> done);
   // Cancels and joins.
   ~Dialer();
 
-  // Not while busy. What `dial` refers to outlives the attempt;
+  // Not while busy. Objects that `dial` refers to must outlive the attempt;
   // dial.link_waker is taken from `seat`.
   void Start(Dial dial, PollLoop::Seat seat);
-  // Until Take() has given the outcome.
+  // True until Take() has returned the outcome.
   bool busy() const { return busy_; }
-  // nullopt: none is ready.
+  // nullopt: no outcome yet.
   std::optional<Outcome> Take();
 
  private:
@@ -49,7 +49,7 @@ class Dialer {
   std::atomic<bool> stopping_ = false;
   bool busy_ = false;
   std::atomic<bool> ready_ = false;
-  std::optional<Outcome> outcome_;  // the thread's until ready_
+  std::optional<Outcome> outcome_;  // of the thread until ready_
   std::thread thread_;
 };
 

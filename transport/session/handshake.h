@@ -35,11 +35,11 @@
 
 namespace refract::transport {
 
-// A path that works answers a probe within milliseconds. The next path must get
+// A working path answers a probe within milliseconds. The next path must get
 // its turn well before the handshake times out.
 inline constexpr absl::Duration kProbeTimeout = absl::Seconds(1);
 
-// Brings connections that begin with Attach to the handshake that waits for
+// Passes connections that begin with Attach to the handshake that waits for
 // them. Thread-safe.
 class AttachBroker {
  public:
@@ -48,7 +48,7 @@ class AttachBroker {
   // False: no handshake waits for this token.
   bool Deliver(const std::string& token, proto::TransportPath path,
                UniqueFd socket);
-  // Invalid when it has not come yet.
+  // Invalid if the connection has not come yet.
   UniqueFd Take(const std::string& token, proto::TransportPath path);
 
  private:
@@ -69,38 +69,38 @@ struct Dial {
   uint64_t epoch = 0;                       // of this attempt
   uint64_t oldest_live_epoch = 0;           // Hello.oldest_live_epoch
   std::vector<ClientOffer> offers;          // Hello.models
-  // The polling thread that the link is for: what wakes it for this link, and
-  // what its links share.
+  // Polling thread of the link: its waker for this link, and the resources that
+  // its links share.
   std::shared_ptr<Waker> link_waker;
   PathResources* resources = nullptr;
-  // Rails (DataPath::rail) that are taken only when there is no other.
+  // Rails (DataPath::rail) to use only if there is no other rail.
   std::vector<std::string> avoid_rails;
 };
 
 // The result of an attempt to connect, whether or not it succeeded.
 struct DialReport {
-  // Of the server's process; empty when it gave no answer.
+  // Of the server's process; empty: no answer came.
   std::string server_process;
   std::vector<proto::TransportPath> asked;  // dial.paths
-  // Of these, what the server has too.
+  // Those of `asked` that the server has too.
   std::vector<proto::TransportPath> offered;
-  // Paths that were tried in vain.
+  // Paths that failed.
   struct Failure {
     proto::TransportPath path = proto::TRANSPORT_PATH_UNSPECIFIED;
-    std::string rail;  // the one that was tried last; empty: it came to none
+    std::string rail;  // rail tried last; empty: none
     absl::Status why;
   };
   std::vector<Failure> failed;
 };
 
-// Connects and shakes hands; everything within options.handshake_timeout.
-// Errors: those of `wait`; Unavailable, DeadlineExceeded; InvalidArgument for a
-// peer that does not speak this protocol; or the server's reason for refusing.
+// Connects and shakes hands, within options.handshake_timeout. Errors: those of
+// `wait`; Unavailable, DeadlineExceeded; InvalidArgument for a peer that does
+// not speak this protocol; or the server's reason for refusing.
 absl::StatusOr<Established> ClientHandshake(const Dial& dial, const Wait& wait,
                                             DialReport* report);
 
-// A frame that has arrived; nullopt: none yet. Sends what waits to be sent.
-// A frame that closes the session is the error that it carries.
+// Returns an arrived frame; nullopt: none yet. Sends queued frames. A frame
+// that closes the session is returned as the error in it.
 absl::StatusOr<std::optional<SessionFrame>> TryFrame(SessionSocket& session);
 // The events that a wait for the next frame needs.
 inline short FrameEvents(const SessionSocket& session) {
@@ -114,14 +114,14 @@ proto::WireStatus ToWire(const absl::Status& status, size_t max_text_bytes);
 // Codes that absl does not know become kUnknown.
 absl::Status FromWire(const proto::WireStatus& status);
 
-// The text that each side puts through a path to prove it. The texts differ, so
-// that an echo is no proof.
+// The text that each side sends through a path to prove it. The texts differ,
+// so that an echo proves nothing.
 std::string ClientProbe(absl::string_view token);
 std::string ServerProbe(absl::string_view token);
 
-// When heartbeats are sent and missed. `own` is the interval that this side
-// asks for; the rest is the peer's announcement, which is not trusted:
-// intervals are clamped to 10 ms … 1 h.
+// Heartbeat intervals. `own`: the interval that this side asks for; the other
+// values are announced by the peer and not trusted: intervals are clamped to 10
+// ms … 1 h.
 struct HeartbeatTimes {
   absl::Duration interval;  // to send at
   absl::Duration suspect_after;
@@ -136,16 +136,16 @@ inline constexpr uint64_t kFeatures =
     proto::FEATURE_HEARTBEAT_INTERVAL | proto::FEATURE_MORE_PATH_STARTS |
     proto::FEATURE_MODEL_STATES | proto::FEATURE_OFFERS |
     proto::FEATURE_REQUEST_IDS | proto::FEATURE_CALL_TIMES;
-// PathStarts in one handshake besides one for each path: addresses to try.
+// Most PathStarts of a handshake besides one per path, for further addresses.
 inline constexpr int kMorePathStarts = 3;
 
 proto::OfferedModel ToProto(const ModelOffer& offer);
 ModelOffer FromProto(const proto::OfferedModel& model);
-// InvalidArgument: texts longer than below.
+// InvalidArgument: a text is longer than the limits below.
 absl::Status CheckOfferedModel(const proto::OfferedModel& model);
 
-// Longest model name in an offer, and longest reason why one is refused: with
-// them kMaxModelOffers fit in a frame.
+// Longest model name in an offer, and longest reason of its refusal: with
+// these, kMaxModelOffers fit in a frame.
 inline constexpr size_t kMaxModelNameBytes = 128;
 inline constexpr size_t kMaxVerdictTextBytes = 192;
 // Longest name and value of a setting in an offer.

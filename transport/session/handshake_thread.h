@@ -18,14 +18,14 @@ namespace refract::transport {
 // Runs the handshakes of many clients on one thread. Thread-safe.
 class HandshakeThread {
  public:
-  // `shared` outlives this.
+  // `shared` must outlive this object.
   static absl::StatusOr<std::unique_ptr<HandshakeThread>> Create(
       ServerShared* shared);
-  // Ends what is not over; ServerShared::stopping is set.
+  // Ends the handshakes under way; ServerShared::stopping is set.
   ~HandshakeThread();
 
   void Add(std::unique_ptr<ServerSession> session);
-  // Handshakes that are not over.
+  // Number of handshakes under way.
   size_t load() const { return load_; }
 
  private:

@@ -7,12 +7,12 @@
 
 namespace refract::transport {
 
-// This process, as told to peers. Made once.
+// Identity of this process for peers. Made once.
 const proto::PeerIdentity& LocalIdentity();
 
-// Whether both run under one kernel and user, so that they may share memory:
-// equal and known boot id, uid and network namespace (the abstract socket that
-// carries the file descriptors exists per namespace).
+// Whether both processes run under one kernel and user, so that they may share
+// memory: equal and known boot id, uid and network namespace (the abstract
+// socket that carries the file descriptors exists per namespace).
 bool CanShareMemory(const proto::PeerIdentity& a, const proto::PeerIdentity& b);
 
 // `bytes` from the kernel's generator.

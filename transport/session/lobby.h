@@ -18,12 +18,12 @@
 
 namespace refract::transport {
 
-// Accepted connections whose first frame has not come. Anybody who reaches the
-// port can open connections and say nothing, so one costs a descriptor and a
-// few hundred bytes, no thread; it must say something in time; and there are a
-// bounded number of them, of which each host has a part. A connection beyond a
-// bound takes the place of the oldest: a good client's hello comes within
-// milliseconds, so the oldest is the one that is least likely to be good.
+// Accepted connections whose first frame has not come. Any host that reaches
+// the port can open connections and say nothing. So a connection costs a
+// descriptor and a few hundred bytes, but no thread; it must send its frame in
+// time; and there are a bounded number of them, in all and per host. A
+// connection beyond a bound replaces the oldest: a good client's hello comes
+// within milliseconds, so the oldest is least likely to be good.
 //
 // Time is an argument. Belongs to the acceptor's thread.
 class Lobby {
@@ -31,7 +31,7 @@ class Lobby {
   struct Options {
     absl::Duration timeout = absl::Seconds(2);
     size_t max_connections = 512;
-    // Many nodes may share an address.
+    // Generous: many nodes may share an address.
     size_t max_per_host = 128;
   };
   struct Visitor {
@@ -39,24 +39,24 @@ class Lobby {
     std::string host;    // PeerHost
     bool local = false;  // came through the unix socket
   };
-  // The first frame, or why there is none: FailedPrecondition for another major
-  // version, DeadlineExceeded, ResourceExhausted for one that lost its place.
+  // The first frame, or an error: FailedPrecondition for another major version,
+  // DeadlineExceeded, ResourceExhausted for a connection that lost its place.
   using OnFrame =
       std::function<void(Visitor visitor, absl::StatusOr<SessionFrame> frame)>;
 
-  // `on_frame` is called by Add, Step and DropOldest.
+  // Add, Step and DropOldest call `on_frame`.
   Lobby(const Options& options, OnFrame on_frame)
       : options_(options), on_frame_(std::move(on_frame)) {}
 
   void Add(UniqueFd socket, bool local, absl::Time now);
-  // Appends what to wait for, one entry per connection.
+  // Appends the descriptors to wait for, one per connection.
   void Arm(std::vector<pollfd>* fds) const;
-  // `fds` are those of the last Arm, after the wait. None was added since.
+  // `fds`: those of the last Arm, after the wait. Add() was not called since.
   void Step(absl::Span<const pollfd> fds, absl::Time now);
   absl::Time next_timer() const {
     return waiting_.empty() ? absl::InfiniteFuture() : waiting_.front().until;
   }
-  // Makes room where the process has no descriptor left.
+  // Makes room when the process has no descriptor left.
   void DropOldest();
   size_t size() const { return waiting_.size(); }
 

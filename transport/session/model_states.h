@@ -12,7 +12,7 @@
 
 namespace refract::transport {
 
-// Which models can be served now, by the handler's numbers. Thread-safe.
+// Whether each model can be served now, by the handler's numbers. Thread-safe.
 class ModelStates {
  public:
   void Set(size_t model, const absl::Status& status) {
@@ -25,13 +25,13 @@ class ModelStates {
     const auto state = states_.find(model);
     return state == states_.end() ? absl::OkStatus() : state->second;
   }
-  // Changes with each Set(), after it. 0: there was none.
+  // Changes after each Set(). 0: no Set() yet.
   uint64_t version() const { return version_; }
 
  private:
   mutable absl::Mutex mu_;
   absl::flat_hash_map<size_t, absl::Status> states_ ABSL_GUARDED_BY(mu_);
-  std::atomic<uint64_t> version_ = 0;  // spares the pollers the lock
+  std::atomic<uint64_t> version_ = 0;  // lets pollers skip the lock
 };
 
 }  // namespace refract::transport

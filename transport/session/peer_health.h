@@ -11,25 +11,25 @@
 
 namespace refract::transport {
 
-// How a peer is doing, as one word. Node choice, readiness and reconnection all
-// read it.
+// The state of a peer in one word. Node choice, readiness and reconnection read
+// it.
 enum class PeerState : uint8_t {
   kConnecting,  // not connected; attempts follow with growing back-off
   kReady,       // connected, sends heartbeats, answers requests
   kSuspect,     // connected, but several heartbeats did not come
   kEjected,     // connected, but several requests in a row failed there
-  kDraining,    // the peer is stopping: it answers what it has, takes no more
+  kDraining,    // stopping: answers requests it has, takes no more
   kDown,        // not connected after kDownFailures failures in a row
 };
 absl::string_view Name(PeerState state);
 
-// The peer takes requests, although another peer may be the better choice.
+// Whether the peer takes requests, although another may be the better choice.
 inline bool IsConnected(PeerState state) {
   return state == PeerState::kReady || state == PeerState::kSuspect ||
          state == PeerState::kEjected;
 }
 
-// When requests that fail have a peer left alone.
+// When failing requests keep a peer without requests for a while.
 struct EjectionOptions {
   // Failed requests in a row that eject a peer. ≥ 1.
   int failures = 3;
@@ -67,9 +67,9 @@ struct EjectionOptions {
 class PeerHealth {
  public:
   // Long enough for the first heartbeats and requests to fail, short enough
-  // that an operator who restarts a node twice waits for nothing.
+  // that an operator who restarts a node twice does not wait.
   static constexpr absl::Duration kStable = absl::Seconds(5);
-  // From 50 ms on, the eighth back-off is the first that would exceed 5 s.
+  // With 50 ms as first back-off, the eighth would be the first above 5 s.
   static constexpr int kDownFailures = 8;
 
   // 0 < first_backoff ≤ last_backoff.
@@ -81,34 +81,34 @@ class PeerHealth {
 
   // ------------------------------------------------------ connection events
 
-  // Also for a further connection to the same peer. What is known of requests
-  // is forgotten: it may be another process.
+  // Also for a further connection to the same peer. Forgets the results of
+  // requests: the peer may be another process.
   void OnConnected(absl::Time now);
-  // Each returns how long to wait before the next attempt. `draw` is uniform in
+  // Both return the time to wait before the next attempt. `draw` is uniform in
   // [0, 1) and gives the jitter: from half to one and a half of the back-off.
   // kInvalidArgument means that one side broke the protocol, which a retry
   // seldom cures: the second in a row waits for the longest back-off.
   absl::Duration OnAttemptFailed(const absl::Status& why, double draw);
   absl::Duration OnLost(const absl::Status& why, absl::Time now, double draw);
   absl::Duration OnStopping(absl::Time now, double draw);
-  // Heartbeats are missing, or there again.
+  // Call when heartbeats are missing, or are back.
   void OnSilence(bool silent);
 
   // ---------------------------------------------------- results of requests
 
-  // How a request ended. Only errors that are the peer's doing count against
-  // it; a late or refused request does not. Failures of requests that were
-  // under way when the peer was ejected do not lengthen the ejection; after it,
-  // one more failure ejects again.
+  // The result of a request. Only errors that are the peer's fault count
+  // against it; a late or refused request does not. Failures of requests that
+  // were under way when the peer was ejected do not lengthen the ejection;
+  // after it, one more failure ejects again.
   void OnResult(const absl::Status& status, absl::Time now);
 
   // -------------------------------------------------------------- the state
 
-  // The state for a request of a model of which `in_flight` requests are at the
-  // peer: after an ejection one at a time finds out whether requests succeed
+  // The state for a request of a model with `in_flight` requests at the peer:
+  // after an ejection one request at a time tests whether requests succeed
   // again. (Requests of other models show nothing if they are always late.)
   PeerState state(absl::Time now, int in_flight = 0) const;
-  // Failed attempts and short connections in a row.
+  // Number of failed attempts and short connections in a row.
   int failures() const;
 
  private:
@@ -129,8 +129,8 @@ class PeerHealth {
   Link link_ ABSL_GUARDED_BY(mu_) = Link::kNone;
   bool silent_ ABSL_GUARDED_BY(mu_) = false;
   absl::Time connected_at_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
-  // In a row: attempts that failed and connections that did not last; those of
-  // them that broke the protocol.
+  // In a row: failed attempts and short connections; and those among them that
+  // broke the protocol.
   int failures_ ABSL_GUARDED_BY(mu_) = 0;
   int violations_ ABSL_GUARDED_BY(mu_) = 0;
   // In a row: failed requests, ejections without a success between them.

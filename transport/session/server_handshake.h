@@ -29,25 +29,25 @@ struct ServerHandshakeContext {
   const ServerOptions& options;
   Handler* handler;
   AttachBroker* broker;
-  const std::vector<proto::TransportPath>& paths;  // that the server allows
+  const std::vector<proto::TransportPath>& paths;  // allowed by the server
   const std::string& unix_socket;  // empty: none, so no local paths
-  const std::string& process;      // PeerIdentity's, of this server
-  // The polling thread that the link is for: what wakes it for this link, and
-  // what its links share.
+  const std::string& process;      // PeerIdentity of this server
+  // Polling thread of the link: its waker for this link, and the resources that
+  // its links share.
   std::shared_ptr<Waker> link_waker;
   PathResources* resources;
-  // Null: all that the handler accepts can be served.
+  // Null: every model that the handler accepts can be served.
   const ModelStates* models = nullptr;
 };
 
-// The server's side of one handshake (handshake.h), in steps that never wait
-// for the peer, so that a few threads serve any number of slow clients. A step
-// takes milliseconds where it makes memory reachable for a device. Belongs to
+// The server's side of a handshake (handshake.h), in steps that never wait for
+// the peer, so that a few threads serve any number of slow clients. A step
+// takes milliseconds when it makes memory reachable for a device. Belongs to
 // one thread.
 class ServerHandshake {
  public:
-  // `hello` was read from `session`. `waker` is woken when a data socket came
-  // through the broker.
+  // `hello` was read from `session`. The broker wakes `waker` when a data
+  // socket comes.
   ServerHandshake(const ServerHandshakeContext& context, SessionSocket session,
                   SessionFrame hello, absl::Time deadline,
                   std::shared_ptr<Waker> waker);
@@ -55,13 +55,13 @@ class ServerHandshake {
   ServerHandshake(const ServerHandshake&) = delete;
   ServerHandshake& operator=(const ServerHandshake&) = delete;
 
-  // As far as it goes. nullopt: not over. An error is why the client is refused
-  // or lost; a refusal was told to the client.
+  // Goes on as far as possible. nullopt: not finished. An error says why the
+  // client was refused or lost; a refused client was told.
   absl::StatusOr<std::optional<Established>> Step(absl::Time now);
-  // Before sleeping: appends the events that the next step waits for. False:
-  // step again without sleeping.
+  // Call before sleeping: appends the events that the next step waits for.
+  // False: step again without sleeping.
   bool Arm(std::vector<pollfd>* fds);
-  // When to step although nothing happened.
+  // Time of the next step if no event comes before.
   absl::Time next_timer() const;
 
  private:
@@ -70,10 +70,10 @@ class ServerHandshake {
   void ChoosePaths();
   absl::Status OnFrame(const SessionFrame& frame, absl::Time now);
   absl::Status StartPath(const SessionFrame& frame, absl::Time now);
-  // True: the data socket of `start_` came, or never will, and was answered.
+  // True: the data socket of `start_` came, or never will; it was answered.
   absl::StatusOr<bool> ContinuePath(absl::Time now);
   absl::StatusOr<std::unique_ptr<PathSetup>> MakeSetup(UniqueFd socket);
-  // True: the client's probe came, or will not.
+  // True: the client's probe came, or will not come.
   absl::StatusOr<bool> ContinueProbe(absl::Time now);
   absl::Status ReplyPath(const absl::Status& status, const PathSetup* setup);
   absl::StatusOr<Established> Finish();
@@ -94,12 +94,12 @@ class ServerHandshake {
 
   int starts_left_ = 0;
   absl::flat_hash_map<int, int> starts_;  // by path
-  // A path whose data socket is awaited.
+  // A path that waits for its data socket.
   std::optional<proto::PathStart> start_;
   std::unique_ptr<PathSetup> setup_;
-  bool probing_ = false;  // the client is ready, its probe is awaited
+  bool probing_ = false;  // the client is ready; its probe is awaited
   bool probed_ = false;
-  absl::Time step_deadline_ = absl::InfiniteFuture();  // of the next frame
+  absl::Time step_deadline_ = absl::InfiniteFuture();  // for the next frame
 };
 
 }  // namespace refract::transport

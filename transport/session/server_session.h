@@ -24,13 +24,13 @@ class ServerSession {
  public:
   using Pollers = std::vector<std::unique_ptr<ServerPoller>>;
 
-  // `hello` was read from `session`. `shared` and `pollers` outlive this.
+  // `hello` was read from `session`. `shared` and `pollers` must outlive this.
   ServerSession(ServerShared* shared, const Pollers& pollers,
                 SessionSocket session, SessionFrame hello, std::string host);
 
-  // As far as it goes; `waker` is of the thread. True: it is over.
+  // Goes on as far as possible; `waker` belongs to the thread. True: finished.
   bool Step(absl::Time now, const std::shared_ptr<Waker>& waker);
-  // As ServerHandshake's, after the first Step.
+  // As ServerHandshake::Arm(), after the first Step.
   bool Arm(std::vector<pollfd>* fds) { return handshake_->Arm(fds); }
   absl::Time next_timer() const { return handshake_->next_timer(); }
 

@@ -13,13 +13,13 @@
 
 namespace refract::transport {
 
-// Same major: the peers understand each other. A minor only adds fields.
+// Peers of the same major understand each other. A minor only adds fields.
 inline constexpr uint16_t kProtocolMajor = 1;
 inline constexpr uint16_t kProtocolMinor = 1;
 
 inline constexpr size_t kSessionHeaderBytes = 20;
-// Longest body. A hello with 256 models of 100 B of names fits; an attacker
-// gets a node to hold no more than this per connection.
+// Longest body. A hello with 256 models of 100 B of names fits, and an attacker
+// makes a node hold no more than this per connection.
 inline constexpr size_t kMaxSessionBodyBytes = size_t{64} << 10;
 inline constexpr int kMaxModelOffers = 256;
 
@@ -43,13 +43,13 @@ struct SessionFrame {
   std::string body;
 };
 
-// Header and body as they go on the wire. `major` is for tests.
+// Header and body in wire format. `major` is for tests.
 std::string EncodeSessionFrame(FrameKind kind, absl::string_view body,
                                uint16_t major = kProtocolMajor);
 
 // FailedPrecondition: another major version (both are named). InvalidArgument:
-// bad magic, unknown kind, too long a body, bad checksum.
-// nullopt: `bytes` is the beginning of a frame. Else removes it from `bytes`.
+// bad magic, unknown kind, body too long, bad checksum. nullopt: `bytes` is the
+// beginning of a frame. Otherwise removes it from `bytes`.
 absl::StatusOr<std::optional<SessionFrame>> DecodeSessionFrame(
     absl::string_view& bytes);
 
@@ -60,14 +60,14 @@ class SessionSocket {
   explicit SessionSocket(UniqueFd fd) : fd_(std::move(fd)) {}
 
   // Queues a frame and sends as many bytes as the socket takes. Unavailable:
-  // the peer is gone, or has not read, so that kMaxQueuedBytes wait.
+  // the peer is gone, or reads so slowly that kMaxQueuedBytes wait.
   absl::Status Send(FrameKind kind,
                     const google::protobuf::MessageLite& message);
   absl::Status Flush();
   bool has_unsent() const { return !out_.empty(); }
 
-  // The next frame; nullopt: none complete yet. Unavailable: closed or reset;
-  // other errors as DecodeSessionFrame. Reads at most one frame ahead.
+  // The next frame; nullopt: no complete frame yet. Unavailable: closed or
+  // reset; other errors as DecodeSessionFrame. Reads at most one frame ahead.
   absl::StatusOr<std::optional<SessionFrame>> Receive();
 
   int fd() const { return fd_.get(); }

@@ -9,9 +9,9 @@
 
 namespace refract::transport::shm {
 
-// A DataPath between two processes of one machine. `socket` is a connected unix
-// stream socket, used for nothing else, which carries the descriptors of the
-// shared memory and tells of the peer's death. The peer does the same with the
+// A DataPath between two processes of one machine. `socket`: a connected unix
+// stream socket, used only by this path, which carries the descriptors of the
+// shared memory and reveals the peer's death. The peer does the same with the
 // other end. ResourceExhausted or Internal: no shared memory here.
 absl::StatusOr<std::unique_ptr<DataPath>> CreateShmPath(UniqueFd socket);
 

@@ -8,18 +8,18 @@
 
 namespace refract::transport::shm {
 
-// A ring of immediates in memory shared by two processes: one writes, one
-// reads. Neither believes the other: each keeps its own position privately, and
-// the other's is checked each time.
+// A ring of immediates in memory shared by two processes: one writes, the other
+// reads. Neither trusts the other: each keeps its own position privately, and
+// checks the other's position each time.
 struct RingMemory {
-  // Entries; enough for every slot of a large connection plus its credits, and
+  // Entries: enough for every slot of a large connection plus its credits, and
   // a power of two.
   static constexpr uint64_t kCapacity = 8192;
 
   alignas(64) std::atomic<uint64_t> written;
   alignas(64) std::atomic<uint64_t> read;
   // Set by the reader before it sleeps and by the writer before it waits for
-  // room; whoever clears one signals the other's eventfd.
+  // room; the side that clears a flag signals the other's eventfd.
   alignas(64) std::atomic<uint32_t> reader_sleeps;
   std::atomic<uint32_t> writer_waits;
   alignas(64) std::atomic<uint32_t> immediates[kCapacity];
@@ -35,7 +35,7 @@ class RingWriter {
   bool Push(uint32_t imm) {
     if (position_ - known_read_ >= RingMemory::kCapacity) {
       const uint64_t read = ring_->read.load(std::memory_order_acquire);
-      // A reader that claims positions that never were gains nothing: it can
+      // A reader that claims positions not yet written gains nothing: it can
       // only lose its own notifications.
       if (position_ - read >= RingMemory::kCapacity) return false;
       known_read_ = read;
@@ -48,13 +48,13 @@ class RingWriter {
     ring_->written.store(position_, std::memory_order_seq_cst);
     return true;
   }
-  // True once per sleep of the reader: signal it.
+  // True once per sleep of the reader: signal the reader.
   bool ReaderSleeps() {
     return ring_->reader_sleeps.load(std::memory_order_seq_cst) != 0 &&
            ring_->reader_sleeps.exchange(0) != 0;
   }
-  // After Push failed: the reader will signal when there is room. False: there
-  // is room by now.
+  // Call after Push failed: the reader will signal when there is room. False:
+  // there is room already.
   bool WaitForRoom() {
     ring_->writer_waits.store(1, std::memory_order_seq_cst);
     return position_ - ring_->read.load(std::memory_order_seq_cst) >=
@@ -88,7 +88,7 @@ class RingReader {
   // The writer claims more entries than fit.
   bool broken() const { return broken_; }
 
-  // Tells the writer how far we are. True: it waits for that; signal it.
+  // Tells the writer the read position. True: the writer waits; signal it.
   bool Publish() {
     if (position_ == published_) return false;
     published_ = position_;
@@ -97,7 +97,7 @@ class RingReader {
            ring_->writer_waits.exchange(0) != 0;
   }
 
-  // Before sleeping. False: an entry came, do not sleep.
+  // Call before sleeping. False: an entry came, do not sleep.
   bool PrepareSleep() {
     ring_->reader_sleeps.store(1, std::memory_order_seq_cst);
     if (ring_->written.load(std::memory_order_seq_cst) == position_) {

@@ -58,19 +58,19 @@ class ShmPath final : public DataPath {
 
   absl::Status TakeRing();
   const PeerRegion* FindPeer(uint32_t id) const;
-  // Where the peer's bytes are; null when outside.
+  // Address of the peer's bytes; null if out of range.
   std::byte* Reach(const RemoteRegion& region, uint64_t offset, size_t bytes,
                    bool write) const;
   // Moves waiting notifications into the peer's ring.
   void PushNotifications();
   void WakePeer();
-  // Clears a wake-up, and finds out when the peer is gone.
+  // Clears a wake-up, and checks whether the peer is gone.
   void LookAtEvents();
   void Break(absl::Status status);
 
   const UniqueFd socket_;
   const UniqueFd epoll_;
-  const UniqueFd wake_me_;  // eventfd that the peer writes
+  const UniqueFd wake_me_;  // eventfd that the peer signals
   UniqueFd wake_peer_;
   absl::Status status_;
   bool peer_gone_ = false;
@@ -80,7 +80,7 @@ class ShmPath final : public DataPath {
   std::vector<UniqueFd> region_fds_;  // by region id
   std::vector<PeerRegion> peer_regions_;
 
-  std::shared_ptr<const Mapping> own_ring_;   // the peer writes
+  std::shared_ptr<const Mapping> own_ring_;   // written by the peer
   std::shared_ptr<const Mapping> peer_ring_;  // null until Import
   RingReader reader_;
   std::optional<RingWriter> writer_;

@@ -9,8 +9,8 @@
 
 namespace refract::transport::tcp {
 
-// A DataPath over a connected stream socket that is used for nothing else. The
-// peer does the same with the other end.
+// A DataPath over a connected stream socket, used only by this path. The peer
+// does the same with the other end.
 absl::StatusOr<std::unique_ptr<DataPath>> CreateTcpPath(UniqueFd socket);
 
 }  // namespace refract::transport::tcp

@@ -16,14 +16,14 @@ inline constexpr size_t kFrameBytes = 32;
 enum class FrameType : uint8_t {
   kPut = 1,
   kPutNotify = 2,
-  kGet = 3,       // no payload; length says how much to send back
-  kGetReply = 4,  // answers the oldest get that is not answered yet
+  kGet = 3,       // no payload; length: bytes to send back
+  kGetReply = 4,  // answers the oldest unanswered get
 };
 
 struct Frame {
   FrameType type = FrameType::kPut;
   uint32_t imm = 0;
-  uint32_t region = 0;  // of the peer that receives the frame
+  uint32_t region = 0;  // at the receiver of the frame
   uint32_t length = 0;
   uint64_t offset = 0;
 };

@@ -16,9 +16,9 @@
 namespace refract::transport::tcp {
 
 // DataPath over a stream socket. Puts become frames whose payload the receiver
-// reads straight into the named region; gets are answered from the owner's
-// Poll. Payload is sent from where it lies (sendmsg with a vector), and
-// received without a copy but for what shares a read with a frame header.
+// reads directly into the named region; the owner's Poll answers gets. Payload
+// is sent from its place (sendmsg with a vector), and received without a copy,
+// except for bytes that arrive in one read with a frame header.
 class TcpPath final : public DataPath {
  public:
   static absl::StatusOr<std::unique_ptr<TcpPath>> Create(UniqueFd socket);
@@ -64,8 +64,8 @@ class TcpPath final : public DataPath {
   // Moves queued frames to `wire_`, puts first.
   void Schedule();
   void Send();
-  // Reads and handles until nothing is left, `room` completions wait, or this
-  // call's share is used up.
+  // Reads and handles frames until none is left, `room` completions wait, or
+  // the call's share is used up.
   void Receive(size_t room);
   bool ReadSome();
   void HandleStaged(size_t room);
@@ -76,15 +76,15 @@ class TcpPath final : public DataPath {
   const UniqueFd socket_;
   const UniqueFd epoll_;
   absl::Status status_;
-  absl::Status send_error_;  // becomes status_ once all that came is read
+  absl::Status send_error_;  // becomes status_ once all arrived bytes are read
   RegionTable regions_;
   bool waiting_for_room_ = false;  // epoll also watches for EPOLLOUT
 
-  // Sending. Puts keep their order and so do get replies; a put may overtake
-  // waiting replies, so that bulk does not hold up small messages.
+  // Sending. Puts keep their order, and so do get replies; a put may overtake
+  // waiting replies, so that long replies do not delay short messages.
   RingQueue<SendOp> puts_;
   RingQueue<SendOp> replies_;
-  RingQueue<SendOp> wire_;  // order fixed; the first may be partly sent
+  RingQueue<SendOp> wire_;  // fixed order; the first may be partly sent
   size_t wire_sent_ = 0;    // of the first, header included
   size_t outstanding_puts_ = 0;
 
@@ -93,8 +93,8 @@ class TcpPath final : public DataPath {
   size_t staged_begin_ = 0;
   size_t staged_end_ = 0;
   bool in_payload_ = false;
-  Frame frame_;                    // while in_payload_
-  absl::Span<std::byte> landing_;  // rest of its payload's place
+  Frame frame_;                    // valid while in_payload_
+  absl::Span<std::byte> landing_;  // place for the rest of its payload
   RingQueue<PendingGet> gets_;
 
   RingQueue<Completion> done_;

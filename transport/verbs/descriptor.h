@@ -11,7 +11,7 @@
 
 namespace refract::transport::verbs {
 
-// One end of a connection, as its peer needs it. proto/verbs.proto has the
+// One end of a connection, described for its peer. proto/verbs.proto has the
 // meaning of each field; docs/design/wire_format.md the encoding.
 struct EndpointDescription {
   struct Pair {
@@ -42,8 +42,8 @@ struct RegionDescription {
 
 // "verbs:" and base64 of a proto::VerbsRegion.
 std::string EncodeRegion(const RegionDescription& region);
-// Checks every field against what an honest peer writes. InvalidArgument says
-// which one is wrong.
+// Checks every field against what an honest peer writes. InvalidArgument names
+// the wrong field.
 absl::StatusOr<RegionDescription> DecodeRegion(absl::string_view text);
 
 }  // namespace refract::transport::verbs

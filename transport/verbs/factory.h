@@ -1,8 +1,8 @@
 #ifndef REFRACT_TRANSPORT_VERBS_FACTORY_H_
 #define REFRACT_TRANSPORT_VERBS_FACTORY_H_
 
-// The interface of verbs for the rest of the transport. Needs no verbs header;
-// in a build without libibverbs, everything here returns kUnimplemented.
+// The interface of verbs for the rest of the transport. It needs no verbs
+// header; in a build without libibverbs all functions return kUnimplemented.
 
 #include <cstddef>
 #include <memory>
@@ -27,21 +27,21 @@ class PollGroup;
 
 // OK when verbs paths may work on this machine: there is an RDMA device that
 // `device` allows ("DEVICE", "DEVICE:PORT" or "DEVICE:PORT:GID", empty: any),
-// whatever the state of its ports, which comes and goes. Otherwise why not:
-// InvalidArgument (`device` is not of that form), Unimplemented,
+// whatever the state of its ports, which may change. Other codes give the
+// reason: InvalidArgument (`device` is not of that form), Unimplemented,
 // FailedPrecondition.
 absl::Status CheckDevice(absl::string_view device);
 
-// Opens nothing yet. Null when `device` is not of the form above.
+// Opens no device yet. Null if `device` is not of the form above.
 std::shared_ptr<PollGroup> MakePollGroup(absl::string_view device,
                                          const Locality& locality = {});
 
-// One end of a path, on its best address. `peer` is a descriptor that the peer
+// One end of a path, on its best address. `peer`: a descriptor that the peer
 // exported; empty: not known yet. With `peer`, the path is connected at once,
-// from the first address that the device connects to the peer's address: only
-// trying shows which addresses have a route. `choice` as in path_choice.h.
+// from the first address with a route to the peer's address: only trying shows
+// which addresses have a route. `choice` as in path_choice.h.
 //
-// FailedPrecondition: no port is usable now, or none that speaks to the peer.
+// FailedPrecondition: no port is usable now, or no port reaches the peer.
 // Unavailable: there is no route to the peer's address. OutOfRange: choice.skip
 // leaves no address. ResourceExhausted: a limit of the device or of locked
 // memory.
@@ -49,21 +49,21 @@ absl::StatusOr<std::unique_ptr<DataPath>> CreateVerbsPath(
     const std::shared_ptr<PollGroup>& group, absl::string_view peer,
     const PathChoice& choice = {});
 
-// Congestion notifications of the devices that the group's paths go over, for
-// its polling thread; lives as long as the group. Null for null.
+// Congestion notifications of the devices of the group's paths, for its polling
+// thread; lives as long as the group. Null if `group` is null.
 MarkSource* Marks(PollGroup* group);
 
-// A port that paths of a group may take.
+// A port that paths of a group may use.
 struct PortState {
   std::string rail;  // DataPath::rail()
   bool up = false;
   friend bool operator==(const PortState&, const PortState&) = default;
 };
-// From now on `waker` is told when a port comes up or goes down. Opens nothing:
-// devices are followed from the first path on. Once; no effect on null.
+// Wakes `waker` when a port comes up or goes down. Opens no device: devices are
+// followed from their first path on. Call once; null: no effect.
 void WatchPorts(PollGroup* group, std::shared_ptr<Waker> waker);
-// All ports that are followed, when a state has changed since the last call;
-// ports of a broken device are left out. Cheap when nothing has changed.
+// All followed ports, if a state has changed since the last call; ports of a
+// broken device are left out. Cheap if nothing changed.
 std::optional<std::vector<PortState>> TakePorts(PollGroup* group);
 
 }  // namespace refract::transport::verbs

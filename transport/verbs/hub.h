@@ -19,20 +19,20 @@
 
 namespace refract::transport::verbs {
 
-// Credits for notifications return in quarters of the window, so as many of
-// them can be under way at most: a peer that has not taken one sends no more
-// than a window of notifications.
+// Credits for notifications return in quarters of the window, so at most four
+// of them are under way: a peer that has not taken a credit sends no more than
+// a window of notifications.
 inline constexpr uint32_t kCreditsPerWindow = 4;
 
-// The queues that the paths of one polling thread share: completions of what
-// they send, completions of what they receive, and the receive requests, with
-// one channel for their events. Whoever polls takes the completions of all
+// The queues that the paths of a polling thread share: completions of their
+// sends, completions of their receives, and the receive requests, with one
+// channel for their events. The path that polls takes the completions of all
 // paths and puts them in their inboxes.
 //
-// The entries that the device holds are counted here, because a device whose
-// queue overflows loses completions or connections, soft-RoCE without any
-// error. Each path has its share of the completion queues and of the receive
-// requests, and a path that would not fit is refused.
+// The hub counts the entries in use, because a device whose queue overflows
+// loses completions or connections, soft-RoCE without any error. Each path has
+// its share of the completion queues and of the receive requests, and a path
+// that would not fit is refused.
 //
 // Threads: meant for one thread, which then never waits for the mutex. But
 // paths of one hub may be used by different threads (a handshake has its own),
@@ -49,7 +49,7 @@ class CompletionHub final : public DeviceListener {
   const std::shared_ptr<DeviceContext>& shared_context() const {
     return context_;
   }
-  // The device or a queue is broken for good; all paths are over.
+  // The device or a queue is broken for good: all paths have failed.
   bool dead() const { return dead_.load(std::memory_order_relaxed); }
 
   struct Pairs {
@@ -58,27 +58,27 @@ class CompletionHub final : public DeviceListener {
   };
   struct Attached {
     std::unique_ptr<Inbox> inbox;
-    // Of this path alone, so that its peer reaches the memory of no other path.
+    // Of this path alone, so that its peer reaches no other path's memory.
     std::unique_ptr<ProtectionDomain> domain;
     Pairs pairs;
   };
   // Makes the queue pairs of a path, in the reset state, and their domain.
-  // ResourceExhausted: no room for one more. Milliseconds.
+  // ResourceExhausted: no room for a further path. Takes milliseconds.
   absl::StatusOr<Attached> Attach(const PathOptions& options);
-  // Ends what Attach began: when this returns, the device touches nothing on
-  // behalf of the path. The caller may have taken the domain, which must go
-  // after what is registered there.
+  // Undoes Attach: when this returns, the device touches no memory on behalf of
+  // the path. The caller may have taken the domain, which must be destroyed
+  // after its registrations.
   void Detach(Attached attached, const PathOptions& options);
 
   absl::Mutex& mutex() ABSL_LOCK_RETURNED(mu_) { return mu_; }
 
   // Moves the device's completions into inboxes. `self` belongs to the caller.
   void Progress(Inbox& self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Before the caller sleeps on self.epoll. False: self has news.
-  // `wants_sends`: requests of its own are under way.
+  // Call before sleeping on self.epoll. False: self has news. `wants_sends`:
+  // the path has requests under way.
   bool Arm(Inbox& self, bool wants_sends) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // Completions that belong to no path (any more), and were dropped.
+  // Dropped completions that belong to no present path.
   uint64_t num_strays() const { return strays_; }
 
   void OnDeviceEvent(absl::string_view device,
@@ -100,9 +100,9 @@ class CompletionHub final : public DeviceListener {
   void OnSent(const ibv_wc& completion) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnReceived(const ibv_wc& completion) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Target Find(uint32_t queue_pair) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Posts the receive requests that were used.
+  // Replaces used receive requests.
   void Refill() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // After a sleep, and now and then: events, the timer.
+  // Checks events and timer, after a sleep and now and then.
   void LookAtDescriptors(Inbox& self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnTick() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Disarm(Inbox& inbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -111,7 +111,7 @@ class CompletionHub final : public DeviceListener {
   void Fail(Inbox& inbox, absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FailAll(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // In the order in which they must go, last first.
+  // In order of construction; destroyed last to first.
   const std::shared_ptr<DeviceContext> context_;
   const UniqueFd timer_;  // invalid: no idle probes
   std::unique_ptr<CompletionChannel> channel_;
@@ -121,8 +121,8 @@ class CompletionHub final : public DeviceListener {
   std::atomic<bool> dead_ = false;
   std::atomic<uint64_t> strays_ = 0;
 
-  // Held while queue pairs come and go, so that a number is not reused before
-  // its completions are out of the queues. Before mu_.
+  // Held while queue pairs are made or destroyed, so that a number is not
+  // reused before its completions have left the queues. Taken before mu_.
   absl::Mutex attach_mu_;
   uint32_t free_sends_ ABSL_GUARDED_BY(attach_mu_) = 0;
   uint32_t free_receives_ ABSL_GUARDED_BY(attach_mu_) = 0;
@@ -130,7 +130,7 @@ class CompletionHub final : public DeviceListener {
 
   absl::Mutex mu_;
   absl::flat_hash_map<uint32_t, Target> targets_ ABSL_GUARDED_BY(mu_);
-  // The one found last: with one path per thread, all of them.
+  // The last one found: with one path per thread, always a hit.
   uint32_t last_queue_pair_ ABSL_GUARDED_BY(mu_) = 0;
   Target last_target_ ABSL_GUARDED_BY(mu_);
   uint32_t used_requests_ ABSL_GUARDED_BY(mu_) = 0;

@@ -19,9 +19,9 @@ namespace refract::transport::verbs {
 
 // Reads the counters of congestion notifications that the devices of a polling
 // thread sent, on a thread of its own: a read may ask the firmware. It reads
-// only when asked to, by Take, so it sleeps while nothing is pulled. A counter
-// is the port's: several polling threads, or processes, that share one each see
-// all of it.
+// only when Take asks for it, so it sleeps while no pull is under way. A
+// counter belongs to the port: polling threads or processes that share a port
+// each see its full count.
 class MarkReader final : public MarkSource {
  public:
   MarkReader() = default;
@@ -29,13 +29,13 @@ class MarkReader final : public MarkSource {
   MarkReader(const MarkReader&) = delete;
   MarkReader& operator=(const MarkReader&) = delete;
 
-  // Counts what `device` sends from now on, if it has such a counter; no effect
-  // for one that is read already. Does not keep it open. Thread-safe; may take
-  // some 100 µs.
+  // Counts the notifications that `device` sends from now on, if it has such a
+  // counter; no effect for a device that is counted already. Does not keep it
+  // open. Thread-safe; may take some 100 µs.
   void Add(const std::shared_ptr<DeviceContext>& device);
 
-  // The marks up to the read that the last call asked for; asks for another
-  // read. Makes no system call but the wake-up of the reader.
+  // The marks up to the read that the last call requested; requests another
+  // read. Its only system call is the wake-up of the reader.
   std::optional<uint64_t> Take() override;
 
  private:
@@ -54,7 +54,7 @@ class MarkReader final : public MarkSource {
   std::atomic<uint64_t> marks_ = 0;  // not taken yet
   std::atomic<bool> read_ = false;   // since the last Take
   std::atomic<bool> stopping_ = false;
-  std::atomic<bool> running_ = false;  // waker_ and thread_ are there
+  std::atomic<bool> running_ = false;  // waker_ and thread_ exist
   std::shared_ptr<ThreadWaker> waker_;
   std::thread thread_;
 };

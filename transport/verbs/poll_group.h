@@ -20,13 +20,13 @@
 
 namespace refract::transport::verbs {
 
-// The hubs of one polling thread: one per device, and a further hub when the
+// The hubs of a polling thread: one per device, and a further hub when the
 // first is full. A hub lives as long as paths use it, and keeps its device open
 // no longer: a device that is to be removed is closed as soon as its paths have
 // failed. Thread-safe, because handshake threads make paths.
 class PollGroup {
  public:
-  // `registry` outlives this and its paths.
+  // `registry` must outlive the group and its paths.
   PollGroup(DeviceRegistry& registry, const HubOptions& options,
             const AddressPreference& preference = {})
       : registry_(registry),
@@ -34,13 +34,13 @@ class PollGroup {
         preference_(preference),
         ports_(registry, preference) {}
 
-  // Where a path may start now, best first; RankAddresses says when there is
-  // none. Devices that do not answer are passed over while other devices do.
-  // Devices that answer are followed by ports() from then on.
+  // Addresses where a path may start now, best first; RankAddresses gives the
+  // errors. Devices that do not answer are skipped while other devices do.
+  // ports() follows devices that answer from then on.
   absl::StatusOr<std::vector<LocalAddress>> Addresses(
       const std::optional<EndpointDescription>& peer);
 
-  // The queue pairs of a path and the hub that they are on.
+  // The queue pairs of a path and their hub.
   struct PathQueues {
     std::shared_ptr<CompletionHub> hub;
     CompletionHub::Attached attached;
@@ -48,18 +48,18 @@ class PollGroup {
   // Makes the queue pairs of a path on `device`.
   absl::StatusOr<PathQueues> Attach(absl::string_view device,
                                     const PathOptions& options);
-  // Where a queue pair starts to count its packets: 24 random bits, so that
-  // packets of an earlier connection do not fit.
+  // First packet number of a queue pair: 24 random bits, so that packets of an
+  // earlier connection do not fit.
   uint32_t RandomPacketNumber();
 
-  // Where the memory of paths over `device` should be; -1: anywhere.
+  // NUMA node for the memory of paths over `device`; -1: any.
   int NumaNodeOf(absl::string_view device) const {
     const Locality::Device* const known = preference_.locality.Find(device);
     return known == nullptr ? -1 : known->numa_node;
   }
 
   PortWatch& ports() { return ports_; }
-  // Of the devices that have paths. For the polling thread.
+  // Marks of the devices that have paths. For the polling thread.
   MarkSource& marks() { return marks_; }
 
  private:

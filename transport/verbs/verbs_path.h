@@ -31,21 +31,21 @@ namespace refract::transport::verbs {
 // are collected for the next Poll or Arm.
 class VerbsPath final : public DataPath {
  public:
-  // Errors: the device's, and ResourceExhausted when its limits are reached.
+  // Errors: the device's, and ResourceExhausted if its limits are reached.
   static absl::StatusOr<std::unique_ptr<VerbsPath>> Create(
       const std::shared_ptr<PollGroup>& group, const LocalAddress& address,
       const PathOptions& options);
   ~VerbsPath() override;
 
   // Connects the queue pairs to those of `peer`, before there is a region to
-  // import; no effect once they are. Unavailable: from this address there is no
-  // way to the peer's. After an error the path is broken.
+  // import; no effect if connected. Unavailable: this address has no route to
+  // the peer's. After an error the path is broken.
   absl::Status Connect(const EndpointDescription& peer);
 
   absl::StatusOr<Region> CreateRegion(size_t bytes, Access access) override;
   absl::StatusOr<std::string> Export(const Region& region) override;
-  // Besides the interface's errors: Unavailable when the queue pairs cannot be
-  // connected, because no packet would find its way between the two addresses.
+  // Besides the interface's errors: Unavailable if the queue pairs cannot be
+  // connected, because there is no route between the two addresses.
   absl::StatusOr<RemoteRegion> Import(absl::string_view descriptor) override;
   PostResult Put(const RemoteRegion& to, uint64_t offset,
                  absl::Span<const std::byte> source, uint64_t context) override;
@@ -71,7 +71,7 @@ class VerbsPath final : public DataPath {
   struct OwnRegion {
     Region region;
     Access access = Access::kLocal;
-    std::unique_ptr<MemoryRegion> registration;  // ends before the memory
+    std::unique_ptr<MemoryRegion> registration;  // destroyed before the memory
     uint32_t local_key = 0;
   };
 
@@ -85,7 +85,7 @@ class VerbsPath final : public DataPath {
   absl::Status ConnectPair(QueuePair& pair, Lane lane,
                            const EndpointDescription& peer);
   const OwnRegion* Owner(const std::byte* begin, size_t bytes) const;
-  // The common part of Put and Get: fills `operation`, or says why not.
+  // The common part of Put and Get: fills in `operation`, or returns the error.
   PostResult Prepare(SendLane& lane, const RemoteRegion& region, Access access,
                      uint64_t offset, const std::byte* local, size_t bytes,
                      Operation* operation) const;
@@ -116,7 +116,7 @@ class VerbsPath final : public DataPath {
   std::optional<EndpointDescription> peer_;
   std::vector<RegionDescription> peer_regions_;
   absl::Status status_;
-  // Not OK: no more posts, but notifications that arrived are still taken.
+  // Not OK: posts fail, but notifications that arrived are still taken.
   absl::Status failing_;
 
   // Notifications, counted from the start; see PathOptions::notify_window.

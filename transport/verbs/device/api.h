@@ -1,9 +1,9 @@
 #ifndef REFRACT_TRANSPORT_VERBS_DEVICE_API_H_
 #define REFRACT_TRANSPORT_VERBS_DEVICE_API_H_
 
-// The part of the verbs that the engine uses, as an interface with two
+// The part of the verbs API that the transport uses, as an interface with two
 // implementations: libibverbs, and a simulator that is stricter than any device
-// (tests/transport/verbs_sim). The verbs data path is written against this, so
+// (tests/transport/verbs_sim). The verbs data path uses only this interface, so
 // the same code runs on a NIC, on soft-RoCE and, under sanitizers and a virtual
 // clock, in the simulator.
 //
@@ -11,8 +11,8 @@
 // by their destructors, which must run in reverse order of creation; calls that
 // libibverbs makes per message return its errno values instead of a status.
 //
-// Threads: as libibverbs. Objects may be used from any thread; calls on
-// one queue pair, or on one completion queue, exclude each other by the caller.
+// Threads: as libibverbs. Objects may be used from any thread; the caller
+// excludes concurrent calls on one queue pair or one completion queue.
 
 #include <infiniband/verbs.h>
 
@@ -29,7 +29,7 @@
 namespace refract::transport::verbs {
 
 // Memory that a device may reach. Its destructor returns only when neither the
-// device nor, through the remote key, a peer can touch it any more.
+// device nor, through the remote key, a peer can reach it any more.
 class MemoryRegion {
  public:
   virtual ~MemoryRegion() = default;
@@ -42,19 +42,19 @@ class CompletionChannel {
   virtual ~CompletionChannel() = default;
   // Readable while an event waits. Non-blocking.
   virtual int fd() const = 0;
-  // Takes and acknowledges every event that waits. Returns how many.
+  // Takes and acknowledges all waiting events. Returns how many.
   virtual int TakeEvents() = 0;
 };
 
 class CompletionQueue {
  public:
   virtual ~CompletionQueue() = default;
-  // Up to `count` completions; their number, or a negative value when the queue
-  // is broken (an overrun, a dead device).
+  // Takes up to `count` completions; returns their number, or a negative value
+  // if the queue is broken (an overrun, a dead device).
   virtual int Poll(int count, ibv_wc* out) = 0;
-  // The next completion, or the next solicited one or error, makes one event.
-  // 0 or an errno. Completions that are in the queue already make no event:
-  // poll once more.
+  // Makes the next completion, or the next solicited one or error, raise one
+  // event. 0 or an errno. Completions already in the queue raise no event: poll
+  // once more.
   virtual int Arm(bool solicited_only) = 0;
   virtual int capacity() const = 0;
 };
@@ -62,25 +62,25 @@ class CompletionQueue {
 class SharedReceiveQueue {
  public:
   virtual ~SharedReceiveQueue() = default;
-  // 0 or an errno, with *bad the first request that was not posted.
+  // 0 or an errno; then *bad is the first request that was not posted.
   virtual int Post(ibv_recv_wr* list, ibv_recv_wr** bad) = 0;
-  // Asks for one IBV_EVENT_SRQ_LIMIT_REACHED below `limit`.
+  // Requests one IBV_EVENT_SRQ_LIMIT_REACHED when fewer than `limit` are left.
   virtual int SetLimit(uint32_t limit) = 0;
   virtual uint32_t capacity() const = 0;
 };
 
 class QueuePair {
  public:
-  // Returns when the device no longer uses it: only then may memory that was
-  // granted to the peer be given to another one.
+  // Returns when the device no longer uses the queue pair: only then may memory
+  // that was granted to the peer be granted to another peer.
   virtual ~QueuePair() = default;
   virtual uint32_t number() const = 0;
-  // Longest inline payload, as granted. Bytes.
+  // Longest inline payload that the device granted. Bytes.
   virtual uint32_t max_inline() const = 0;
   // 0 or an errno. `mask` of ibv_qp_attr_mask.
   virtual int Modify(const ibv_qp_attr& attributes, int mask) = 0;
-  // A list of linked requests, one doorbell. 0 or an errno, with *bad the first
-  // request that was not posted.
+  // Posts a list of linked requests with one doorbell. 0 or an errno; then *bad
+  // is the first request that was not posted.
   virtual int PostSend(ibv_send_wr* list, ibv_send_wr** bad) = 0;
 };
 
@@ -90,7 +90,7 @@ struct QueuePairOptions {
   SharedReceiveQueue* shared_receive_queue = nullptr;
   uint32_t max_send_requests = 0;
   uint32_t max_send_segments = 1;
-  uint32_t wanted_inline = 0;  // may grant less
+  uint32_t wanted_inline = 0;  // the device may grant less
 };
 
 enum class GidType : uint8_t { kInfiniband, kRoceV1, kRoceV2 };
@@ -111,22 +111,22 @@ struct PortInfo {
 
 struct AsyncEvent {
   ibv_event_type type = IBV_EVENT_DEVICE_FATAL;
-  uint32_t queue_pair = 0;  // its number, for events of one
-  uint8_t port = 0;         // for events of one
+  uint32_t queue_pair = 0;  // for events of a queue pair: its number
+  uint8_t port = 0;         // for events of a port
 };
 
-// Memory that is registered here can be reached only through queue pairs that
-// are made here, whatever key a peer guesses.
+// Memory registered in a domain can be reached only through queue pairs of the
+// same domain, whatever key a peer guesses.
 class ProtectionDomain {
  public:
   virtual ~ProtectionDomain() = default;
 
-  // `access` of ibv_access_flags. ResourceExhausted names RLIMIT_MEMLOCK when
-  // that is what stands in the way.
+  // `access`: ibv_access_flags. ResourceExhausted names RLIMIT_MEMLOCK if that
+  // limit is the cause.
   virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> Register(
       void* data, size_t bytes, int access) = 0;
-  // Reliable connected, in the reset state. The queues may be shared with queue
-  // pairs of other domains.
+  // A reliable connected queue pair in the reset state. The queues may be
+  // shared with queue pairs of other domains.
   virtual absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(
       const QueuePairOptions& options) = 0;
 };
@@ -138,23 +138,23 @@ class Device {
 
   virtual absl::string_view name() const = 0;
   virtual const ibv_device_attr& attributes() const = 0;
-  // As of now; ports go up and down and their GIDs change.
+  // Present state; ports go up and down and their GIDs change.
   virtual absl::StatusOr<std::vector<PortInfo>> Ports() const = 0;
 
   virtual absl::StatusOr<std::unique_ptr<ProtectionDomain>> CreateDomain() = 0;
   virtual absl::StatusOr<std::unique_ptr<CompletionChannel>>
   CreateChannel() = 0;
-  // `channel` outlives the queue. At least `entries` deep.
+  // `channel` must outlive the queue, which has at least `entries` entries.
   virtual absl::StatusOr<std::unique_ptr<CompletionQueue>>
   CreateCompletionQueue(int entries, CompletionChannel* channel) = 0;
   // Receive requests without a buffer: enough for writes with immediate. They
-  // reach no memory, so they belong to no domain of a queue pair.
+  // reach no memory, so they need no domain of a queue pair.
   virtual absl::StatusOr<std::unique_ptr<SharedReceiveQueue>>
   CreateSharedReceiveQueue(uint32_t entries) = 0;
 
   // Readable while an asynchronous event waits. Non-blocking.
   virtual int async_fd() const = 0;
-  // Takes and acknowledges the oldest one.
+  // Takes and acknowledges the oldest event.
   virtual std::optional<AsyncEvent> TakeAsyncEvent() = 0;
 
   // Counter of the port by its name in sysfs hw_counters, such as
@@ -163,11 +163,11 @@ class Device {
       uint8_t port, absl::string_view name) const = 0;
 };
 
-// Where devices come from.
+// Opens devices.
 class Library {
  public:
   virtual ~Library() = default;
-  // Names, in the system's order. Unavailable: no RDMA support here at all.
+  // Names, in the system's order. Unavailable: the machine has no RDMA support.
   virtual absl::StatusOr<std::vector<std::string>> DeviceNames() const = 0;
   virtual absl::StatusOr<std::unique_ptr<Device>> Open(
       absl::string_view name) const = 0;

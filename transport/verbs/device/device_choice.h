@@ -13,13 +13,13 @@
 
 namespace refract::transport::verbs {
 
-// A device as the choice sees it.
+// A device with its ports, as input of the choice.
 struct DevicePorts {
   std::string device;
   std::vector<PortInfo> ports;
 };
 
-// Where a path starts: a port of a device and one of its addresses.
+// Start of a path: a port of a device and one of its addresses.
 struct LocalAddress {
   std::string device;
   uint8_t port = 0;
@@ -27,7 +27,7 @@ struct LocalAddress {
   GidEntry gid;
 };
 
-// The user's choice; the rest is automatic.
+// The user's choice; fields left empty are chosen automatically.
 struct AddressPreference {
   std::string device;  // empty: any
   int port = 0;        // 0: any
@@ -39,8 +39,8 @@ struct AddressPreference {
 absl::StatusOr<AddressPreference> ParseAddressPreference(
     absl::string_view text);
 
-// The addresses a path may use, best first. With `peer`, only those that it can
-// be reached from. The order, each rule deciding among equals of the one above:
+// The addresses a path may use, best first. With `peer`, only addresses that
+// reach the peer. Each rule decides among equals of the rule above:
 //   1. active ports only, and network devices that are up;
 //   2. RoCE v2 (or InfiniBand) before RoCE v1, whose packets no router passes;
 //   3. routable IPv4 before other routable addresses before link-local ones
@@ -49,16 +49,16 @@ absl::StatusOr<AddressPreference> ParseAddressPreference(
 //   5. the network of the peer (/24 of IPv4, /64 of IPv6);
 //   6. the higher rate: of the port, or of the path to it where that is slower,
 //      times its factor (Locality::Device); 7. the order of the system.
-// FailedPrecondition when no port is left; names the ports that were seen.
+// FailedPrecondition when no port is left; names the ports found.
 absl::StatusOr<std::vector<LocalAddress>> RankAddresses(
     const std::vector<DevicePorts>& devices,
     const AddressPreference& preference,
     const std::optional<EndpointDescription>& peer);
 
-// Bits per second that `attributes` stands for; 0 when it tells nothing.
+// Bits per second that `attributes` encode; 0 if unknown.
 double PortRate(const ibv_port_attr& attributes);
 
-// The name of a port among the ways that paths can take: "mlx5_0:1".
+// The rail name of a port: "mlx5_0:1".
 std::string RailOf(absl::string_view device, uint8_t port);
 
 // "rxe0 port 1 GID 1 (::ffff:10.0.0.1, RoCE v2)".

@@ -19,12 +19,12 @@
 
 namespace refract::transport::verbs {
 
-// ibv_access_flags of memory that a peer has `access` to.
+// The ibv_access_flags for memory to which a peer has `access`.
 int AccessFlags(Access access);
 
-// Hears of a device's asynchronous events, in order, on the thread that finds
-// them and under no lock, and must not block it. May add and remove listeners,
-// itself too.
+// Receives a device's asynchronous events, in order, on the thread that finds
+// them, under no lock; must not block. May add and remove listeners, including
+// itself.
 class DeviceListener {
  public:
   virtual ~DeviceListener() = default;
@@ -32,13 +32,13 @@ class DeviceListener {
                              const AsyncEvent& event) = 0;
 };
 
-// A device that is open once in this process. Its users share the protection
-// domain and a thread that waits for its asynchronous events. Thread-safe.
+// A device that is open once in this process. Its users share a thread that
+// waits for its asynchronous events. Thread-safe.
 class DeviceContext {
  public:
   enum class Events {
     kWatched,  // by a thread
-    kPumped,   // by calls of PumpEvents: simulators that want one thread only
+    kPumped,   // by PumpEvents: for simulators on a single thread
   };
   static absl::StatusOr<std::shared_ptr<DeviceContext>> Create(
       std::unique_ptr<Device> device, Events events);
@@ -48,20 +48,20 @@ class DeviceContext {
 
   Device& device() { return *device_; }
 
-  // Hears of events that are found from now on.
+  // `listener` receives later events.
   void AddListener(DeviceListener* listener);
-  // Returns when no call of `listener` runs any more, except a call that this
-  // is called from.
+  // Returns when no call of `listener` is running, except a call that this is
+  // called from.
   void RemoveListener(DeviceListener* listener);
 
-  // Hands out the events that wait. Returns how many.
+  // Passes on the waiting events. Returns how many.
   int PumpEvents();
 
-  // It told of a fatal error: whatever is done with it fails from now on.
+  // The device reported a fatal error: every operation fails from now on.
   bool dead() const { return dead_.load(std::memory_order_relaxed); }
 
  private:
-  // A call of a listener that runs.
+  // A running call of a listener.
   struct RunningCall {
     DeviceListener* listener;
     std::thread::id thread;
@@ -72,7 +72,7 @@ class DeviceContext {
   void Tell(const AsyncEvent& event);
 
   const std::unique_ptr<Device> device_;
-  const UniqueFd stop_;  // eventfd; invalid when nothing is watched
+  const UniqueFd stop_;  // eventfd; invalid: no thread
   std::atomic<bool> dead_ = false;
   absl::Mutex listeners_mu_;
   std::vector<DeviceListener*> listeners_ ABSL_GUARDED_BY(listeners_mu_);
@@ -83,24 +83,24 @@ class DeviceContext {
 // Opens each device once. Thread-safe.
 class DeviceRegistry {
  public:
-  // `library` outlives this.
+  // `library` must outlive the registry.
   explicit DeviceRegistry(
       const Library& library,
       DeviceContext::Events events = DeviceContext::Events::kWatched)
       : library_(library), events_(events) {}
 
-  // Over SystemLibrary(), for the whole process.
+  // The registry of SystemLibrary(), for the whole process.
   static DeviceRegistry& System();
-  // For tests that run nodes over simulated devices: `registry` takes the place
-  // of the system's until null is passed. Not while anything uses either.
+  // For tests that run nodes on simulated devices: `registry` replaces the
+  // system's registry until null is passed. Not while either is in use.
   static void ReplaceSystem(DeviceRegistry* registry);
 
-  // Unavailable: no RDMA support here.
+  // Unavailable: the machine has no RDMA support.
   absl::StatusOr<std::vector<std::string>> DeviceNames() const {
     return library_.DeviceNames();
   }
-  // The context that is open and not dead, or a new context. It closes with its
-  // last user.
+  // The open context if the device works, or a new context. Its last user
+  // closes it.
   absl::StatusOr<std::shared_ptr<DeviceContext>> Open(absl::string_view name);
 
  private:

@@ -19,7 +19,7 @@ struct DomainFreer {
 
 class IbvDomain final : public ProtectionDomain {
  public:
-  // Takes over `domain` of the device `name`, which outlives this.
+  // Takes ownership of `domain`. The device `name` must outlive this object.
   IbvDomain(ibv_pd* domain, absl::string_view name)
       : domain_(domain), name_(name) {}
 
@@ -37,7 +37,7 @@ class IbvDomain final : public ProtectionDomain {
 // A device of libibverbs.
 class IbvDevice final : public Device {
  public:
-  // Takes over `context`.
+  // Takes ownership of `context`.
   static absl::StatusOr<std::unique_ptr<Device>> Create(ibv_context* context);
 
   absl::string_view name() const override { return name_; }
@@ -61,7 +61,7 @@ class IbvDevice final : public Device {
   const std::unique_ptr<ibv_context, ContextCloser> context_;
   const std::string name_;
   ibv_device_attr attributes_ = {};
-  // Of the shared receive queues.
+  // Domain of the shared receive queues.
   std::unique_ptr<ibv_pd, DomainFreer> domain_;
 };
 

@@ -9,8 +9,8 @@ namespace refract::transport::verbs {
 // The first call makes fork() safe for the memory that devices use.
 Library& SystemLibrary();
 
-// For the message of a failed registration of `bytes`: what RLIMIT_MEMLOCK has
-// to do with it and how to raise it; empty when the limit is not in the way.
+// Advice for a failed registration of `bytes`: the part of RLIMIT_MEMLOCK in it
+// and how to raise the limit; empty when the limit is not the cause.
 std::string MemlockAdvice(size_t bytes);
 
 }  // namespace refract::transport::verbs

@@ -17,27 +17,27 @@
 
 namespace refract::transport::verbs {
 
-// Knows which ports of some devices are up, as their asynchronous events tell,
-// and wakes a thread when that changes. Keeps the devices open, because a
-// closed one tells nothing, but not one that is broken or was removed from the
-// system, which may be waiting for its users to go. Without Start it follows
-// none. Thread-safe.
+// Knows which ports of some devices are up, from asynchronous events, and wakes
+// a thread when that changes. Keeps the devices open, because a closed device
+// reports nothing, but not a device that is broken or was removed from the
+// system, which may be waiting for its users to close it. Follows no device
+// before Start. Thread-safe.
 class PortWatch {
  public:
-  // Only ports that `preference` allows. `registry` outlives this.
+  // Watches the ports that `preference` allows. `registry` must outlive this.
   PortWatch(DeviceRegistry& registry, const AddressPreference& preference);
   ~PortWatch();
   PortWatch(const PortWatch&) = delete;
   PortWatch& operator=(const PortWatch&) = delete;
 
-  // `waker` is told of changes from now on. Once.
+  // Wakes `waker` at later changes. Call once.
   void Start(std::shared_ptr<Waker> waker);
-  // No effect for a device that is followed already.
+  // Starts to follow a device; no effect if it is followed already.
   void Follow(const std::shared_ptr<DeviceContext>& context);
 
-  // Every port of the devices that are followed and work, when something
-  // changed since the last call; lets go of those that do not. Cheap when
-  // nothing did.
+  // Every port of the followed devices that work, if something changed
+  // since the last call; stops following broken devices. Cheap if nothing
+  // changed.
   std::optional<std::vector<PortState>> Take();
 
  private:
@@ -45,8 +45,8 @@ class PortWatch {
 
   void OnChange();
   bool IsListed(absl::string_view device) const;
-  // Followers of dead devices. To be destroyed without the lock, which their
-  // calls take, and not by a call of a follower, which would wait for itself.
+  // Followers of dead devices. Destroy them without the lock, which their calls
+  // take, and not from a call of a follower, which would wait for itself.
   std::vector<std::unique_ptr<Follower>> TakeGone()
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Follows(const DeviceContext& context) const

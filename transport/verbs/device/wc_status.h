@@ -8,9 +8,9 @@
 
 namespace refract::transport::verbs {
 
-// Why a path is over, from the completion status of one request. `where` names
-// the queue pair. Codes:
-//   Unavailable      the peer or the way to it is gone: time-outs, no receive
+// Error of a path from the completion status of a request. `where` names the
+// queue pair. Codes:
+//   Unavailable      the peer or the route to it is gone: time-outs, no receive
 //                    request at the peer, and flushes, which follow from
 //                    either;
 //   InvalidArgument  the peer refused the access or answered nonsense: its

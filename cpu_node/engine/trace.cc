@@ -1,5 +1,5 @@
-// The traces of requests, made when they have ended from the times that their
-// tasks hold. A request that is not traced costs a comparison.
+// Builds the traces of requests when they have ended, from the times in their
+// tasks. A request that is not traced costs a comparison.
 
 #include <algorithm>
 #include <string>
@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/shorten.h"
 #include "cpu_node/engine.h"
-#include "cpu_node/engine_task.h"
+#include "cpu_node/engine/task.h"
 #include "tracing/tracer.h"
 
 namespace refract::cpu_node {
@@ -17,7 +17,7 @@ namespace {
 
 using tracing::Span;
 
-// Attributes have to be UTF-8; what clients send may be anything.
+// Attributes must be UTF-8, but clients may send any bytes.
 std::string Text(absl::string_view text) {
   return absl::CEscape(base::Shorten(text, base::kMaxStatusTextBytes));
 }
@@ -25,7 +25,7 @@ std::string Text(absl::string_view text) {
 // A trace with its first span, to which stages are added as children.
 class TraceBuilder {
  public:
-  // `start` and `now` on the engine's clock.
+  // `start` and `now` are on the engine's clock.
   TraceBuilder(const tracing::RequestContext& request, absl::Time start,
                absl::Time now)
       : to_calendar_((absl::Now() - absl::UnixEpoch()) -
@@ -41,7 +41,7 @@ class TraceBuilder {
 
   Span& root() { return trace_.spans.front(); }
 
-  // Valid until the next one is added.
+  // The reference is valid until the next Add().
   Span& Add(const char* name, const tracing::SpanId& parent, absl::Time start,
             absl::Time end) {
     Span& span = trace_.spans.emplace_back();
@@ -63,15 +63,15 @@ class TraceBuilder {
                                    absl::StatusCodeToString(status.code()));
   }
 
-  // What the GPU node `address` did between `sent` and `came`.
+  // Adds the stages on the GPU node `address` between `sent` and `came`.
   void AddGpuNode(const std::string& address, absl::Time sent, absl::Time came,
                   const transport::CallTimes& times, absl::Duration ahead) {
     Span& away = AddStage("gpu_node", sent, came);
     away.kind = Span::Kind::kClient;
     away.attributes.emplace_back("server.address", address);
     const tracing::SpanId parent = away.id;
-    // Its clock may be off by half of the way; a stage does not leave the time
-    // that the request was away.
+    // The offset of its clock may be wrong by half a round trip, so stages are
+    // clamped to the time that the request was away.
     const auto here = [&](absl::Time time) {
       return std::clamp(time - ahead, sent, std::max(sent, came));
     };
@@ -149,7 +149,7 @@ void Engine::TraceEnd(const Task& task, const absl::Status& status,
     builder.AddStage("cn_pre", began, task.sent);
     builder.AddStage("pieces", task.sent, end);
   } else {
-    // Of several attempts the last one is shown.
+    // Only the last of several attempts is shown in detail.
     const absl::Time last = task.sent - task.times.compute_input;
     if (task.attempts > 1) builder.AddStage("attempts", began, last);
     builder.AddStage("cn_pre", task.attempts > 1 ? last : began, task.sent);
@@ -167,7 +167,7 @@ void Engine::TraceEnd(const Task& task, const absl::Status& status,
     if (task.response.has_value()) {
       builder.AddStage("resume", came, task.began);
       builder.AddStage("cn_post", task.began, end);
-    } else if (status.ok()) {  // after the GPU nodes had failed
+    } else if (status.ok()) {  // all GPU nodes had failed
       builder.AddStage("whole", task.began, end);
     }
   }

@@ -1,7 +1,7 @@
 #ifndef REFRACT_CPU_NODE_ENGINE_TASK_H_
 #define REFRACT_CPU_NODE_ENGINE_TASK_H_
 
-// The state of one request in the engine. For engine.cc and engine_pieces.cc.
+// The state of one request in the engine. Only for engine.cc and this folder.
 
 #include <cstddef>
 #include <cstdint>
@@ -29,17 +29,17 @@
 
 namespace refract::cpu_node {
 
-// The outputs of a request that is executed in pieces, as far as pieces have
-// answered.
+// The outputs of a request that is executed in pieces, filled in as pieces
+// answer.
 struct Gathered {
-  int64_t rows = 0;                   // of the request
-  int64_t rows_each = 0;              // of a piece; the last may have fewer
-  int64_t next = 0;                   // the first row of the piece under way
-  std::vector<base::Tensor> outputs;  // in the graph's order; wanted ones
+  int64_t rows = 0;       // of the request
+  int64_t rows_each = 0;  // of a piece; the last piece may have fewer
+  int64_t next = 0;       // the first row of the piece under way
+  std::vector<base::Tensor> outputs;  // by output of the graph
 };
 
-// Used for one request after the other: what it has grown for one, stays for
-// the next, so that a warm request allocates nothing here.
+// Reused for one request after the other: its buffers keep their capacity, so
+// that a warm request allocates nothing here.
 struct Engine::Task final : public WorkerPool::Job {
   bool Reserve() override { return engine->Reserve(*this); }
   bool abandoned() const override { return request.cancel.stop_requested(); }
@@ -52,44 +52,44 @@ struct Engine::Task final : public WorkerPool::Job {
   // Pinned until the end of the request.
   std::shared_ptr<const ServedModel> model;
   int64_t newest = 0;  // InferResponse::newest_version
-  // The state of its tables that the request reads, from its first look-up on.
+  // The state of the tables that the request reads, fixed at its start.
   TableStore::Pin tables;
   BoundRequest bound;
 
-  // What the parts work on: `bound.inputs`, with rows added where needed.
+  // Inputs of the parts: `bound.inputs`, with rows added where needed.
   runtime::PaddedBatch padded;
 
-  // CN-pre's results, of which CN-post reads some; they live in `pre_context`
-  // or, where they were written into the message, as copies in `kept`.
+  // Results of CN-pre that the message or CN-post needs. They live in
+  // `pre_context` or, if written into the message, as copies in `kept`.
   std::optional<runtime::ContextPool::Lease> pre_context;
   std::vector<base::TensorView> pre_outputs;
   base::AlignedBuffer kept;
   std::optional<transport::IncomingMessage> response;
 
   int attempts = 0;
-  std::optional<NodePool::Lease> node;  // while at one
-  std::optional<size_t> avoid;          // the node that failed it
-  // That node said that it would be too late; another may be faster.
+  std::optional<NodePool::Lease> node;  // while at a node
+  std::optional<size_t> avoid;          // the node that failed the request
+  // `avoid` said that it would be too late; another node may be faster.
   bool only_in_time = false;
-  // Of a slow or traced request: where its last answer came from.
+  // Of a slow or traced request: the node of its last answer.
   std::string gpu_node;
   absl::Status last_failure;
 
   absl::Time arrived;
-  absl::Time began;  // the part that a worker runs; InfinitePast: none runs
+  absl::Time began;  // start of the part that a worker runs; InfinitePast: none
   absl::Time sent = absl::InfinitePast();
   bool started = false;
   StageTimes times;
   PartTimes parts;
   runtime::RunStats run_stats;
 
-  // Of a request that is executed in pieces (engine_pieces.cc):
+  // Fields of requests that are executed in pieces (engine/pieces.cc):
   Task* whole = nullptr;      // of a piece: the request that it belongs to
   size_t message_bytes = 0;   // of the message that was too long
   runtime::RowBuffers slice;  // of a piece: its inputs
-  std::optional<Gathered> gathered;  // of such a request: its outputs so far
+  std::optional<Gathered> gathered;  // of the whole request: its outputs so far
 
-  // Within one stage: what its part reads and writes.
+  // Scratch of one stage: what its part reads and writes.
   std::vector<base::TensorView> inputs;
   std::vector<base::TensorView> outputs;
   std::vector<std::optional<base::TensorSpec>> specs;
@@ -104,19 +104,19 @@ struct Engine::Task final : public WorkerPool::Job {
     return (whole == nullptr ? tables : whole->tables).state();
   }
 
-  // What the client sent, of a piece as well.
+  // The client's request, also for a piece.
   const InferRequest& client_request() const {
     return whole == nullptr ? request : whole->client_request();
   }
 
-  // Gives back what belongs to the request; memory of the lists stays.
+  // Releases the request's resources; buffers keep their capacity.
   void Clear() {
     request = InferRequest();
     done = nullptr;
     pre_context.reset();
     response.reset();
     tables = TableStore::Pin();
-    model.reset();  // after what may lie in it
+    model.reset();  // after objects that refer to it
     attempts = 0;
     node.reset();
     avoid.reset();
@@ -133,6 +133,9 @@ struct Engine::Task final : public WorkerPool::Job {
     gathered.reset();
   }
 };
+
+// The refusal of a request whose content is in quarantine (retries.h).
+absl::Status InQuarantine();
 
 }  // namespace refract::cpu_node
 

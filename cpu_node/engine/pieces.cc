@@ -1,8 +1,8 @@
-// Requests whose message is longer than the transport carries. If their rows
-// are independent, the engine cuts them by rows and serves each piece as a
-// request of its own, from CN-pre to CN-post, and answers with the rows of all
-// pieces. The pieces run one after the other: a request that needs many of them
-// holds no more of the nodes' message memory than any other request.
+// Serves requests whose message is longer than the transport carries. If the
+// rows are independent, the engine cuts the request by rows, serves each piece
+// as a request of its own, from CN-pre to CN-post, and answers with the rows of
+// all pieces. The pieces run one after the other, so that a request of many
+// pieces holds no more of the nodes' message memory than any other request.
 
 #include <algorithm>
 #include <cmath>
@@ -13,13 +13,13 @@
 #include "base/process/within_memory.h"
 #include "base/status_macros.h"
 #include "cpu_node/engine.h"
-#include "cpu_node/engine_task.h"
+#include "cpu_node/engine/task.h"
 
 namespace refract::cpu_node {
 namespace {
 
-// Rows may have different numbers of ids, and a message has headers: a piece of
-// this share of the limit rarely has to be cut again.
+// Share of the message limit that a piece aims at. Rows differ in their number
+// of ids, and a message has headers; with this share few pieces are cut again.
 constexpr double kFill = 0.9;
 
 int64_t PiecesFor(size_t message_bytes, size_t max_message_bytes) {
@@ -41,7 +41,7 @@ void Engine::SendInPieces(Task* task, const absl::Status& too_long) {
   const std::optional<int64_t> rows = layout.Rows(task->bound.inputs);
   if (rows.value_or(1) < 2) return refuse("it has one row");
 
-  // The workers see a request that has ended, and then its pieces.
+  // For the workers the request ends here, and its pieces follow.
   const absl::Time now = options_.clock->Now();
   task->parts.start += now - task->began;
   task->times.compute_input = task->parts.start;
