@@ -45,6 +45,7 @@ if [[ $install == yes ]]; then
     refract_install_browser
     refract_install_torchrec
     refract_install_schemas
+    refract_install_hdrhistogram
   } &
   installation=$!
 fi

@@ -41,11 +41,11 @@
 #include "runtime/torch/caller.h"
 #include "tools/bench_json.h"
 #include "base/process/files.h"
+#include "tools/loadgen/arrivals/arrivals.h"
 #include "tools/loadgen/max_rate.h"
 #include "tools/loadgen/open_loop.h"
 #include "tools/loadgen/random.h"
 #include "tools/loadgen/report.h"
-#include "tools/loadgen/schedule.h"
 
 namespace refract::bench {
 namespace {
@@ -91,7 +91,8 @@ RunResult RunAt(NodeSubject& subject, const Options& options, double rate,
   const absl::Duration length = absl::Seconds(options.seconds);
   loadgen::Random random(seed, "requests");
   std::vector<loadgen::PlannedQuery> schedule;
-  for (const absl::Duration at : loadgen::PoissonArrivals(rate, length, seed)) {
+  for (const absl::Duration at : loadgen::ArrivalProfile().Draw(
+           rate, absl::ZeroDuration(), length, seed)) {
     const size_t request = random.Below(options.rows.size());
     schedule.push_back({at, options.rows[request], request});
   }

@@ -240,6 +240,24 @@ refract_install_torchrec() {
   rm -f "$log"
 }
 
+# Reads the histogram logs of `refract bench serving` in tests. Without its
+# dependencies, which reading does not need and which do not fit torch's.
+REFRACT_HDRHISTOGRAM=(hdrhistogram==0.10.8)
+
+# refract_install_hdrhistogram: if the installation fails, the test is skipped
+# with the reason, so this prints the reason and continues.
+refract_install_hdrhistogram() {
+  _refract_venv_has "${REFRACT_HDRHISTOGRAM[@]}" && return
+  refract_say "installing ${REFRACT_HDRHISTOGRAM[*]} into .venv"
+  local log
+  log="$(mktemp)"
+  "$REFRACT_VENV/bin/python" -m pip install --quiet --no-cache-dir --no-deps \
+    --disable-pip-version-check --no-input "${REFRACT_HDRHISTOGRAM[@]}" \
+    >"$log" 2>&1 ||
+    refract_say "the test of histogram logs will be skipped: $(_refract_reason "$log")"
+  rm -f "$log"
+}
+
 # JSON schemas of Kubernetes for tests/placement/manifests/schema_test.py.
 REFRACT_SCHEMAS=(kubernetes-validate==1.37.0)
 

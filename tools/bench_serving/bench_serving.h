@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -17,11 +18,13 @@ struct ServingOptions {
   std::string target;
   std::string model;
   int64_t version = 0;  // 0: the newest
-  double qps = 0;
-  double duration_s = 10;
+  double qps = 0;  // 0: the trace's
+  // Absent: 10, or the trace's length.
+  std::optional<double> duration_s;
   double warmup_s = 1;
   double slo_ms = 0;  // 0: none
   bool find_max = false;
+  std::string arrivals = "poisson";
   std::string query_sizes = "mlperf";
   std::string ids = "uniform";
   std::string bag_sizes = "fixed:1";
@@ -36,7 +39,11 @@ struct ServingOptions {
   int64_t memory_mib = 1024;
   std::string record;  // folder
   size_t record_count = 4;
+  // Files to write; empty: none.
   std::string json;
+  std::string csv;
+  std::string hlog;
+  std::string report;
 };
 
 // Loads the server with an open-loop schedule and reports to `out`, to
@@ -47,6 +54,11 @@ struct ServingOptions {
 // server's own errors before the run. Queries that fail during a run are
 // results, not errors, unless all of them do (Unavailable).
 absl::Status RunServing(const ServingOptions& options, std::ostream& out);
+
+// `refract bench compare`: a page of one or two runs from their JSON files.
+// InvalidArgument names a file that is no report of `refract bench serving`.
+absl::Status CompareServing(const std::vector<std::string>& reports,
+                            const std::string& page);
 
 }  // namespace refract::tools
 

@@ -1,4 +1,6 @@
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "tools/bench_serving/bench_serving.h"
@@ -9,12 +11,19 @@ namespace refract::tools {
 namespace {
 
 void AddLoadOptions(CLI::App& command, ServingOptions& options) {
-  command
-      .add_option("--qps", options.qps,
-                  "queries per second, sent as a Poisson process; with "
-                  "--find-max where the search begins")
-      ->required();
-  command.add_option("--duration", options.duration_s, "seconds measured");
+  command.add_option("--qps", options.qps,
+                     "queries per second on average; with --find-max where "
+                     "the search begins; a trace has a rate of its own");
+  command.add_option("--arrivals", options.arrivals,
+                     "when queries come: poisson, constant (equal gaps), "
+                     "bursts:TIMES,ON,PERIOD (TIMES the mean rate for ON of "
+                     "every PERIOD seconds), diurnal[:TROUGH] (a day within "
+                     "--duration, from TROUGH times the peak and back), "
+                     "curve:FILE (a relative rate per line, spread over "
+                     "--duration), or trace:FILE (requests that were recorded; "
+                     "--qps stretches its times)");
+  command.add_option("--duration", options.duration_s,
+                     "seconds measured; 10 unless given, or all of a trace");
   command.add_option("--warmup", options.warmup_s,
                      "seconds of load before those, not counted");
   command.add_option("--slo-ms", options.slo_ms,
@@ -41,7 +50,8 @@ void AddContentOptions(CLI::App& command, ServingOptions& options) {
                      "items per query: mlperf (100 to 700, mean 270), fixed:N, "
                      "or file:PATH with one number per line, equally likely");
   command.add_option("--ids", options.ids,
-                     "which rows are looked up: uniform or zipf:ALPHA");
+                     "which rows are looked up: uniform, zipf:ALPHA, or meta "
+                     "(the skew of Meta's embedding traces of 2022)");
   command.add_option("--bag-sizes", options.bag_sizes,
                      "ids per item and bag: fixed:N, mean:N (0 to 2 N), "
                      "list:N,N,... per bag input, or mlperf (DLRM-DCNv2's)");
@@ -65,6 +75,47 @@ void AddContentOptions(CLI::App& command, ServingOptions& options) {
                      "requests come again and the report says so");
 }
 
+void AddOutputOptions(CLI::App& command, ServingOptions& options) {
+  const auto file = [&command](const char* name, std::string& path,
+                               const char* what) {
+    command.add_option(name, path, what)
+        ->type_name("FILE")
+        ->check(base::CheckOutputFile);
+  };
+  file("--json", options.json, "also write the report to this file as JSON");
+  file("--csv", options.csv, "write a line per query to this file");
+  file("--hlog", options.hlog,
+       "write latencies by second to this file as a log of HdrHistogram, for "
+       "its plotter and libraries");
+  file("--report", options.report,
+       "write an HTML page with plots to this file; it needs no other file");
+}
+
+void AddCompareCommand(CLI::App& bench, Context& context) {
+  CLI::App* command = bench.add_subcommand(
+      "compare", "Makes an HTML page of one run, or of two side by side");
+  struct Files {
+    std::vector<std::string> reports;
+    std::string page;
+  };
+  auto files = std::make_shared<Files>();
+  command
+      ->add_option("reports", files->reports,
+                   "reports of refract bench serving --json")
+      ->type_name("REPORT.json")
+      ->expected(1, 2)
+      ->required();
+  command->add_option("--report", files->page, "the page to write")
+      ->type_name("FILE")
+      ->check(base::CheckOutputFile)
+      ->required();
+  command->callback([&context, files] {
+    context.action = [files] {
+      return CompareServing(files->reports, files->page);
+    };
+  });
+}
+
 }  // namespace
 
 void AddBenchCommand(CLI::App& app, Context& context) {
@@ -72,6 +123,7 @@ void AddBenchCommand(CLI::App& app, Context& context) {
       "bench", "Measures a running system, or the transport");
   bench->require_subcommand(0, 1);
   AddBenchTransportCommand(*bench, context);
+  AddCompareCommand(*bench, context);
   auto options = std::make_shared<ServingOptions>();
   CLI::App* command = bench->add_subcommand(
       "serving",
@@ -92,11 +144,7 @@ void AddBenchCommand(CLI::App& app, Context& context) {
       ->type_name("DIR");
   command->add_option("--record-count", options->record_count,
                       "how many of them");
-  command
-      ->add_option("--json", options->json,
-                   "also write the report to this file as JSON")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  AddOutputOptions(*command, *options);
   command->callback([&context, options] {
     context.action = [&context, options] {
       return RunServing(*options, context.out);

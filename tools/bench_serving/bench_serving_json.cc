@@ -1,7 +1,10 @@
 #include "tools/bench_serving/bench_serving_json.h"
 
+#include <algorithm>
+
 #include "nlohmann/json.hpp"
 #include "tools/bench_json.h"
+#include "tools/loadgen/output/series.h"
 
 namespace refract::tools {
 namespace {
@@ -16,12 +19,13 @@ Json Milliseconds(const loadgen::Distribution& distribution) {
           {"max", ms(distribution.max)}};
 }
 
-Json OptionsJson(const ServingOptions& options) {
+Json OptionsJson(const ServingOptions& options, const ServingReport& report) {
   return {{"target", options.target},
           {"model", options.model},
           {"version", options.version},
           {"qps", options.qps},
-          {"duration_s", options.duration_s},
+          {"arrivals", options.arrivals},
+          {"duration_s", absl::ToDoubleSeconds(report.duration)},
           {"warmup_s", options.warmup_s},
           {"slo_ms", options.slo_ms},
           {"find_max", options.find_max},
@@ -37,13 +41,42 @@ Json OptionsJson(const ServingOptions& options) {
           {"memory_mib", options.memory_mib}};
 }
 
+// At most this many stretches, of 100 ms at least.
+constexpr int kTimelinePoints = 120;
+
+void AddSeries(const ServingOptions& options, const ServingReport& report,
+               Json& json) {
+  const auto ms = absl::ToDoubleMilliseconds;
+  const LoadRun& run = report.run;
+  const absl::Duration warmup = absl::Seconds(options.warmup_s);
+  json["percentiles"] = Json::array();
+  for (const loadgen::PercentilePoint& point :
+       loadgen::PercentileCurve(run.schedule, run.results, warmup)) {
+    json["percentiles"].push_back({point.fraction, ms(point.latency)});
+  }
+  const absl::Duration width =
+      std::max(absl::Milliseconds(100), report.duration / kTimelinePoints);
+  json["timeline_width_s"] = absl::ToDoubleSeconds(width);
+  json["timeline"] = Json::array();
+  for (const loadgen::TimelinePoint& point :
+       loadgen::Timeline(run.schedule, run.results, warmup, report.duration,
+                         width)) {
+    json["timeline"].push_back({{"at_s", absl::ToDoubleSeconds(point.at)},
+                                {"queries", point.queries},
+                                {"succeeded", point.succeeded},
+                                {"p50_ms", ms(point.p50)},
+                                {"p99_ms", ms(point.p99)},
+                                {"max_ms", ms(point.max)}});
+  }
+}
+
 }  // namespace
 
 std::string ServingJson(const ServingOptions& options,
                         const ServingReport& report) {
   const loadgen::Measurement& m = report.measurement;
   Json json = BenchJson("serving");
-  json.update({{"options", OptionsJson(options)},
+  json.update({{"options", OptionsJson(options, report)},
                {"seed", options.seed},
                {"qps", report.qps},
                {"queries", m.queries},
@@ -58,14 +91,14 @@ std::string ServingJson(const ServingOptions& options,
                {"latency_ms", Milliseconds(m.latency)},
                {"sent_late_ms", Milliseconds(m.lateness)},
                {"client_was_late", loadgen::ClientWasLate(m)},
-               {"request_bytes", report.request_bytes},
+               {"request_bytes", report.run.request_bytes},
                {"response_bytes", report.response_bytes()},
-               {"sent_requests", report.sent_requests},
-               {"distinct_requests", report.distinct_requests}});
+               {"sent_requests", report.run.schedule.size()},
+               {"distinct_requests", report.run.distinct_requests}});
   for (const auto& [code, count] : m.errors) {
     json["errors_by_code"][absl::StatusCodeToString(code)] = count;
   }
-  for (const auto& [code, message] : report.answers.first_errors) {
+  for (const auto& [code, message] : report.run.answers.first_errors) {
     json["first_errors"][absl::StatusCodeToString(code)] = message;
   }
   if (m.slo) {
@@ -73,13 +106,13 @@ std::string ServingJson(const ServingOptions& options,
     json["within_slo"] = m.within_slo;
     json["goodput_qps"] = m.goodput_qps;
   }
-  if (report.server) {
+  if (report.run.server) {
     const auto ms = absl::ToDoubleMilliseconds;
-    json["server_ms"] = {{"requests", report.server->requests},
-                         {"queue", ms(report.server->queue)},
-                         {"cpu_before", ms(report.server->before)},
-                         {"gpu_and_transport", ms(report.server->remote)},
-                         {"cpu_after", ms(report.server->after)}};
+    json["server_ms"] = {{"requests", report.run.server->requests},
+                         {"queue", ms(report.run.server->queue)},
+                         {"cpu_before", ms(report.run.server->before)},
+                         {"gpu_and_transport", ms(report.run.server->remote)},
+                         {"cpu_after", ms(report.run.server->after)}};
   }
   if (report.max_qps) json["max_qps"] = *report.max_qps;
   for (const ServingReport::Try& one : report.tries) {
@@ -87,6 +120,7 @@ std::string ServingJson(const ServingOptions& options,
                              {"p99_ms", absl::ToDoubleMilliseconds(one.p99)},
                              {"passed", one.passed}});
   }
+  AddSeries(options, report, json);
   // Messages of servers may hold bytes that are not UTF-8.
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -1,14 +1,13 @@
 #ifndef REFRACT_TOOLS_BENCH_SERVING_BENCH_SERVING_JSON_H_
 #define REFRACT_TOOLS_BENCH_SERVING_BENCH_SERVING_JSON_H_
 
-#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "tools/bench_serving/bench_serving.h"
-#include "tools/loadgen/grpc_target.h"
+#include "tools/bench_serving/load_worker.h"
 #include "tools/loadgen/report.h"
 
 namespace refract::tools {
@@ -22,22 +21,17 @@ struct ServingReport {
   };
 
   double qps = 0;  // of the run that is shown
+  absl::Duration duration;
   loadgen::Measurement measurement;
-  loadgen::GrpcTarget::Answers answers;
-  size_t sent_requests = 0;      // warm-up included
-  size_t distinct_requests = 0;  // of those
-  double request_bytes = 0;      // mean
-  // Means per request, `requests` apart; warm-up included. Absent when the
-  // server keeps no statistics.
-  std::optional<loadgen::ServerTimes> server;
+  LoadRun run;
   // --find-max
   std::optional<double> max_qps;
   std::vector<Try> tries;
 
   double response_bytes() const {
-    return answers.count == 0
+    return run.answers.count == 0
                ? 0
-               : static_cast<double>(answers.bytes) / answers.count;
+               : static_cast<double>(run.answers.bytes) / run.answers.count;
   }
 };
 

@@ -1,6 +1,7 @@
 #ifndef REFRACT_TOOLS_LOADGEN_IDS_H_
 #define REFRACT_TOOLS_LOADGEN_IDS_H_
 
+#include <array>
 #include <cstdint>
 
 #include "absl/status/statusor.h"
@@ -13,9 +14,13 @@ namespace refract::loadgen {
 // has weight k^-a (Zipf). Published generators use 0.9 to 1.3.
 struct IdSkew {
   double exponent = 0;
+  // True: as often as the rows of Meta's published traces of embedding look-ups
+  // were used, whatever `exponent` says.
+  bool embedding_traces = false;
 };
 
-// "uniform" or "zipf:ALPHA" with 0 < ALPHA ≤ 10; else InvalidArgument.
+// "uniform", "zipf:ALPHA" with 0 < ALPHA ≤ 10, or "meta"; else
+// InvalidArgument.
 absl::StatusOr<IdSkew> ParseIdSkew(absl::string_view spec);
 
 // Draws ids of one table. Immutable, so any number of threads may share one;
@@ -36,8 +41,19 @@ class IdSampler {
   double Integral(double x) const;
   double InverseIntegral(double x) const;
 
+  // Rows that are used about as often as each other, from the most used.
+  struct Band {
+    int64_t end = 0;       // rank after the last one
+    double accesses = 0;   // share of all look-ups up to here
+  };
+  static constexpr int kBands = 17;
+  void SetBands();
+  int64_t DrawBandRank(Random& random) const;
+
   double exponent_;
   int64_t rows_;
+  bool banded_ = false;
+  std::array<Band, kBands> bands_ = {};
   // Constants of the rejection method, see ids.cc.
   double integral_first_ = 0;
   double integral_last_ = 0;

@@ -61,19 +61,6 @@ absl::StatusOr<std::vector<int64_t>> ReadSizes(const std::string& path) {
 
 }  // namespace
 
-std::vector<absl::Duration> PoissonArrivals(double queries_per_s,
-                                            absl::Duration length,
-                                            uint64_t seed) {
-  Random random(seed, "arrivals");
-  const double end = absl::ToDoubleSeconds(length) * queries_per_s;
-  std::vector<absl::Duration> arrivals;
-  arrivals.reserve(static_cast<size_t>(end * 1.1) + 16);
-  for (double at = random.Exponential(); at < end; at += random.Exponential()) {
-    arrivals.push_back(absl::Seconds(at / queries_per_s));
-  }
-  return arrivals;
-}
-
 QuerySizes::QuerySizes(std::vector<int64_t> values)
     : values_(std::move(values)) {}
 

@@ -1,8 +1,7 @@
 #ifndef REFRACT_TOOLS_LOADGEN_SCHEDULE_H_
 #define REFRACT_TOOLS_LOADGEN_SCHEDULE_H_
 
-// When queries are sent and how large they are. Both are drawn before a run,
-// from its seed: an answer that is late delays no later query.
+// How large queries are. When they arrive: arrivals/arrivals.h.
 
 #include <cstdint>
 #include <string>
@@ -10,17 +9,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "tools/loadgen/random.h"
 
 namespace refract::loadgen {
-
-// Arrivals of a Poisson process of `queries_per_s` > 0 within [0, length),
-// ascending. One seed gives the same gaps at every rate, scaled: two rates see
-// the same bursts.
-std::vector<absl::Duration> PoissonArrivals(double queries_per_s,
-                                            absl::Duration length,
-                                            uint64_t seed);
 
 // Items per query: a list of equally likely values.
 class QuerySizes {

@@ -91,7 +91,10 @@ class BenchServingTest : public testing::Test {
     for (const auto& [option, value] :
          {std::pair("--qps", "200"), std::pair("--duration", "0.3"),
           std::pair("--warmup", "0.1")}) {
-      if (std::find(more.begin(), more.end(), option) != more.end()) continue;
+      if (!defaults_ ||
+          std::find(more.begin(), more.end(), option) != more.end()) {
+        continue;
+      }
       arguments.insert(arguments.end(), {option, value});
     }
     arguments.insert(arguments.end(), more.begin(), more.end());
@@ -120,6 +123,7 @@ class BenchServingTest : public testing::Test {
     EXPECT_THAT(ran.err, HasSubstr(what));
   }
 
+  bool defaults_ = true;
   TempFolder folder_;
   Echo server_;
   int port_ = 0;
@@ -218,7 +222,60 @@ TEST_F(BenchServingTest, FailedQueriesFailARateOfTheSearch) {
   }
 }
 
+TEST_F(BenchServingTest, ArrivalsFollowTheProfile) {
+  const nlohmann::json report =
+      Report({"--arrivals", "constant", "--qps", "100", "--duration", "0.5"});
+  EXPECT_EQ(report["queries"], 50);
+  EXPECT_EQ(report["options"]["arrivals"], "constant");
+}
+
+TEST_F(BenchServingTest, ReplaysATrace) {
+  const std::string trace = folder_ / "trace.jsonl";
+  std::ofstream file(trace);
+  file << R"({"refract_trace":1})" << "\n";
+  for (int i = 0; i < 20; ++i) {
+    file << "{\"at_s\":" << 3 + 0.01 * i << ",\"items\":" << i + 1 << "}\n";
+    file << "{\"at_s\":" << 3 + 0.01 * i << ",\"model\":\"other\"}\n";
+  }
+  // Two raw floats, 1 and 2.
+  file << R"({"at_s":3.25,"model":"echo","inputs":[{"name":"x",)"
+       << R"("datatype":"FP32","shape":[2],"data":"AACAPwAAAEA="}]})" << "\n";
+  file.close();
+  // The trace's own times and length: 21 requests in 0.25 s and a mean gap.
+  defaults_ = false;
+  nlohmann::json report =
+      Report({"--arrivals", "trace:" + trace, "--warmup", "0", "--record",
+              folder_ / "r", "--record-count", "50"});
+  EXPECT_EQ(report["queries"], 21);
+  EXPECT_EQ(report["succeeded"], 21);
+  EXPECT_EQ(report["distinct_requests"], 21);
+  EXPECT_NEAR(report["qps"], 80, 1e-6);
+  EXPECT_NEAR(report["items_per_s"].get<double>() *
+                  report["window_s"].get<double>(),
+              210 + 2, 1e-6);
+  const auto last =
+      models::SafetensorsFile::Open(folder_ / "r/request_20.safetensors");
+  ASSERT_TRUE(last.ok()) << last.status();
+  const base::TensorView x = last->View(*last->Find("x"));
+  ASSERT_EQ(x.bytes, 8u);
+  EXPECT_EQ(reinterpret_cast<const float*>(x.data)[0], 1);
+  EXPECT_EQ(reinterpret_cast<const float*>(x.data)[1], 2);
+  // At another rate, twice and a bit.
+  report = Report({"--arrivals", "trace:" + trace, "--qps", "210", "--warmup",
+                   "0", "--duration", "0.2095"});
+  EXPECT_EQ(report["queries"], 45);
+  EXPECT_EQ(report["distinct_requests"], 21);
+
+  std::ofstream(trace) << "{\"at_s\":0,\"items\":3}\n{\"at_s\":";
+  ExpectRefused(Bench({"--arrivals", "trace:" + trace}),
+                "trace.jsonl:2: position 9: not JSON");
+}
+
 TEST_F(BenchServingTest, NamesTheOptionThatIsWrong) {
+  ExpectRefused(Bench({"--arrivals", "sometimes"}),
+                "--arrivals: 'sometimes'");
+  ExpectRefused(Bench({"--arrivals", "trace:/absent"}), "/absent");
+  ExpectRefused(Bench({"--qps", "0"}), "--qps: must");
   ExpectRefused(Bench({}, "another"), "no model another");
   ExpectRefused(Bench({"--duration", "0"}), "--duration: must");
   ExpectRefused(Bench({"--max-in-flight", "0"}), "--max-in-flight: must");
