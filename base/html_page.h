@@ -1,7 +1,7 @@
 #ifndef REFRACT_BASE_HTML_PAGE_H_
 #define REFRACT_BASE_HTML_PAGE_H_
 
-// Reports as one HTML page that needs neither other files nor a network.
+// Reports as one HTML page that needs no other files and no network.
 
 #include <string>
 
@@ -17,9 +17,9 @@ struct PageFile {
   absl::string_view text;
 };
 
-// "page.html" of `files`, in which "{{style.css}}" stands for that file and
-// "{{data}}" for `json`, escaped for a <script> element. Inserted text is not
-// searched for marks. Dies when a file is missing: the program was built wrong.
+// "page.html" of `files`, with "{{style.css}}" replaced by that file and
+// "{{data}}" by `json`, escaped for a <script> element. Inserted text is not
+// searched for marks. Dies if a file is missing: the program was built wrong.
 std::string FillPage(absl::Span<const PageFile> files, absl::string_view json);
 
 }  // namespace refract::base

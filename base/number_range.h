@@ -9,8 +9,8 @@
 
 namespace refract::base {
 
-// Empty if `text` is a number from `least` to `most`, else the error text, as
-// CLI11's check() takes it. CLI::Range() accepts "nan".
+// Empty if `text` is a number from `least` to `most`, else the error text for
+// CLI11's check(). CLI::Range() is unsuitable: it accepts "nan".
 std::string CheckNumberIn(absl::string_view text, double least, double most);
 
 }  // namespace refract::base

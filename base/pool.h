@@ -1,8 +1,8 @@
 #ifndef REFRACT_BASE_POOL_H_
 #define REFRACT_BASE_POOL_H_
 
-// A pool of objects that are expensive to create or keep grown memory; each is
-// used by one user at a time.
+// A pool of objects that are expensive to create or keep grown memory; each
+// object has one user at a time.
 
 #include <cstddef>
 #include <functional>
@@ -15,11 +15,11 @@
 
 namespace refract::base {
 
-// Grows to the number of uses at once. Thread-safe; outlives its leases.
+// Grows to the most simultaneous uses. Thread-safe; must outlive its leases.
 template <typename T>
 class Pool {
  public:
-  // `make` is called under no lock, on the threads that acquire.
+  // `make` is called under no lock, on the acquiring threads.
   explicit Pool(std::function<std::unique_ptr<T>()> make)
       : make_(std::move(make)) {}
 
@@ -54,7 +54,7 @@ class Pool {
     {
       absl::MutexLock lock(&mu_);
       if (!idle_.empty()) {
-        // The last returned object, whose memory is most likely in caches.
+        // The object returned last: its memory is most likely in caches.
         object = std::move(idle_.back());
         idle_.pop_back();
       } else {

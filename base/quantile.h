@@ -1,7 +1,7 @@
 #ifndef REFRACT_BASE_QUANTILE_H_
 #define REFRACT_BASE_QUANTILE_H_
 
-// Repeated measurements of one quantity, whatever its unit.
+// Statistics of repeated measurements of a quantity, in its unit.
 
 #include <vector>
 
@@ -20,8 +20,8 @@ struct Quartiles {
   double q3 = 0;
 };
 
-// Quartiles of `values` in any order, without NaN. All 0 if there are no
-// values.
+// Quartiles of `values`, which may be in any order, without NaN. All 0 if there
+// are no values.
 Quartiles QuartilesOf(std::vector<double> values);
 
 }  // namespace refract::base

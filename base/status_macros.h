@@ -14,7 +14,7 @@
 namespace refract::base {
 
 // `status` with "`context`: " before its message; OK stays OK. The code stays,
-// so a front end can still map it to an exit status or a gRPC code.
+// so that a front end can map it to an exit status or a gRPC code.
 inline absl::Status Annotate(const absl::Status& status,
                              absl::string_view context) {
   if (status.ok()) return status;

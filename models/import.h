@@ -1,8 +1,8 @@
 #ifndef REFRACT_MODELS_IMPORT_H_
 #define REFRACT_MODELS_IMPORT_H_
 
-// What both importers return. `refract import` (tools) checks it by running it
-// and hands it to Repository::AddVersion.
+// Results of both importers. `refract import` (tools) checks a result by
+// running it and passes it to Repository::AddVersion.
 
 #include <string>
 #include <vector>
@@ -21,15 +21,15 @@ struct ImportedModel {
   // file here; AddVersion copies the files and rewrites the names.
   WeightTable weights;
   // Weights that the model registers as buffers or has as constants: their
-  // values are always in the file. What freezing a TorchScript made a constant
-  // and a look-up reads is not among them: it may be a table's stand-in.
+  // values are always in the file. A constant made by freezing a TorchScript
+  // that a look-up reads is not in this set: it may be a table's stand-in.
   absl::flat_hash_set<std::string> buffers;
   std::string source_path;
-  // Request that the model was checked with, safetensors; empty: none. Kept
-  // with the version, whose sizes and warm-up requests it gives.
+  // Request that the model was checked with, safetensors; empty: none. Stored
+  // with the version, which takes sizes and warm-up requests from it.
   std::string sample_path;
-  // Things a user should know and need not act on, one line each ("the export
-  // guards batch != 1; …").
+  // Facts for the user that need no action, one line each ("the export guards
+  // batch != 1; …").
   std::vector<std::string> notes;
 };
 
@@ -42,9 +42,9 @@ struct ImportOptions {
   std::string tables_dir;
 };
 
-// By content, not by extension: a zip with models/*.json is torch.export, one
-// with constants.pkl + code/ is TorchScript. InvalidArgument for anything else,
-// naming the file and what is wrong with it (foreign, truncated, newer schema).
+// By content, not by extension: a zip with models/*.json is torch.export, a zip
+// with constants.pkl + code/ is TorchScript. InvalidArgument for any other
+// file, naming the file and its fault (foreign, truncated, newer schema).
 enum class ArchiveKind { kTorchExport, kTorchScript };
 absl::StatusOr<ArchiveKind> DetectArchive(absl::string_view path);
 

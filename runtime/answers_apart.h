@@ -1,8 +1,8 @@
 #ifndef REFRACT_RUNTIME_ANSWERS_APART_H_
 #define REFRACT_RUNTIME_ANSWERS_APART_H_
 
-// How far two answers to the same rows are apart: computed among other rows, so
-// with sums in another order, on another device, or by another engine.
+// Distance of two answers to the same rows, computed among other rows (with
+// sums in another order), on another device, or by another engine.
 
 #include <optional>
 
@@ -16,30 +16,30 @@
 namespace refract::runtime {
 
 struct Apart {
-  // Infinity where a NaN, an infinity or an integer differs, or the sizes do.
+  // Infinity if a NaN, an infinity, an integer or a size differs.
   double largest = 0;
-  // What is expected of sums in another order: a share of the largest value (at
-  // least 1), far above what rounding does, far below what mixing rows does.
+  // Expected difference of sums in another order: a share of the largest value
+  // (at least 1), far above rounding, far below the effect of mixing rows.
   double allowed = 0;
 
   bool ok() const { return largest <= allowed; }
 };
 
-// Of two tensors of one type.
+// Compares two tensors of one type.
 Apart Compare(const base::TensorView& a, const base::TensorView& b);
 
-// How far an answer may be from a recorded one: 10⁻⁵ and `share` of the largest
+// Allowed difference from a recorded answer: 10⁻⁵ and `share` of the largest
 // value of the output.
 struct Tolerance {
   double share = 1e-4;
-  // Integers and booleans agree. False: they are not compared, as a near tie of
-  // an argmax may go either way.
+  // Integers and booleans must agree. False: they are not compared, because a
+  // near tie of an argmax may go either way.
   bool exact_integers = true;
 };
 
-// Of `config` and `plan` (null: the model is not split). A share of 0.05 where
-// weights, arithmetic or what crosses have fewer bits than float32;
-// `share`, where given (golden_tolerance of config.pbtxt), takes the place of
+// The tolerance for `config` and `plan` (null: the model is not split). The
+// share is 0.05 if weights, arithmetic or crossing values have fewer bits than
+// float32; `share`, if given (golden_tolerance of config.pbtxt), replaces
 // either share.
 Tolerance ToleranceOf(const models::ModelConfig& config,
                       const models::SplitPlan* plan,

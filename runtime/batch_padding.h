@@ -39,18 +39,18 @@ class PaddedBatch {
   // In the graph's order. Valid until the next Pad(); inputs without padding
   // are the request's own views.
   absl::Span<const base::TensorView> inputs() const { return inputs_; }
-  // The request's own number of rows; nullopt when nothing was added.
+  // The request's own number of rows; nullopt: no row was added.
   std::optional<int64_t> rows() const { return rows_; }
 
  private:
   friend class BatchPadding;
   std::vector<base::TensorView> inputs_;
-  std::vector<base::AlignedBuffer> memory_;  // per input, where it was padded
+  std::vector<base::AlignedBuffer> memory_;  // per padded input
   std::optional<int64_t> rows_;
 };
 
-// The smallest batch that can be served: Graph::min_batch, or 1 where smaller
-// batches may be padded to that.
+// The smallest batch that can be served: Graph::min_batch, or 1 if smaller
+// batches may be padded.
 int64_t SmallestBatch(const models::Graph& graph);
 
 // Immutable, thread-safe.
@@ -60,8 +60,8 @@ class BatchPadding {
 
   // Row-wise inputs repeat their last row; bag offsets get empty bags. Invalid
   // inputs pass unchanged: the program refuses them. InvalidArgument names an
-  // input that depends on the batch in a way that cannot be padded, and the
-  // batch and the minimum where rows depend on each other.
+  // input that depends on the batch in a way that cannot be padded, or the
+  // batch and the minimum if rows depend on each other.
   absl::Status Pad(absl::Span<const base::TensorView> inputs,
                    PaddedBatch& batch) const;
 
@@ -73,9 +73,9 @@ class BatchPadding {
  private:
   enum class Rule : uint8_t {
     kKeep,         // does not depend on the batch
-    kRepeatLast,   // one entry per row; or offsets of batch + 1 entries, where
+    kRepeatLast,   // one entry per row; or batch + 1 offsets, where
                    // a repeated end is an empty bag
-    kAppendCount,  // offsets of one entry per row: a bag that begins where the
+    kAppendCount,  // one offset per row: the bag begins where the
                    // ids end
     kImpossible,
   };
@@ -83,7 +83,7 @@ class BatchPadding {
     std::string name;
     Rule rule = Rule::kKeep;
     int64_t extra = 0;  // entries beyond the batch: 1 for batch + 1
-    int ids = -1;       // kAppendCount: the input that holds the ids
+    int ids = -1;       // kAppendCount: the input with the ids
   };
   static Input Classify(const models::Graph& graph, models::ValueId id,
                         bool is_offsets);

@@ -14,12 +14,12 @@
 
 namespace refract::runtime {
 
-// Memory of one run. Buffers keep their size between runs and grow to the next
+// Memory of a run. Buffers keep their size between runs and grow to the next
 // power of two. A request whose sizes fit allocates nothing here.
 struct RunContext::State {
   State(const Program* owner, const Plan& plan);
 
-  // At least `bytes` of buffer `index`; growing discards its contents.
+  // At least `bytes` in buffer `index`; growing discards its contents.
   // ResourceExhausted.
   absl::StatusOr<std::byte*> Reserve(int index, size_t bytes);
 

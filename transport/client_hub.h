@@ -31,15 +31,15 @@ class ClientImpl;
 //
 //  - the polling thread that runs every connection;
 //  - the notifier thread that calls `on_change` of the clients;
-//  - the window and congestion marks of what they pull (PullScheduler): the
-//    port of this machine is where the answers of all servers meet;
-// - the window and congestion marks of their pulls (PullScheduler): the port of
-// this machine is where the answers of all servers meet;
-// Registered memory stays per connection: a peer may read what is sent to it
-// and nothing else, and the memory that a lost peer could reach is not used
+//  - the window and congestion marks of their pulls (PullScheduler): the port of
+//    this machine is where the answers of all servers meet;
+//  - RDMA completion queues, and the number of dialling threads at a time.
+//
 // Registered memory stays per connection, so that a peer can read only the
 // messages sent to it, and memory that a lost peer could reach is not used
 // again before its path is destroyed.
+//
+// Thread-safe, except where a method says otherwise.
 class ClientHub {
  public:
   struct Options {

@@ -9,9 +9,9 @@
 
 namespace refract::base {
 
-// The error of a command line that `app` refused with `error`, in one line.
-// CLI11 reports a missing option before it looks at unknown ones, so a misspelt
-// option would be reported as missing: this names the unknown option as well.
+// The error by which `app` refused a command line, in one line. CLI11 reports a
+// missing option before it checks for unknown options, so a misspelt option
+// would be reported as missing: this text also names the unknown option.
 inline std::string CommandLineError(const CLI::App& app,
                                     const CLI::ParseError& error) {
   if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {

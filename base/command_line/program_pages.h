@@ -14,10 +14,10 @@ class App;
 
 namespace refract::base {
 
-// Adds --version, --man and --completion SHELL. When the command line has one of
-// them, parsing ends with CLI::CallForVersion; its what() is the text for stdout,
-// and the exit status is 0. Missing required options are no error then. `app`
-// must have its other options and subcommands by the time it parses.
+// Adds --version, --man and --completion SHELL. If the command line has one of
+// these options, parsing ends with CLI::CallForVersion; its what() is the text
+// for stdout, and the exit status is 0. Missing required options are then no
+// error. `app` must have its other options and subcommands before it parses.
 void AddProgramPages(CLI::App& app, absl::string_view version);
 
 // Manual page (section 1) in groff's man macros, subcommands included.

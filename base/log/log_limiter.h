@@ -18,7 +18,7 @@ class LogLimiter {
   LogLimiter(int lines_per_second, Clock& clock);
 
   // The number of lines suppressed since the last written line, if a line may
-  // be written now; nullopt to suppress this one.
+  // be written now; nullopt: suppress this line.
   std::optional<int64_t> Admit();
 
  private:

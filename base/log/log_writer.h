@@ -9,23 +9,23 @@
 namespace refract::base {
 
 // Writes glog's lines to a file descriptor on a thread of its own, so that a
-// thread that logs never waits for whoever reads them. At most kMaxWaitingBytes
-// of lines wait, beside as many that are being written; later lines are
-// dropped, and a line with their number follows when there is room. Lines are
-// cut to kMaxLogLineBytes (base/shorten.h).
+// logging thread never waits for the reader. At most kMaxWaitingBytes of lines
+// wait, besides as many being written; later lines are dropped, and a line with
+// their number follows when there is room. Lines are cut to kMaxLogLineBytes
+// (base/shorten.h).
 //
-// Made in main() after google::InitGoogleLogging(), before which glog heeds no
-// flags; while it exists, glog writes nowhere else. One per process. A line of
-// LOG(FATAL) is waited for, but not longer than kLastLines.
+// Make it in main() after google::InitGoogleLogging(), because glog ignores
+// flags before; while it exists, glog writes only to it. One per process. A
+// line of LOG(FATAL) is waited for, but at most for kLastLines.
 class LogWriter {
  public:
-  // Lines of a busy second or two; a reader that is slower does not keep up.
+  // Holds the lines of a busy second or two; a slower reader loses lines.
   static constexpr size_t kMaxWaitingBytes = size_t{1} << 20;
-  // Long enough for a reader that reads at all.
+  // Long enough for any reader that still reads.
   static constexpr absl::Duration kLastLines = absl::Seconds(1);
 
   explicit LogWriter(int fd = 2);
-  // Flush(kLastLines). Later lines go where glog's flags say.
+  // Calls Flush(kLastLines). Later lines go where glog's flags say.
   ~LogWriter();
   LogWriter(const LogWriter&) = delete;
   LogWriter& operator=(const LogWriter&) = delete;

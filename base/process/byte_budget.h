@@ -12,12 +12,12 @@
 
 namespace refract::base {
 
-// The option of both nodes that sets their budget (request_memory_flag.h).
+// The option of both nodes for their budget (request_memory_flag.h).
 inline constexpr char kRequestMemoryFlag[] = "--request-memory";
 
-// Bounds the memory that the requests of a node hold together. Whoever is about
-// to allocate memory whose size a client or peer chose takes a Hold of that
-// many bytes first. Lock-free and thread-safe.
+// Bounds the memory that all requests of a node hold together. Code that
+// allocates memory of a size that a client or peer chose first takes a Hold of
+// that many bytes. Lock-free and thread-safe.
 class ByteBudget {
  public:
   // `flag` is the command-line option that sets `bytes`; refusals name it.
@@ -26,11 +26,11 @@ class ByteBudget {
   ByteBudget(const ByteBudget&) = delete;
   ByteBudget& operator=(const ByteBudget&) = delete;
 
-  // Bytes taken from a budget; gives them back when it is destroyed. Must not
-  // outlive the budget. Move-only; each Hold belongs to one thread at a time.
+  // Bytes taken from a budget, returned on destruction. Must not outlive the
+  // budget. Move-only; each Hold belongs to one thread at a time.
   class Hold {
    public:
-    Hold() = default;  // of no bytes
+    Hold() = default;  // of 0 bytes
     Hold(Hold&& other) noexcept
         : budget_(std::exchange(other.budget_, nullptr)),
           bytes_(std::exchange(other.bytes_, 0)) {}
@@ -39,7 +39,7 @@ class ByteBudget {
 
     size_t bytes() const { return bytes_; }
     void Reset() { Shrink(0); }
-    // Gives back all but `bytes`; no effect if it holds fewer.
+    // Returns all but `bytes`; no effect if it holds fewer.
     void Shrink(size_t bytes);
 
    private:
@@ -51,8 +51,8 @@ class ByteBudget {
 
   // ResourceExhausted, with the numbers and the flag, if fewer are free.
   absl::StatusOr<Hold> Take(size_t bytes);
-  // Also if fewer are free; Take() then fails until enough are given back. For
-  // answers: their work is done, and refusing them would free nothing.
+  // Succeeds also if fewer are free; Take() then fails until enough are
+  // returned. For answers: their work is done, so a refusal would free nothing.
   Hold TakeAnyway(size_t bytes);
 
   size_t bytes() const { return bytes_; }

@@ -16,15 +16,15 @@ namespace refract::base {
 // minutes of work. An existing file stays unchanged; pipes are not opened.
 std::string CheckOutputFile(const std::string& path);
 
-// All of the file `path`, a pipe included. NotFound or InvalidArgument (not
-// readable, a folder, more than 1 GiB) name `path`.
+// The contents of file `path`, which may be a pipe. NotFound or InvalidArgument
+// (not readable, a folder, more than 1 GiB) name `path`.
 absl::StatusOr<std::string> ReadText(absl::string_view path);
 
 // Replaces the file `path` by `text`. InvalidArgument names `path`.
 absl::Status WriteText(absl::string_view path, absl::string_view text);
 
-// The same by rename: a reader, on this host or another one, sees the old file
-// or the new one. Of several writers the last one wins. Unavailable names the
+// As WriteText(), by rename: a reader, on this host or another, sees the old
+// file or the new file. Of several writers the last wins. Unavailable names the
 // file that cannot be written.
 absl::Status ReplaceText(absl::string_view path, absl::string_view text);
 

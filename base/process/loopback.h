@@ -9,8 +9,8 @@
 
 namespace refract::base {
 
-// For the log, after an address that a daemon listens on: that nobody else
-// reaches it, and which flag changes that; empty where others do.
+// Text for the log after a daemon's address: only this machine reaches it, and
+// which flag changes that; empty if other machines reach it.
 inline std::string WhoReaches(absl::string_view host, absl::string_view flag) {
   const bool loopback = absl::StartsWith(host, "127.") || host == "localhost" ||
                         host == "::1" || host == "[::1]";

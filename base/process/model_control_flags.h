@@ -33,7 +33,7 @@ struct ModelControlFlags {
   }
 };
 
-// `requests`: who asks for models in the mode explicit, for the help.
+// `requests`: for the help, the sender of load requests in mode explicit.
 inline void AddModelControlFlags(CLI::App& app, ModelControlFlags& flags,
                                  const std::string& requests) {
   app.add_option("--model-control-mode", flags.modes,
@@ -59,7 +59,7 @@ inline void AddModelControlFlags(CLI::App& app, ModelControlFlags& flags,
       ->allow_extra_args(false);
 }
 
-// After parsing. Empty, or what is wrong.
+// Call after parsing. Empty, or the error.
 inline std::string CheckModelControlFlags(const ModelControlFlags& flags) {
   if (flags.modes.size() > 1 &&
       std::find(flags.modes.begin(), flags.modes.end(), "none") !=

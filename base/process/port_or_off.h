@@ -9,15 +9,15 @@
 
 namespace refract::base {
 
-// The value of an option for a server that a daemon has beside its main one.
-// The default port may be taken by another daemon of the machine; a port that
-// was asked for may not.
+// The value of an option for a daemon's additional server. If the default port
+// is taken by another daemon, the server is left out; a port that the user
+// named must be free.
 struct PortOrOff {
   std::string text;    // a number, or "off"
   bool given = false;  // else `text` is the default
 
   bool on() const { return text != "off"; }
-  // 0: any free one. Nothing: off.
+  // 0: any free port. Nothing: off.
   std::optional<int> number() const {
     int port = 0;
     if (!on() || !absl::SimpleAtoi(text, &port)) return std::nullopt;

@@ -13,7 +13,7 @@ namespace refract::base {
 
 // Adds the option, with `about` as its help. Sets `bytes` to its default: a
 // quarter of the usable memory, because tables and weights need the rest, but
-// room for some requests of the longest kind in any case.
+// enough for some requests of the longest kind.
 inline void AddRequestMemoryFlag(CLI::App& app, size_t& bytes,
                                  const std::string& about) {
   bytes = std::max(static_cast<size_t>(UsableMemory() / 4), size_t{512} << 20);

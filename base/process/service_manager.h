@@ -9,30 +9,30 @@
 
 namespace refract::base {
 
-// Tells systemd how a daemon is, by the protocol of sd_notify(3): datagrams of
-// "KEY=value" to the socket that the environment names. Without such a socket
-// every call does nothing. A manager that cannot be reached is not waited for.
+// Reports a daemon's state to systemd by the protocol of sd_notify(3):
+// datagrams of "KEY=value" to the socket that the environment names. Without
+// such a socket the methods do nothing. Never waits for an unreachable manager.
 class ServiceManager {
  public:
   // From NOTIFY_SOCKET (a path, or "@" and an abstract name), WATCHDOG_USEC and
   // WATCHDOG_PID, which sd_watchdog_enabled(3) describes.
   static ServiceManager FromEnvironment();
 
-  // The daemon serves. Units of Type=notify are started from now on.
+  // The daemon serves now; systemd then counts units of Type=notify as started.
   void Ready() const;
-  // The daemon stops, in `longest` at most; the manager waits as long.
+  // The daemon stops within `longest`; the manager waits that long.
   void Stopping(absl::Duration longest) const;
 
-  // Waits for a signal and returns its number. Where the manager has a
-  // watchdog, asks `lives` twice in each of its periods, and tells the manager
-  // if the answer is true: a daemon that does not live is started again.
+  // Waits for a signal and returns its number. If the manager has a watchdog,
+  // calls `lives` twice in each of its periods, and reports to the manager if
+  // the result is true: the manager restarts a daemon that does not report.
   int WaitForSignal(ShutdownSignal& signal,
                     absl::FunctionRef<bool()> lives) const;
 
  private:
   void Send(const std::string& text) const;
 
-  std::string socket_;  // empty: there is no manager
+  std::string socket_;  // empty: no manager
   absl::Duration watchdog_ = absl::InfiniteDuration();
 };
 

@@ -21,7 +21,7 @@ class ShutdownSignal {
 
   // Waits for one of the two signals and returns its number.
   int Wait();
-  // The same for `longest` at most; 0 if none came.
+  // As Wait(), for `longest` at most; 0: no signal came.
   int WaitFor(absl::Duration longest);
 
  private:

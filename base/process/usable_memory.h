@@ -7,9 +7,9 @@
 namespace refract::base {
 
 // Bytes of memory that this process may use: the machine's, or the smallest
-// limit of its control groups (v2 memory.max, v1 memory.limit_in_bytes) where
-// that is less, as in a container. `root` stands for "/" and has proc/meminfo,
-// proc/self/cgroup and sys/fs/cgroup. 0: nothing there says.
+// limit of its control groups (v2 memory.max, v1 memory.limit_in_bytes) if that
+// is less, as in a container. `root` stands for "/" and contains proc/meminfo,
+// proc/self/cgroup and sys/fs/cgroup. 0: unknown.
 uint64_t UsableMemory(const std::string& root = "/");
 
 }  // namespace refract::base

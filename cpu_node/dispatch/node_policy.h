@@ -33,12 +33,12 @@ inline constexpr int kMaxTier = 7;
 // tests/cpu_node/node_tiers_test.cc).
 inline constexpr double kDefaultSpillRatio = 2;
 
-// Index of the node to use: of two random candidates (`draw_a`,
-// `draw_b`: any random numbers) the node with the lower latency × (in
-// flight + 1); the first on a tie. If a candidate has no measurement
-// yet, the node with fewer requests in flight; if equal, the unmeasured
-// node: it must be measured, but not flooded, because it may never
-// answer.
+// Index of the node to use: of two random candidates (`draw_a`, `draw_b`: any
+// random numbers) the node with the lower latency × (in flight + 1); the first
+// on a tie. If a candidate has no measurement yet, the node with fewer requests
+// in flight; if equal, the unmeasured node: it must be measured, but not
+// flooded, because it may never answer.
+//
 // Candidates are the nodes that serve the model and are ready, other than
 // `avoid` (the node that has just failed this request). Where no node is ready,
 // suspect nodes: a node that is silent for a moment often goes on, and a node

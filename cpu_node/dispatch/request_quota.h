@@ -7,10 +7,10 @@
 namespace refract::cpu_node {
 
 // How many requests of each model may be in flight at one GPU node.
+//
 // Two bounds: all requests together stay within `limit`, and where the node
 // serves several models, a model may send a request only while it has fewer
 // than kShareOfFree times as many in flight as the node has free places. One
-// than kShareOfFree times as many in flight as the node has room left for. One
 // busy model then leaves a quarter of the node free, two leave a seventh, and
 // so on: a model that asks for more than the node can do is refused before it
 // takes the room of the others, and which models are busy need not be known.

@@ -8,9 +8,9 @@
 // refused on arrival if it would end too late behind the waiting requests, and
 // dropped at its turn if the remaining time is too short. Both checks use the
 // times of the model's latest requests: the CPU part before the GPU node
-// (start), the GPU node with transport and its queue (away), and
-// the CPU part after it (finish). Without this, an overloaded node spends its
-// time on requests that miss their deadlines (docs/design/scheduling.md).
+// (start), the GPU node with transport and its queue (away), and the CPU part
+// after it (finish). Without this, an overloaded node spends its time on
+// requests that miss their deadlines (docs/design/scheduling.md).
 //
 // A state machine without threads and without a clock: WorkerPool drives it,
 // tests drive it in virtual time.

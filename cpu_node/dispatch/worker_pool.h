@@ -21,11 +21,11 @@ namespace refract::cpu_node {
 absl::Status Stopping();
 
 // Threads that run the CPU parts of requests, one part at a time each.
+//
 // Two lanes: a request that starts may be refused and waits for its turn
-// (start_queue.h); a request that continues is never refused. Continuing
-// requests go first: they free memory, and their clients have waited
-// longer. Allocates only to hold more requests than ever before.
-// Thread-safe.
+// (start_queue.h); a request that continues is never refused. Continuing goes
+// first: it frees memory, and a client already waits for it. Allocates only to
+// hold more requests than ever before. Thread-safe.
 class WorkerPool {
  public:
   using Task = std::function<void()>;

@@ -1,12 +1,12 @@
 #ifndef REFRACT_CPU_NODE_SHADOW_SHADOW_H_
 #define REFRACT_CPU_NODE_SHADOW_SHADOW_H_
 
-// Scores a sample of the answered requests a second time, as
-// a whole and with LibTorch's operators alone, and counts
-// the differences: a check that clients get right data. Off
-// the request path: the second scoring runs on a thread that
-// gets only idle CPU time, and requests without room are
-// left out.
+// Scores a sample of the answered requests a second time, as a whole and with
+// LibTorch's operators alone, and counts the differences between the answers: a
+// check that clients get right data. Off the request path: the second
+// scoring runs on a thread that gets only idle CPU time, and requests for which
+// there is no room are left out.
+//
 // Both scorings share the graph that import made and the weights. They share no
 // fusion, kernels, plan, wire forms or GPU nodes. Golden
 // requests (version_check.h) compare with PyTorch itself.

@@ -24,7 +24,7 @@
 
 namespace refract::models {
 
-// A state of a version's tables: the delta that led to it. Sequence 0 and an
+// A state of a version's tables, named by its last delta. Sequence 0 and an
 // empty id: as imported.
 struct DeltaState {
   int64_t sequence = 0;
@@ -37,9 +37,9 @@ struct DeltaManifest {
   std::string model;
   int64_t version = 0;
   DeltaState parent;
-  // After the delta; the sequence is greater than the parent's.
+  // State after the delta; its sequence is greater than the parent's.
   DeltaState state;
-  // When the delta's data ended, in milliseconds since 1970; 0: not said.
+  // End of the delta's data in milliseconds since 1970; 0: unknown.
   int64_t created_unix_ms = 0;
 
   std::string rows_file;  // a name in the manifest's folder
@@ -66,11 +66,11 @@ std::optional<int64_t> SequenceOfName(absl::string_view name);
 // "delta-00000000000000000007.json"
 std::string NameOfSequence(int64_t sequence);
 
-// A table as deltas change it.
+// A table as deltas see it.
 struct DeltaTable {
   int64_t rows = 0;
   int64_t dim = 0;
-  // Rows of `dim` elements of this type, or in a format.
+  // Rows have `dim` elements of this type, or a row format.
   base::DType dtype = base::DType::kFloat32;
   std::optional<RowLayout> layout;
   // Why its rows cannot change; empty: they can.
@@ -80,7 +80,7 @@ struct DeltaTable {
 // The changes of one table. Spans point into the file's bytes.
 struct TableDelta {
   std::string table;
-  // Ascending, each in [0, rows) and in one of the two lists alone.
+  // Ascending, each in [0, rows) and in only one of the two lists.
   std::vector<int64_t> ids;
   std::vector<int64_t> deleted;
   // The new row of each id: `dim` floats each, or, if `encoded`, as the table
@@ -99,7 +99,7 @@ absl::StatusOr<std::vector<TableDelta>> ParseDeltaRows(
     absl::Span<const std::byte> bytes, const DeltaManifest& manifest,
     const absl::btree_map<std::string, DeltaTable>& tables);
 
-// The same without a look at size and sha256: for bytes made by a fuzzer.
+// As above without a check of size and sha256: for bytes made by a fuzzer.
 absl::StatusOr<std::vector<TableDelta>> ParseUnverifiedDeltaRows(
     absl::Span<const std::byte> bytes, const DeltaManifest& manifest,
     const absl::btree_map<std::string, DeltaTable>& tables);

@@ -1,9 +1,9 @@
 #ifndef REFRACT_MODELS_GRAPH_CONSTANTS_H_
 #define REFRACT_MODELS_GRAPH_CONSTANTS_H_
 
-// Values that are the same for every request, because they are made from
-// weights alone (transposed or concatenated weights, masks, positions). They
-// never cross: a node computes those that it reads itself, at load.
+// Values that are the same for every request, because they depend on weights
+// alone (transposed or concatenated weights, masks, positions). They never
+// cross: a node computes the constants that it reads, at load.
 
 #include <vector>
 
@@ -12,18 +12,18 @@
 
 namespace refract::models {
 
-// Per node: everything it reads is a weight or made by such a node, and it may
-// run on either kind of node. Look-ups are not among them: the table would have
-// to be where the constant is read.
+// Per graph node: whether all its operands are weights or results of such
+// nodes, and it may run on either kind of machine. Look-ups do not count: the
+// table would have to be where the constant is read.
 std::vector<bool> ConstantNodes(const Graph& graph);
 
-// Nodes that a part of a plan computes: those of its stage, and the constants
-// that it reads or gives as outputs. Ascending, which is execution order.
+// Graph nodes that a part of a plan computes: the nodes of its stage, and the
+// constants that it reads or returns. Ascending, which is execution order.
 std::vector<NodeId> NodesOfPart(const Graph& graph, const SplitPlan& plan,
                                 Stage stage);
 
-// For each value that is a weight the nodes for whose sake a side holds it, in
-// order: those that read it, or a constant made of it, and are no constants
+// For each weight the graph nodes for which a machine holds it, in order: nodes
+// that read the weight, or a constant made of it, and are no constants
 // themselves.
 std::vector<std::vector<NodeId>> ReadersOfWeights(const Graph& graph);
 

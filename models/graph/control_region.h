@@ -1,8 +1,8 @@
 #ifndef REFRACT_MODELS_GRAPH_CONTROL_REGION_H_
 #define REFRACT_MODELS_GRAPH_CONTROL_REGION_H_
 
-// A node that runs graphs of its own, as often as data decides: what
-// torch.cond, while_loop, map and scan become. On the CN only.
+// A graph node that runs graphs of its own, as often as data decides: the form
+// of torch.cond, while_loop, map and scan. On the CN only.
 //
 // It reads the arguments "input_0", …: values, or numbers that the export wrote
 // down. Its graphs are pure (Functionalize() has seen them) and have no
@@ -30,7 +30,7 @@ inline constexpr absl::string_view kControlRegionOp = "refract.control.default";
 inline constexpr absl::string_view kControlKindArg = "kind";  // std::string
 inline constexpr absl::string_view kControlCarriedArg = "carried";  // int64_t
 inline constexpr absl::string_view kControlMappedArg = "mapped";    // int64_t
-// StringList: each a proto::Graph in base64.
+// StringList: each element a proto::Graph in base64.
 inline constexpr absl::string_view kControlGraphsArg = "graphs";
 
 enum class ControlKind : uint8_t { kCond, kWhileLoop, kMap, kScan };
@@ -39,11 +39,11 @@ inline bool IsControlRegion(const Node& node) {
   return node.op == kControlRegionOp;
 }
 
-// The stored form of a graph, for kControlGraphsArg.
+// A graph in the form of kControlGraphsArg.
 std::string PackGraph(const Graph& graph);
 
-// What the node holds, checked: as many graphs, inputs and outputs as its kind
-// says, numbers in range. InvalidArgument otherwise.
+// The contents of the node, checked: the number of graphs, inputs and outputs
+// fits its kind, numbers are in range. InvalidArgument otherwise.
 struct ControlRegion {
   ControlKind kind = ControlKind::kCond;
   std::vector<Graph> graphs;

@@ -3,9 +3,9 @@
 
 // The graph IR: a functional, ordered list of ATen operators over typed values.
 //
-// Functional means that no operator writes into a value that another one reads
-// and no value is an alias that can be written through: the importers run
-// Functionalize() before anyone else sees a graph. Plain C++ without Protobuf,
+// Functional means that no operator writes into a value that another operator
+// reads and no value is an alias that can be written through: the importers run
+// Functionalize() before other code sees a graph. Plain C++ without Protobuf,
 // because LibTorch adapters include it (graph_proto.h has the stored form).
 //
 // A Graph is built by one thread, then only read; const access is thread-safe.
@@ -42,7 +42,7 @@ enum class ValueKind : uint8_t {
 struct Value {
   std::string name;  // unique in the graph
   ValueKind kind = ValueKind::kTensor;
-  // Tensors only. kUnknown / nullopt where the importer could not tell.
+  // Tensors only. kUnknown / nullopt if the importer could not tell.
   base::DType dtype = base::DType::kUnknown;
   // Rank is known when has_shape; single dimensions may still be unknown.
   bool has_shape = false;
@@ -53,9 +53,9 @@ struct Value {
   NodeId producer = kNoNode;  // kNoNode for inputs and weights
   // Name in the weight table when this is a parameter, buffer or constant.
   std::string weight;
-  // Of a weight: bytes of a row in its file where the file has rows in a format
-  // of models/tables, which only look-ups on a CPU read; dtype and shape are
-  // those of the decoded table. 0: the file has elements of `dtype`.
+  // For a weight: bytes of a row in its file if the file has rows in a format
+  // of models/tables, which only look-ups on a CPU read; dtype and shape
+  // describe the decoded table. 0: the file has elements of `dtype`.
   int64_t row_bytes = 0;
   bool is_weight() const { return !weight.empty(); }
 };
@@ -79,7 +79,7 @@ using IntList = std::vector<IntOrValue>;
 using FloatList = std::vector<double>;
 using BoolList = std::vector<bool>;
 using StringList = std::vector<std::string>;
-// DType arguments are kept apart from ints, so that nobody needs PyTorch's
+// DType arguments are a type of their own, so that no code needs PyTorch's
 // numbering. Device, layout and memory_format arguments are dropped at import:
 // here every tensor is dense, contiguous and on the executing device.
 using Argument = std::variant<None, ValueRef, int64_t, double, bool,
@@ -98,12 +98,12 @@ struct Node {
   std::string op;
   std::vector<NamedArgument> args;  // defaults may be left out
   // One per result, in order; a Tensor[] result is flattened (split, chunk,
-  // unbind: all outputs of such a node are the list). kNoValue = never used.
+  // unbind: all outputs of such a node are the list). kNoValue: never used.
   std::vector<ValueId> outputs;
   bool output_is_list = false;
 
   const Argument* FindArg(absl::string_view name) const;
-  // The value that the argument `name` reads; kNoValue when the argument is
+  // The value that the argument `name` reads; kNoValue if the argument is
   // absent or no single value.
   ValueId ValueArg(absl::string_view name) const;
 };
@@ -123,10 +123,10 @@ struct OpLibrary {
 };
 
 // Whether the rows of a request (the items to score) are scored alone. Import
-// finds it (models/rows/row_dependence.h); what nobody looked at keeps rows
+// finds it (models/rows/row_dependence.h); unchecked models keep rows
 // together.
 enum class RowUse : uint8_t {
-  kUnknown = 0,   // not looked at, or not known to be kAlone
+  kUnknown = 0,   // not checked, or not known to be kAlone
   kAlone = 1,     // a row's results come from that row and from what the
                   // request gives for all of them
   kTogether = 2,  // a row's results depend on the other rows
@@ -134,16 +134,16 @@ enum class RowUse : uint8_t {
 
 struct RowDependence {
   RowUse use = RowUse::kUnknown;
-  // One request may be cut into several by rows (dimension 0 of what has rows),
-  // and the results put together again.
+  // A request may be cut into several by rows (dimension 0 of tensors with
+  // rows), and the results joined again.
   bool may_split = false;
-  // Rows of several requests may be put into one: kAlone, and everything that
-  // comes in has rows, so that nothing of one request meets another's.
+  // Rows of several requests may be put into one request: kAlone, and every
+  // input has rows, so that values of different requests never mix.
   bool may_coalesce = false;
-  // The first node that brings rows together, or whose operator is not known to
-  // keep them apart. Empty when there is none, or when only running showed it.
+  // The first node that mixes rows, or whose operator is not known to keep them
+  // apart. Empty if there is none, or if only running showed it.
   std::string node;
-  std::string why;  // one line; empty when both may be done
+  std::string why;  // one line; empty if both are allowed
 
   friend bool operator==(const RowDependence&, const RowDependence&) = default;
 };
@@ -153,19 +153,19 @@ enum class SourceFormat : uint8_t { kTorchExport = 0, kTorchScript = 1 };
 struct Graph {
   std::vector<Value> values;
   std::vector<Node> nodes;  // in topological order: the order to run them in
-  std::vector<ValueId> inputs;  // what a request brings, in the model's order
+  std::vector<ValueId> inputs;  // inputs of a request, in the model's order
   std::vector<ValueId> outputs;
   std::vector<std::string> output_names;  // one per output, unique
   std::vector<SymbolRange> symbols;
   // The symbol that counts rows (items to score); empty when there is none.
   std::string batch_symbol;
-  // Smallest batch that the graph itself computes right; a smaller one is
-  // padded by the runtime. 1 unless import found otherwise.
+  // Smallest batch that the graph itself computes correctly; the runtime pads
+  // smaller batches. 1 unless import found otherwise.
   int64_t min_batch = 1;
   RowDependence rows;  // of the whole model
   SourceFormat source = SourceFormat::kTorchExport;
-  // What `refract import` had loaded, where a node calls an operator that is
-  // not LibTorch's own. A process that runs such a node must load the same.
+  // Libraries that `refract import` had loaded, if a node calls an operator
+  // that LibTorch lacks. A process that runs such a node must load the same.
   std::vector<OpLibrary> op_libraries;
 
   ValueId AddValue(Value value);                    // returns its id
@@ -173,12 +173,12 @@ struct Graph {
   const Value& value(ValueId id) const { return values[id]; }
 };
 
-// Every value id that `node` reads, duplicates kept, holes skipped.
+// All value ids that `node` reads, with duplicates, without holes.
 std::vector<ValueId> InputsOf(const Node& node);
 // Replaces each read of `from` by `to` in `node`.
 void ReplaceInput(Node& node, ValueId from, ValueId to);
 
-// Structure only: ids in range, names unique and not empty, nodes in
+// Checks the structure: ids in range, names unique and not empty, nodes in
 // topological order, producers consistent, outputs defined. InvalidArgument
 // names the node or value. Run after every import and every load.
 absl::Status ValidateGraph(const Graph& graph);

@@ -19,8 +19,8 @@ namespace refract::models {
 proto::Graph ToProto(const Graph& graph);
 proto::RowDependence ToProto(const RowDependence& rows);
 proto::WeightTable ToProto(const WeightTable& weights);
-// InvalidArgument for what no writer of ours makes: unknown enum values, ids
-// out of range, expressions that do not parse. Calls ValidateGraph.
+// InvalidArgument for contents that Refract never writes: unknown enum values,
+// ids out of range, expressions that do not parse. Calls ValidateGraph.
 absl::StatusOr<Graph> FromProto(const proto::Graph& graph);
 absl::StatusOr<RowDependence> FromProto(const proto::RowDependence& rows);
 absl::StatusOr<WeightTable> FromProto(const proto::WeightTable& weights);

@@ -6,8 +6,8 @@
 // IR. LibTorch's interpreter runs it, on the CN only.
 //
 // It reads the values "input_0", … and has one output per result of the piece:
-// tensors, and numbers whose ValueKind says which. The piece is pure: it writes
-// into copies of its own, keeps nothing between calls, and always gives the
+// tensors, and numbers by their ValueKind. The piece is pure: it writes into
+// its own copies, keeps nothing between calls, and always returns the
 // same results for the same inputs.
 
 #include "absl/strings/string_view.h"
@@ -20,15 +20,15 @@ inline constexpr absl::string_view kScriptRegionOp = "refract.script.default";
 // std::string: an archive of torch.jit.save in base64, whose module's forward()
 // takes the inputs and returns one result, or a tuple of several.
 inline constexpr absl::string_view kRegionScriptArg = "script";
-// StringList: the operators in it, each once ("aten::mul", "prim::Loop"), those
-// of operator libraries first. Control regions (control_region.h) have it, too.
+// StringList: the operators in it, each once ("aten::mul", "prim::Loop"); first
+// operators of operator libraries. Also in control regions (control_region.h).
 inline constexpr absl::string_view kRegionOperatorsArg = "operators";
 
 inline bool IsScriptRegion(const Node& node) {
   return node.op == kScriptRegionOp;
 }
 
-// What runs a program of its own: nobody but its caller knows what it does.
+// A node that runs a program of its own, which only its caller understands.
 inline bool IsRegion(const Node& node) {
   return IsScriptRegion(node) || IsControlRegion(node);
 }

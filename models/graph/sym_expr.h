@@ -20,7 +20,7 @@ namespace refract::models {
 using SymbolBindings = absl::flat_hash_map<std::string, int64_t>;
 
 // An immutable integer expression. Cheap to copy (shared tree); thread-safe.
-// The default is unknown: a size that only running shows.
+// The default is unknown: a size that only a run shows.
 class SymExpr {
  public:
   SymExpr() = default;
@@ -45,7 +45,7 @@ class SymExpr {
 
   // If the expression is a·s + b in exactly one symbol s: the value of s for
   // which it equals `value`. nullopt for other forms, or if that value is not
-  // an integer ≥ 0. A server learns N from a tensor of size N + 1 this way.
+  // an integer ≥ 0. A server derives N from a tensor of size N + 1 this way.
   struct Solution {
     std::string symbol;
     int64_t value;
@@ -59,12 +59,12 @@ class SymExpr {
   friend SymExpr operator+(const SymExpr& a, const SymExpr& b);
   friend SymExpr operator-(const SymExpr& a, const SymExpr& b);
   friend SymExpr operator*(const SymExpr& a, const SymExpr& b);
-  // Floor division, as Python's. Unknown when either side is.
+  // Floor division as in Python. Unknown if either side is.
   static SymExpr FloorDiv(const SymExpr& a, const SymExpr& b);
   static SymExpr Mod(const SymExpr& a, const SymExpr& b);
   static SymExpr Max(const SymExpr& a, const SymExpr& b);
   static SymExpr Min(const SymExpr& a, const SymExpr& b);
-  // Same canonical text. Unknown equals nothing, itself included.
+  // Same canonical text. Unknown equals nothing, not even itself.
   friend bool operator==(const SymExpr& a, const SymExpr& b);
 
   struct Node;  // internal, sym_expr.cc

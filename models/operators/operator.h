@@ -1,9 +1,9 @@
 #ifndef REFRACT_MODELS_OPERATORS_OPERATOR_H_
 #define REFRACT_MODELS_OPERATORS_OPERATOR_H_
 
-// The operator table: one record per ATen operator says everything that any
-// part of Refract knows of it by name. A record names a rule by an enum; the
-// code of the rule lives where it is used:
+// The operator table: one record per ATen operator holds everything that
+// Refract knows of it by name. A record names a rule by an enum; the code of
+// the rule is in the folder that uses it:
 //
 //   op_class, traits   models/graph/op_traits.cc, partitioner
 //   aliasing           models/passes/functionalize_views.cc
@@ -13,7 +13,7 @@
 //                      runtime/cpu/registry.cc, runtime/cuda_plan/emit_nodes.cc
 //
 // A switch without a default or a table of checked length proves at build time
-// that each rule is there; of lowerings a test does, which builds a node for
+// that each rule exists; for lowerings a test does, which builds a node for
 // each record.
 // docs/design/adding_an_operator.md shows how a record is added.
 // tests/models/operators/operator_test.cc and
@@ -43,7 +43,7 @@ enum class OpClass : uint8_t {
   kRowMixing,  // e.g. batch_norm in training: refused or marked
 };
 
-// Whose memory the result is, as PyTorch runs the operator.
+// The memory of the result when PyTorch runs the operator.
 enum class Aliasing : uint8_t {
   kNone,           // new memory
   kCopy,           // new memory with the operand's contents and shape
@@ -140,7 +140,7 @@ enum class Lowering : uint8_t {
 };
 // clang-format on
 
-// Further things that are true of an operator, as bits.
+// Further properties of an operator, as bits.
 enum OperatorTrait : uint16_t {
   // The result holds ids of the (first) operand, perhaps fewer or in another
   // order. Views do so, too.
@@ -161,14 +161,14 @@ enum OperatorTrait : uint16_t {
 };
 
 struct Operator {
-  // "linear" of "aten.linear.default"; a full name ("aten.max.other") where one
+  // "linear" of "aten.linear.default"; a full name ("aten.max.other") if an
   // overload means something else than its operator.
   absl::string_view name;
   OpClass op_class = OpClass::kUnknown;
   RowRule rows = RowRule::kNone;
   Aliasing aliasing = Aliasing::kNone;
   CostRule cost = CostRule::kOfClass;
-  // Arguments of a product: the last dimension of the first one is summed.
+  // Factors of a product: the last dimension of the first factor is summed.
   absl::string_view factors[2];
   Lowering lowering = Lowering::kNone;
   // Overloads that `lowering` is for, separated by spaces; empty: all.
@@ -183,7 +183,7 @@ struct Operator {
 };
 
 // "aten.linear.default" → {"aten", "linear", "default"}; the overload is empty
-// when the name has none.
+// if the name has none.
 struct OpName {
   absl::string_view space;
   absl::string_view name;
@@ -201,7 +201,7 @@ const Operator& OperatorOf(absl::string_view op);
 // The record named `name`, whatever the namespace and overload; null: none.
 const Operator* FindOperator(absl::string_view name);
 
-// The lowering of the operator's record, if it is for this overload.
+// The lowering in the operator's record, if it applies to this overload.
 Lowering LoweringOf(absl::string_view op);
 
 }  // namespace refract::models

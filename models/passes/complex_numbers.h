@@ -4,13 +4,13 @@
 // Complex tensors: Fourier transforms of sequences (FMLP-Rec, FEARec), rotary
 // embeddings, products in the complex plane.
 //
-// No element type of base::DType is complex, so that nothing that moves, stores
-// or sends tensors has to know of them. A complex tensor is one of floats with
-// a last dimension of two, real and imaginary part (torch.view_as_real), and an
-// operator that reads or gives one is "complex.mul.Tensor" for
-// "aten.mul.Tensor", with arguments that say which ones. runtime::aten::Caller
-// (runtime/torch/caller.h) makes LibTorch's tensors of the pairs, without
-// copying them. Such operators run on the CN.
+// base::DType has no complex element type, so that code that moves, stores or
+// sends tensors needs no support for them. A complex tensor is a tensor of
+// floats with a last dimension of two, real and imaginary part
+// (torch.view_as_real). An operator that reads or returns it is
+// "complex.mul.Tensor" for "aten.mul.Tensor", with arguments that mark the
+// pairs. runtime::aten::Caller (runtime/torch/caller.h) makes LibTorch's
+// tensors of the pairs, without copying them. Such operators run on the CN.
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -20,36 +20,36 @@
 
 namespace refract::models {
 
-// Element types while a model is imported: ComplexToPairs() ends them, and no
-// graph that was imported has one.
+// Element types during import only: ComplexToPairs() removes them, and no
+// imported graph has one.
 inline constexpr base::DType kComplex64 = static_cast<base::DType>(0xc0);
 inline constexpr base::DType kComplex128 = static_cast<base::DType>(0xc1);
 constexpr bool IsComplex(base::DType dtype) {
   return dtype == kComplex64 || dtype == kComplex128;
 }
-// Of the real and the imaginary part.
+// Type of the real and the imaginary part.
 constexpr base::DType PartOf(base::DType dtype) {
   return dtype == kComplex64 ? base::DType::kFloat32 : base::DType::kFloat64;
 }
 
 // Namespace of the operators, with its dot.
 inline constexpr absl::string_view kComplexSpace = "complex.";
-// BoolList: which of InputsOf(node) are pairs that stand for complex numbers.
+// BoolList: which of InputsOf(node) are pairs, that is complex numbers.
 inline constexpr absl::string_view kComplexOperandsArg = "complex_operands";
-// BoolList: likewise of node.outputs.
+// BoolList: which of node.outputs are pairs.
 inline constexpr absl::string_view kComplexResultsArg = "complex_results";
 // A complex element type as an argument (std::string), and a complex number as
-// one (FloatList of two).
+// an argument (FloatList of two).
 inline constexpr absl::string_view kComplex64Name = "complex64";
 inline constexpr absl::string_view kComplex128Name = "complex128";
 
 bool IsComplexOp(absl::string_view op);
 
-// Whether the ATen node gives complex tensors, by its name and its operands:
-// where neither a type in the file nor an example tells.
+// Whether the ATen node returns complex tensors, by its name and its operands:
+// for nodes whose type neither the file nor an example tells.
 bool GivesComplex(const Graph& graph, const Node& node);
 
-// Describes a weight of complex element type as its pairs; leaves others.
+// Turns a weight of complex element type into pairs; leaves other weights.
 void MakePairs(WeightEntry& entry);
 
 // Turns values of complex element type into pairs. For graphs that

@@ -1,8 +1,8 @@
 #ifndef REFRACT_MODELS_PASSES_FUNCTIONALIZE_H_
 #define REFRACT_MODELS_PASSES_FUNCTIONALIZE_H_
 
-// What the importers do to a graph before anyone else sees it. Each function
-// takes a graph that ValidateGraph() accepts and leaves one that it accepts.
+// Rewriting of imported graphs before other code sees them. Each function takes
+// a graph that ValidateGraph() accepts and leaves one that it accepts.
 
 #include "absl/status/status.h"
 #include "models/graph/graph.h"
@@ -10,12 +10,12 @@
 namespace refract::models {
 
 // Rewrites in-place operators (aten.relu_, aten.add_.Tensor, aten.copy_, …) to
-// their functional forms, with every later read of the written tensor or of a
-// view that shares its memory (view, slice, select, transpose, …) redirected to
-// the new contents. Also removes what cannot matter to a result: detach, alias,
+// their functional forms, and redirects every later read of the written tensor
+// or of a view that shares its memory (view, slice, select, …) to the new
+// contents. Also removes operators without effect on results: detach, alias,
 // contiguous, clone, lift_fresh_copy, dropout that is switched off, assertions
-// over sizes (kept as nothing: sizes are checked against the signature by the
-// server), unused nodes, values and outputs.
+// over sizes (the server checks sizes by the signature), and unused nodes,
+// values and outputs.
 //
 // A model input that is written keeps its contents: the caller's buffer is
 // never changed.
@@ -26,16 +26,16 @@ namespace refract::models {
 // place. InvalidArgument: the graph is not valid.
 absl::Status Functionalize(Graph& graph);
 
-// InvalidArgument names the operator that would give other answers on every
-// call: random numbers, dropout in training mode, batch norm that updates its
+// InvalidArgument names an operator whose answers differ between equal calls:
+// random numbers, dropout in training mode, batch norm that updates its
 // statistics. For a functional graph.
 absl::Status CheckRunnable(const Graph& graph);
 
 // Removes casts to the dtype that a tensor already has. Functionalize() inserts
-// them where dtypes are not known yet; call again when they are.
+// such casts while dtypes are unknown; call again when they are known.
 void RemoveNoOpCasts(Graph& graph);
 
-// Removes nodes without a used result, values that nothing refers to, and sets
+// Removes nodes without a used result and values without a reader, and sets
 // unused outputs to kNoValue. Renumbers values and nodes. Functionalize() and
 // RemoveNoOpCasts() end with it.
 void RemoveUnused(Graph& graph);

@@ -1,15 +1,15 @@
 #ifndef REFRACT_MODELS_PASSES_MAX_NORM_H_
 #define REFRACT_MODELS_PASSES_MAX_NORM_H_
 
-// Look-ups of torch.nn.Embedding(max_norm=…), which scale the rows that a
-// request asks for in the table itself, before they are looked up.
+// Look-ups of torch.nn.Embedding(max_norm=…), which scale the requested rows in
+// the table itself before the look-up.
 
 #include "absl/status/status.h"
 #include "models/graph/graph.h"
 
 namespace refract::models {
 
-// Makes them scale what they looked up instead, and leave the table alone:
+// Makes such look-ups scale their results, and leave the table unchanged:
 //
 //   n = ‖row‖_p;  row · min(1, max_norm / (n + 1e-7))
 //

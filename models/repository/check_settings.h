@@ -1,13 +1,13 @@
 #ifndef REFRACT_MODELS_REPOSITORY_CHECK_SETTINGS_H_
 #define REFRACT_MODELS_REPOSITORY_CHECK_SETTINGS_H_
 
-// Settings of config.pbtxt about how a CPU node brings versions into service:
-// what they answer before, and which share of the requests each gets. Apart
+// Settings of config.pbtxt for bringing versions into service on a CPU node:
+// requests to answer before, and the share of requests for each version. Apart
 // from model_warmup they are parameters:
 //   traffic            "3=95,4=5": shares of versions in the requests that name
-//                      none
-//   golden_tolerance   how far answers may be from recorded ones, as a share of
-//                      the largest (runtime/answers_apart.h)
+//                      no version
+//   golden_tolerance   how far answers may be from recorded answers, as a share
+//                      of the largest (runtime/answers_apart.h)
 // CheckConfig() checks them, too.
 
 #include <cstdint>
@@ -36,22 +36,22 @@ struct WarmUpRequest {
   struct Input {
     base::Dims dims;
     Data data = Data::kZero;
-    std::string file;  // in <repo>/<model>/warmup
+    std::string file;  // name in <repo>/<model>/warmup
   };
   std::string name;
   int count = 1;
   std::vector<Input> inputs;  // in the graph's order
 };
 
-// Of the requests that name no version.
+// Share of a version in the requests that name no version.
 struct TrafficShare {
   int64_t version = 0;
-  double share = 0;  // relative to those of the others; above 0
+  double share = 0;  // relative to the other versions; above 0
   friend bool operator==(const TrafficShare&, const TrafficShare&) = default;
 };
 
 struct CheckSettings {
-  // Of runtime::Tolerance; nullopt: its own.
+  // For runtime::Tolerance; nullopt: its default.
   std::optional<double> golden_tolerance;
   std::vector<WarmUpRequest> warm_up;
   // Ascending versions; empty: all requests go to the default version.
@@ -61,23 +61,23 @@ struct CheckSettings {
 // InvalidArgument names the field.
 absl::StatusOr<CheckSettings> ReadCheckSettings(
     const inference::ModelConfig& config, const Graph& graph);
-// Of a config.pbtxt, with `path` in errors.
+// Reads the settings of a config.pbtxt; errors name `path`.
 absl::StatusOr<CheckSettings> ReadCheckSettings(absl::string_view config_text,
                                                 const Graph& graph,
                                                 absl::string_view path);
 
 // "3=95,4=5": version 3 gets 95 of 100 requests. InvalidArgument.
 absl::StatusOr<std::vector<TrafficShare>> ParseTraffic(absl::string_view text);
-// Of a configuration in JSON that ParseVersionOverride() takes; empty: it says
-// nothing about it.
+// Shares in a JSON configuration that ParseVersionOverride() accepts; empty if
+// it has none.
 absl::StatusOr<std::vector<TrafficShare>> TrafficOfOverride(
     absl::string_view json, absl::string_view name);
-// Of a config.pbtxt, whatever else it holds; empty where it says nothing.
+// Shares in a config.pbtxt, ignoring its other fields; empty if it has none.
 absl::StatusOr<std::vector<TrafficShare>> TrafficOfConfig(
     absl::string_view config_text, absl::string_view path);
 
-// `config_text` without what a node takes over without loading a version again:
-// traffic and version_policy. The text itself if it is no configuration.
+// `config_text` without settings that a node applies without loading a version
+// again: traffic and version_policy. Unchanged if it is no configuration.
 std::string SettingsThatReload(absl::string_view config_text);
 
 }  // namespace refract::models

@@ -14,14 +14,14 @@ struct CopiedFile {
   base::Digest digest;
 };
 
-// Copies `from` to the new file `to` and takes the digest on the way, with a
-// buffer of a few MiB whatever the size. File systems that can share blocks do.
+// Copies `from` to the new file `to` and computes the digest on the way, with a
+// buffer of a few MiB for any size. Shares blocks if the file system can.
 // NotFound / InvalidArgument name `from` (absent, no regular file),
 // ResourceExhausted `to` (disk full).
 absl::StatusOr<CopiedFile> CopyFile(const std::string& from,
                                     const std::string& to);
 
-// The same with a hard link. FailedPrecondition when the file systems differ.
+// As CopyFile, with a hard link. FailedPrecondition if the file systems differ.
 absl::StatusOr<CopiedFile> LinkFile(const std::string& from,
                                     const std::string& to);
 

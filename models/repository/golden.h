@@ -1,8 +1,8 @@
 #ifndef REFRACT_MODELS_REPOSITORY_GOLDEN_H_
 #define REFRACT_MODELS_REPOSITORY_GOLDEN_H_
 
-// Requests with the answers that are right, in safetensors files. Read and
-// written by request_files.cc, as all requests are.
+// Requests with their right answers, in safetensors files. request_files.cc
+// reads and writes them, as all requests.
 
 #include <vector>
 
@@ -15,29 +15,29 @@
 
 namespace refract::models {
 
-// A request, and the answer to it that is known to be right: the original
-// model's.
+// A request with its right answer, computed by the original
+// model.
 struct GoldenRequest {
   // In the graph's orders, aligned as the runtime wants them.
   std::vector<base::Tensor> inputs;
-  // Without dtype: of this output no answer is known. At least one is.
+  // An output without dtype has no recorded answer. At least one has an answer.
   std::vector<base::Tensor> outputs;
 };
 
-// Golden requests of a version, in its folder; absent where import had nothing
-// to record. Import lists a file of this name among ImportedModel::weights'
-// files, without entries: it is copied and verified as weights are, and is no
-// part of the model's identity.
+// Golden requests of a version, in its folder; absent if import recorded none.
+// Import lists this file among ImportedModel::weights' files, without entries:
+// it is copied and verified like weights, but is no part of the model's
+// identity.
 inline constexpr char kGoldenFile[] = "golden.safetensors";
 
-// Of kGoldenFile; none where `path` does not exist. InvalidArgument names
+// Reads kGoldenFile; empty if `path` does not exist. InvalidArgument names
 // `path` and the tensor that does not fit the graph.
 absl::StatusOr<std::vector<GoldenRequest>> ReadGolden(absl::string_view path,
                                                       const Graph& graph);
 absl::Status WriteGolden(absl::string_view path, const Graph& graph,
                          absl::Span<const GoldenRequest> requests);
 
-// One request from a file with inputs and outputs under their own names, as
+// A request from a file with inputs and outputs under their own names, as
 // `refract import --expect` takes it. InvalidArgument as ReadInputs(), and for
 // a file without an output.
 absl::StatusOr<GoldenRequest> ReadExpected(absl::string_view path,

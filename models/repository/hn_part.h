@@ -5,7 +5,7 @@
 // weights that the HN part reads. Embedding tables, which make most of a
 // version's bytes, are looked up on CPU nodes and stay there.
 //
-// A package for GPU nodes is a version's folder with these alone:
+// A package for GPU nodes is a version's folder with only these files:
 //
 //   graph.pb        as in the whole version, so that both nodes agree on the
 //                   model's digest
@@ -33,11 +33,11 @@ inline constexpr char kHnPartFile[] = "hn_part.pb";
 // Names of the weights that the HN part of `plan` reads.
 std::set<std::string> HnWeights(const Graph& graph, const SplitPlan& plan);
 
-// Entries of `names` and the files that hold them.
+// The entries of `names` and the files that contain them.
 WeightTable Restrict(const WeightTable& table,
                      const std::set<std::string>& names);
 
-// The weight table of the package in `folder`; nullopt where the folder is no
+// The weight table of the package in `folder`; nullopt if the folder is no
 // package. InvalidArgument names hn_part.pb: damaged, made for another model
 // than `model`, or without one of `names`.
 absl::StatusOr<std::optional<WeightTable>> ReadHnPart(
@@ -53,9 +53,9 @@ struct HnPackage {
 
 // Writes the package of `model`, which must be loaded with its plan, into the
 // repository `to` (made if missing) under the same name and version, and copies
-// config.pbtxt. The folder appears complete or not at all.
-// FailedPrecondition: the version has no plan, or one that does not use the HN.
-// AlreadyExists names a version that is there already.
+// config.pbtxt. The folder appears complete or not at all. FailedPrecondition:
+// the version has no plan, or a plan without HN part. AlreadyExists names a
+// version that exists already.
 absl::StatusOr<HnPackage> PackageHnPart(const LoadedModel& model,
                                         const std::string& to);
 

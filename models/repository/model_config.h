@@ -46,32 +46,32 @@ namespace refract::models {
 // "fp32", "bf16" or "int8"; nullopt for anything else.
 std::optional<DenseWeights> ParseDenseWeights(absl::string_view text);
 
-// What import writes for a new model.
+// The configuration that import writes for a new model.
 inference::ModelConfig MakeConfig(absl::string_view name, const Graph& graph);
 std::string ConfigToText(const inference::ModelConfig& config);
 
-// `path` appears in errors. InvalidArgument gives line and field for a text
-// that does not parse or has a field that Refract does not know.
+// `path` appears in errors. InvalidArgument gives line and field of a text that
+// does not parse or has a field unknown to Refract.
 absl::StatusOr<inference::ModelConfig> ParseConfigText(absl::string_view text,
                                                        absl::string_view path);
 
-// Those of `versions` (ascending) that nodes load by `config.version_policy`,
-// ascending. `specific` gives what it lists, whether or not it is among
-// `versions`. InvalidArgument names `path` and the field.
+// The versions of `versions` (ascending) that nodes load by
+// `config.version_policy`, ascending. `specific` returns its list even if a
+// version is not among `versions`. InvalidArgument names `path` and the field.
 absl::StatusOr<std::vector<int64_t>> ServedVersions(
     const inference::ModelConfig& config, std::vector<int64_t> versions,
     absl::string_view path);
 
-// A configuration in JSON that chooses versions of model `name`: it may have
+// A JSON configuration that chooses versions of model `name`: it may contain
 // the name and version_policy. InvalidArgument names any other field.
 absl::StatusOr<inference::ModelConfig> ParseVersionOverride(
     absl::string_view json, absl::string_view name);
 
-// Checks `config` against the model and its folder's name: inputs and outputs,
-// where they are listed, agree with the graph; parameters are known and name
-// tables and inputs that exist; settings that would change how the model is
-// served and that Refract does not have are refused. InvalidArgument names
-// `path` and the field.
+// Checks `config` against the model and its folder's name: listed inputs and
+// outputs agree with the graph; parameters are known and name existing tables
+// and inputs; settings that would change how the model is served and that
+// Refract does not support are refused. InvalidArgument names `path` and the
+// field.
 absl::StatusOr<ModelConfig> CheckConfig(const inference::ModelConfig& config,
                                         absl::string_view name,
                                         const Graph& graph,

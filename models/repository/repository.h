@@ -40,22 +40,22 @@ namespace refract::models {
 
 inline constexpr char kSampleFile[] = "sample.safetensors";
 
-// What a server does with an id outside its table.
+// Treatment of an id outside its table.
 enum class IdPolicy : uint8_t {
   kError,       // the request fails: INVALID_ARGUMENT
   kZeroRow,     // contributes zeros
   kDefaultRow,  // reads row 0
 };
 
-// How dense layers keep their weights while a CPU executes them. Products and
-// sums are float32 in any case.
+// Storage of dense layers' weights while a CPU executes them. Products and sums
+// are float32 in any case.
 enum class DenseWeights : uint8_t {
-  kFloat32,   // as they are
+  kFloat32,   // unchanged
   kBFloat16,  // rounded to 8 bits of precision: half the memory and its traffic
   kInt8,      // one scale per output column: a quarter
 };
 
-// In what a GPU computes a model. Sums are float32 in all of them.
+// Precision in which a GPU computes a model. Sums are always float32.
 enum class GpuPrecision : uint8_t {
   kFloat32,
   kTf32,  // float32 data, factors of products rounded to 10 bits of mantissa
@@ -66,13 +66,13 @@ enum class GpuPrecision : uint8_t {
 // How GPU nodes serve a model beside others (docs/design/scheduling.md).
 struct ServingConfig {
   GpuPrecision gpu_precision = GpuPrecision::kFloat32;
-  // Of a device's time while other models want it too, relative to theirs.
+  // Of a device's time while other models want it, relative to their shares.
   double share = 1;
-  // Executions at once; 0: as many as the node has instances.
+  // Most executions at once; 0: as many as the node has instances.
   int max_instances = 0;
-  // Requests that wait at a node; 0: no limit but the node's.
+  // Most requests that wait at a node; 0: only the node's limit.
   size_t max_queue = 0;
-  // Whether requests may be executed together, how long one may wait for
+  // Whether requests may be executed together, how long a request may wait for
   // others, and sizes (rows, ascending) that do not wait.
   bool dynamic_batching = false;
   absl::Duration max_queue_delay;
@@ -81,14 +81,14 @@ struct ServingConfig {
 
 struct ModelConfig {
   std::string name;
-  // Weight name → policy; tables that are not listed: `default_id_policy`.
+  // Weight name → policy; other tables have `default_id_policy`.
   absl::flat_hash_map<std::string, IdPolicy> id_policies;
   IdPolicy default_id_policy = IdPolicy::kError;
   DenseWeights dense_weights = DenseWeights::kFloat32;
   ServingConfig serving;
 };
 
-// One version, mapped and checked. Immutable; shared by the requests in flight.
+// A version, mapped and checked. Immutable; shared by the requests in flight.
 struct LoadedModel {
   std::string name;
   int64_t version = 0;
@@ -98,39 +98,39 @@ struct LoadedModel {
   Graph graph;
   base::Digest digest;  // ModelDigest()
   ModelConfig config;
-  std::string config_text;  // config.pbtxt as it stands on disk
+  std::string config_text;  // config.pbtxt as on disk
   std::shared_ptr<const WeightStore> weights;
-  // Absent when `refract partition` has not run yet.
+  // Absent before `refract partition` has run.
   std::optional<SplitPlan> plan;
-  // For the log of the process that loads the version: VerifiedFiles.
+  // VerifiedFiles::warnings, for the log of the loading process.
   std::vector<std::string> warnings;
   uint64_t verified_bytes = 0;  // read for digests
 };
 
-// Identity of a model: graph (names of nodes and notes excluded from nothing:
-// the stored bytes) and the digests of its weight files.
+// Identity of a model: the stored bytes of its graph, names and notes included,
+// and the digests of its weight files.
 base::Digest ModelDigest(const Graph& graph, const WeightTable& weights);
 
 struct AddOptions {
-  // Hard links instead of copies. Saves disk and time for huge tables; the
-  // caller then must not write into the source files again.
+  // Makes hard links instead of copies. Saves disk and time for huge tables;
+  // the caller must not write into the source files afterwards.
   bool link = false;
 };
 
-// Which weight files of a version a process maps, verifies and needs on disk.
+// Weight files of a version that a process maps, verifies and needs on disk.
 enum class WeightScope : uint8_t {
-  kWhole,   // all of them
-  kHnPart,  // those of weights that the HN part of the split plan reads
+  kWhole,   // all files
+  kHnPart,  // files of weights that the HN part of the split plan reads
 };
 
 struct LoadOptions {
-  // False: the version's split plan is left alone, good or bad. For whoever is
-  // about to replace it.
+  // False: the version's split plan is not read, valid or not. For a caller
+  // that is about to replace it.
   bool with_plan = true;
   Verification verification = Verification::kNoted;
   // kHnPart: other weights are absent from LoadedModel::weights, and without a
   // plan that uses the HN there are none. Also loads packages for GPU nodes.
-  // Wants with_plan.
+  // Requires with_plan.
   WeightScope scope = WeightScope::kWhole;
 };
 
@@ -147,17 +147,17 @@ class Repository {
                                      const ImportedModel& model,
                                      const AddOptions& options) const;
 
-  // Removes a version, and with the last one the model and its config.pbtxt.
-  // Others see all of the version or none of it; processes that have mapped its
-  // files keep them.
+  // Removes a version, and with the last version the model and its
+  // config.pbtxt. Other processes see all of the version or none of it;
+  // processes that have mapped its files keep them.
   absl::Status RemoveVersion(absl::string_view name, int64_t version) const;
 
   absl::StatusOr<std::vector<std::string>> ListModels() const;
   absl::StatusOr<std::vector<int64_t>> ListVersions(
       absl::string_view name) const;  // ascending
-  // Those that nodes load: version_policy of config.pbtxt, or of
-  // `override_json` where that is not empty: a model configuration as JSON,
-  // which may have the name besides. InvalidArgument for anything else in it.
+  // The versions that nodes load: version_policy of config.pbtxt, or of
+  // `override_json` if that is not empty: a model configuration as JSON, which
+  // may also contain the name. InvalidArgument for any other field.
   absl::StatusOr<std::vector<int64_t>> ListServedVersions(
       absl::string_view name,
       absl::string_view override_json = {}) const;  // ascending

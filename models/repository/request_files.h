@@ -14,9 +14,9 @@
 
 namespace refract::models {
 
-// The request inputs of `graph` from a safetensors file, in the graph's order,
-// aligned as the runtime wants them. InvalidArgument names `path` and the input
-// that is missing, surplus or of another dtype or rank.
+// Reads the request inputs of `graph` from a safetensors file, in the graph's
+// order, aligned as the runtime needs them. InvalidArgument names `path` and
+// the input that is missing, surplus or of another dtype or rank.
 absl::StatusOr<std::vector<base::Tensor>> ReadInputs(absl::string_view path,
                                                      const Graph& graph);
 

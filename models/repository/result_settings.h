@@ -1,8 +1,8 @@
 #ifndef REFRACT_MODELS_REPOSITORY_RESULT_SETTINGS_H_
 #define REFRACT_MODELS_REPOSITORY_RESULT_SETTINGS_H_
 
-// Settings of config.pbtxt that change what a model answers: all nodes that
-// compute parts of one model must have the same.
+// Settings of config.pbtxt that change a model's answers: all nodes that
+// compute parts of a model must have the same settings.
 
 #include <string>
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace refract::models {
 
-// As texts, so that a node can compare and name one that it does not know.
+// Texts, so that a node can compare and name a setting that it does not know.
 struct ResultSetting {
   std::string name;   // the parameter of config.pbtxt
   std::string value;  // never the default
@@ -21,9 +21,9 @@ struct ResultSetting {
   }
 };
 
-// Those that are not at their defaults, by name, each once. Policies of single
-// tables are one setting, "out_of_range_ids.*", whose value is a digest where
-// they are many; tables whose policy is that of the others anyhow do not count.
+// The settings that are not at their defaults, by name, each once. Policies of
+// single tables are one setting, "out_of_range_ids.*", whose value is a digest
+// if they are many; tables with the default policy do not count.
 std::vector<ResultSetting> ResultSettingsOf(const ModelConfig& config);
 
 // Longest value.

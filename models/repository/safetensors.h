@@ -37,11 +37,11 @@ absl::StatusOr<std::vector<SafetensorsEntry>> ParseSafetensors(
     absl::Span<const std::byte> file,
     absl::btree_map<std::string, std::string>& metadata);
 
-// A mapped, checked file. Nothing of it is read but the header. Thread-safe.
+// A mapped, checked file. Only its header is read. Thread-safe.
 class SafetensorsFile {
  public:
-  // InvalidArgument names `path` and what is wrong: truncated, header longer
-  // than 100 MB (the format's own limit), bad JSON, unknown dtype, ranges that
+  // InvalidArgument names `path` and its fault: truncated, header longer than
+  // 100 MB (the format's own limit), bad JSON, unknown dtype, ranges that
   // overlap, leave gaps, or do not match shape × element size.
   static absl::StatusOr<SafetensorsFile> Open(absl::string_view path);
 
@@ -51,8 +51,8 @@ class SafetensorsFile {
   const absl::btree_map<std::string, std::string>& metadata() const {
     return metadata_;
   }
-  // Valid while this object (or a copy of file()) lives. Not necessarily
-  // aligned to kTensorAlignBytes.
+  // Valid while this object (or a copy of file()) lives. May be less aligned
+  // than kTensorAlignBytes.
   base::TensorView View(const SafetensorsEntry& entry) const;
   const std::shared_ptr<const base::MappedFile>& file() const { return file_; }
 
@@ -62,21 +62,21 @@ class SafetensorsFile {
   absl::btree_map<std::string, std::string> metadata_;
 };
 
-// Writes a file piece by piece, so that a table larger than memory needs a
-// buffer only. Data begins at a multiple of kTensorAlignBytes. One thread.
+// Writes a file piece by piece, so that a table larger than memory needs only a
+// buffer. Data begins at a multiple of kTensorAlignBytes. One thread.
 class SafetensorsWriter {
  public:
-  // Replaces the file `path`. `tensors`: names and what they hold, in the order
-  // of their bytes. InvalidArgument: a name that is taken, an unknown dtype.
+  // Replaces the file `path`. `tensors`: names, dtypes and shapes, in the order
+  // of their bytes. InvalidArgument: a repeated name, an unknown dtype.
   static absl::StatusOr<SafetensorsWriter> Create(
       absl::string_view path,
       absl::Span<const std::pair<std::string, base::TensorSpec>> tensors,
       const absl::btree_map<std::string, std::string>& metadata = {});
 
-  // The next bytes of the tensors.
+  // Appends the next bytes of the tensors.
   void Append(absl::Span<const std::byte> bytes);
   // Internal names `path`: the disk refused bytes, or their number differs from
-  // what Create() was told.
+  // the size given to Create().
   absl::Status Finish();
 
  private:

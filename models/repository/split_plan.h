@@ -1,8 +1,8 @@
 #ifndef REFRACT_MODELS_REPOSITORY_SPLIT_PLAN_H_
 #define REFRACT_MODELS_REPOSITORY_SPLIT_PLAN_H_
 
-// The partitioner's result, and the check that a node runs before it believes
-// one. Lives here because nodes do not depend on the partitioner.
+// The partitioner's result, and the check that a node runs before it uses it.
+// In this folder because nodes do not depend on the partitioner.
 
 #include <cstdint>
 #include <optional>
@@ -18,33 +18,33 @@
 
 namespace refract::models {
 
-// In the version's folder. The former plan is the way back.
+// File in the version's folder. The previous plan is kept for a rollback.
 inline constexpr char kSplitPlanFile[] = "split_plan.pb";
 inline constexpr char kFormerPlanFile[] = "split_plan.previous.pb";
 
-// DESIGN section 4: for every edge u→v stage(u) ≤ stage(v), hence one crossing
-// each way.
+// For every edge u→v stage(u) ≤ stage(v), hence one crossing each
+// way.
 enum class Stage : uint8_t { kCnPre = 0, kHn = 1, kCnPost = 2 };
 
-// How far the scores of a plan are from those of the unsplit model in fp32, as
-// measured when it was made.
+// Differences of a plan's scores from the unsplit model's in fp32, measured
+// when the plan was made.
 struct WireError {
   std::string output;        // name of the graph's output
   double max_abs = 0;        // largest |difference| of two elements
   double largest_value = 0;  // largest |element| without the split
 };
 
-// What the forms of a plan were chosen on.
+// Measurement by which the wire forms of a plan were chosen.
 struct WireMeasurement {
-  std::string sample;  // the files, or "drawn, seed 1": for people
+  std::string sample;  // files, or "drawn, seed 1"; for people
   int64_t requests = 0;
-  // Limit on every WireError::max_abs; absent: none was asked for.
+  // Limit on every WireError::max_abs; absent: no limit was given.
   std::optional<double> bound;
   std::vector<WireError> errors;  // one per output
 };
 
 struct SplitPlan {
-  base::Digest model;         // ModelDigest() of the model it was made for
+  base::Digest model;         // ModelDigest() of its model
   std::string method;         // "heuristic", "all-cn", …
   std::vector<Stage> stages;  // one per node of the graph
   // Values that cross, in wire order. `up`: CN → HN; `down`: HN → CN. Sizes
@@ -52,13 +52,13 @@ struct SplitPlan {
   // depend on weights alone (models/graph/constants.h).
   std::vector<ValueId> up;
   std::vector<ValueId> down;
-  // In which form each does; empty: all as they are. Only what goes up may have
+  // Wire form of each value; empty: all plain. Only values that go up may have
   // unique rows: a CN knows them before it sends, scores have none to speak of.
   std::vector<WireForm> up_forms;
   std::vector<WireForm> down_forms;
   std::optional<WireMeasurement> measured;
-  // May requests be put together, or cut, by rows: the whole model, and the HN
-  // part alone (MarkRows() fills them). Default: neither.
+  // Whether requests may be merged, or cut, by rows: the whole model, and the
+  // HN part alone (MarkRows() fills them). Default: neither.
   RowDependence rows;
   RowDependence hn_rows;
 
@@ -69,32 +69,32 @@ struct SplitPlan {
   WireForm down_form(size_t i) const {
     return down_forms.empty() ? WireForm() : down_forms[i];
   }
-  // Whether some value crosses other than as it is.
+  // Whether some value crosses in a form that is not plain.
   bool has_wire_forms() const;
 };
 
-// Tensors that a message may have (transport::kMaxTensors). A value with unique
-// rows takes two.
+// Most tensors of a message (transport::kMaxTensors). A value with unique rows
+// takes two.
 inline constexpr size_t kMaxMessageTensors = 256;
 
-// Has `value` a form on the wire? Tensors of known dtype and integer sizes do.
+// Whether `value` can be sent. Tensors of known dtype and integer sizes can.
 bool MayCross(const Value& value);
 
-// Fills `up` and `down` from `stages`, in order of value id; all in the form
-// they have.
+// Fills `up` and `down` from `stages`, in order of value id; all forms are
+// plain.
 void ComputeCrossings(const Graph& graph, SplitPlan& plan);
 
-// Every rule a legal plan obeys: one stage per node; stages never fall along an
-// edge; operators that must not be on the HN are not; look-ups are before or,
-// of one table each, on it; `up`/`down` are exactly what must cross, each with
-// a known dtype, in a form that it can have; digest equals `model`; rows may be
-// put together or cut only where the graph shows that they are scored alone.
-// InvalidArgument names node or value.
+// Checks every rule of a legal plan: one stage per graph node; stages never
+// fall along an edge; operators that must not be on the HN are not there;
+// look-ups are before the HN or, of one table each, on it; `up`/`down` are
+// exactly the values that must cross, each with a known dtype, in a possible
+// form; digest equals `model`; rows may be merged or cut only if the graph
+// shows that they are scored alone. InvalidArgument names graph node or value.
 absl::Status ValidatePlan(const Graph& graph, const base::Digest& model,
                           const SplitPlan& plan);
 
-// Agreed on in the handshake: names, dtypes and symbolic shapes of what crosses
-// in both directions, in order, and the forms where there are any.
+// Compared in the handshake: names, dtypes and symbolic shapes of the values
+// that cross in both directions, in order, and the forms if any is not plain.
 base::Digest SchemaDigest(const Graph& graph, const SplitPlan& plan);
 
 // Stored form (proto/split_plan.proto, binary). `path` appears in errors.
@@ -102,11 +102,11 @@ absl::Status SavePlan(const Graph& graph, const SplitPlan& plan,
                       absl::string_view path);
 absl::StatusOr<SplitPlan> LoadPlan(const Graph& graph, absl::string_view path);
 
-// The plan of the version in `folder` (split_plan.pb). Nodes read it when they
-// load the version: running nodes keep theirs.
+// Whether the version in `folder` has a plan (split_plan.pb). Nodes read it
+// when they load the version: running nodes keep their plan.
 bool HasPlan(absl::string_view folder);
-// Makes `plan` the version's, after ValidatePlan(); the plan before is kept as
-// split_plan.previous.pb.
+// Makes `plan` the version's plan, after ValidatePlan(); the previous plan is
+// kept as split_plan.previous.pb.
 absl::Status ActivatePlan(const Graph& graph, const base::Digest& model,
                           const SplitPlan& plan, const std::string& folder);
 

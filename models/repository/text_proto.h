@@ -1,7 +1,7 @@
 #ifndef REFRACT_MODELS_REPOSITORY_TEXT_PROTO_H_
 #define REFRACT_MODELS_REPOSITORY_TEXT_PROTO_H_
 
-// Messages in Protobuf's text format, from files that people write.
+// Messages in Protobuf's text format, from files written by people.
 
 #include <string>
 #include <vector>
@@ -12,21 +12,21 @@
 
 namespace refract::models {
 
-// InvalidArgument says `file`, line and column, and what is wrong there, in
+// InvalidArgument gives `file`, line and column, and the error there, in
 // Protobuf's own words. Messages nested deeper than 32 are refused.
 absl::Status ParseText(absl::string_view text, absl::string_view file,
                        google::protobuf::Message& message);
 
-// A field that the text has and its message does not know.
+// A field in the text that its message does not have.
 struct UnknownField {
-  int line = 0;  // from 1
+  int line = 0;  // counted from 1
   int column = 0;
   std::string message;  // "inference.ModelConfig"
   std::string field;
 };
 
-// The same, and goes on behind unknown fields, which are added to `unknown` in
-// the order of the text. `message` may be incomplete when there are any.
+// As above, but unknown fields are added to `unknown`, in the order of the
+// text, and parsing goes on. `message` may be incomplete then.
 absl::Status ParseText(absl::string_view text, absl::string_view file,
                        google::protobuf::Message& message,
                        std::vector<UnknownField>& unknown);

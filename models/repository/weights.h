@@ -1,8 +1,8 @@
 #ifndef REFRACT_MODELS_REPOSITORY_WEIGHTS_H_
 #define REFRACT_MODELS_REPOSITORY_WEIGHTS_H_
 
-// Weights stay where they are: a WeightTable says for each name which bytes of
-// which file hold it; a WeightStore maps those files.
+// Weights stay in their files: a WeightTable gives file and bytes of each name;
+// a WeightStore maps the files.
 
 #include <cstdint>
 #include <memory>
@@ -30,15 +30,15 @@ struct WeightEntry {
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;  // elements, as PyTorch counts
   int64_t storage_offset = 0;    // elements
-  // A table whose file has rows in a format: sizes[0] rows of rows->stride
-  // bytes. dtype (float32), sizes and strides are those of the decoded table.
+  // For a table whose file has rows in a format: sizes[0] rows of rows->stride
+  // bytes. dtype (float32), sizes, strides describe the decoded table.
   std::optional<RowLayout> rows = std::nullopt;
 };
 
 struct WeightFile {
   std::string file;  // relative to the version's folder
   uint64_t bytes = 0;
-  base::Digest digest;  // of the whole file, taken when it was imported
+  base::Digest digest;  // of the whole file, computed at import
 };
 
 struct WeightTable {
@@ -46,19 +46,19 @@ struct WeightTable {
   std::vector<WeightFile> files;
 };
 
-// A weight as mapped. Strided, unlike base::TensorView: exports keep transposed
+// A mapped weight. Strided, unlike base::TensorView: exports keep transposed
 // parameters and stride-0 stand-ins.
 struct WeightView {
   base::DType dtype = base::DType::kUnknown;
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
   const std::byte* data = nullptr;  // element [0, …, 0]
-  // Of a table in a row format: `data` is its first row, and dtype, sizes and
-  // strides are those of the decoded table.
+  // For a table in a row format: `data` is its first row, and dtype, sizes and
+  // strides describe the decoded table.
   std::optional<RowLayout> rows = std::nullopt;
 
   bool is_contiguous() const;
-  // Of a contiguous weight, or of all rows.
+  // Bytes of a contiguous weight, or of all rows.
   size_t bytes() const;
 };
 
@@ -71,10 +71,10 @@ class WeightStore {
   static absl::StatusOr<std::shared_ptr<const WeightStore>> Open(
       absl::string_view folder, const WeightTable& table);
 
-  // Elements of a weight. NotFound names the weight; Unimplemented, a table in
+  // Elements of a weight. NotFound names the weight; Unimplemented: a table in
   // a row format, which only look-ups on a CPU read.
   absl::StatusOr<WeightView> Get(absl::string_view name) const;
-  // The same, or a table in a row format: callers must look at `rows`.
+  // As Get(), or a table in a row format: callers must check `rows`.
   absl::StatusOr<WeightView> GetAsStored(absl::string_view name) const;
   const WeightTable& table() const { return table_; }
 

@@ -1,8 +1,8 @@
 #ifndef REFRACT_MODELS_REPOSITORY_WIRE_FORM_H_
 #define REFRACT_MODELS_REPOSITORY_WIRE_FORM_H_
 
-// In which form a tensor crosses between the nodes. A plan chooses one for each
-// value that crosses; runtime/wire encodes and decodes,
+// The form in which a tensor crosses between the nodes. A plan chooses a form
+// for each value that crosses; runtime/wire encodes and decodes,
 // docs/design/wire_format.md has the bytes.
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace refract::models {
 
-// Of the elements. The numbers are stored in plans and part of the schema that
-// nodes agree on: never renumber.
+// Type of the elements. The numbers are stored in plans and part of the schema
+// on which nodes agree: never renumber.
 enum class WireType : uint8_t {
   kAsIs = 0,      // as in memory
   kFloat16 = 1,   // lossy; of float32 and float64
@@ -27,15 +27,15 @@ enum class WireType : uint8_t {
 };
 inline constexpr int kNumWireTypes = 5;
 
-// What is known of a wire type besides its encoding (runtime/wire/elements.cc).
+// Properties of a wire type besides its encoding (runtime/wire/elements.cc).
 struct WireTypeRecord {
   absl::string_view name;  // "fp32" for kAsIs: most tensors are float32
   bool lossy = false;
   // Not 0: elements are encoded in rows of the last dimension, and this many
   // bytes follow each row.
   int64_t row_extra = 0;
-  // The type cannot hold each value of its dtypes. A tensor with a value that
-  // does not fit is sent as it is.
+  // Whether some values of its dtypes do not fit the type. A tensor with such a
+  // value is sent plain.
   bool may_not_fit = false;
 };
 const WireTypeRecord& RecordOf(WireType type);
@@ -51,18 +51,18 @@ struct WireForm {
   bool unique_rows = false;
 
   bool is_plain() const { return type == WireType::kAsIs && !unique_rows; }
-  // How many bytes a tensor takes depends on what is in it.
+  // Whether the number of bytes of a tensor depends on its values.
   bool size_depends_on_data() const {
     return unique_rows || RecordOf(type).may_not_fit;
   }
   friend bool operator==(const WireForm&, const WireForm&) = default;
 };
 
-// Scale and offset behind each row of WireType::kInt8, float32 both.
+// Bytes behind each row of WireType::kInt8: scale and offset, both float32.
 inline constexpr int64_t kInt8RowExtra = 8;
 
-// OK, or why `value` cannot cross in `form`: InvalidArgument names it. Types
-// that are encoded in rows and unique rows need a known rank of at least 1,
+// OK, or why `value` cannot cross in `form`: InvalidArgument names it. Unique
+// rows, and types that are encoded in rows, need a known rank of at least 1,
 // both together of 2.
 absl::Status CheckWireForm(const Value& value, WireForm form);
 

@@ -25,13 +25,13 @@ struct ZipEntry {
   uint32_t crc32 = 0;   // of the content
 };
 
-// A mapped archive whose directory has been checked: every entry lies within
-// the file, names are unique. Content is not touched by Open(). Thread-safe.
+// A mapped archive with a checked directory: every entry lies within the file,
+// names are unique. Open() does not read contents. Thread-safe.
 class ZipArchive {
  public:
-  // InvalidArgument names `path` and what is wrong: no zip, truncated,
-  // directory or entry outside the file. Unimplemented: encrypted entries,
-  // archives in several parts.
+  // InvalidArgument names `path` and its fault: no zip, truncated, directory or
+  // entry outside the file. Unimplemented: encrypted entries, archives in
+  // several parts.
   static absl::StatusOr<ZipArchive> Open(absl::string_view path);
 
   const std::vector<ZipEntry>& entries() const { return entries_; }
@@ -41,7 +41,7 @@ class ZipArchive {
   // file() lives. Unimplemented if compressed.
   absl::StatusOr<absl::Span<const std::byte>> Bytes(
       const ZipEntry& entry) const;
-  // The same after its CRC-32 was checked, for entries that are read whole.
+  // As Bytes(), after its CRC-32 was checked, for entries that are read whole.
   absl::StatusOr<absl::string_view> CheckedText(const ZipEntry& entry) const;
 
   const std::shared_ptr<const base::MappedFile>& file() const { return file_; }

@@ -15,7 +15,7 @@
 
 namespace refract::models::rows {
 
-// What a value holds. From kRows on a value differs with the rows.
+// Kind of a value. From kRows on, a value differs with the rows.
 enum class Kind : uint8_t {
   kConstant,  // weights, literals: the same for every request
   kRequest,   // the same for all rows of one request
@@ -33,8 +33,8 @@ struct Flow {
   int axis = 0;
   int64_t outer = 1;
   int64_t inner = 1;
-  // kMixed: the node that mixed the rows, and whether it is known to (else its
-  // operator is only not known to keep them apart).
+  // kMixed: the graph node that mixed the rows, and whether it surely did
+  // (otherwise its operator is only not known to keep them apart).
   NodeId origin = kNoNode;
   bool certain = true;
 
@@ -46,14 +46,14 @@ struct Flow {
   static Flow Bags() { return {.kind = Kind::kBags}; }
   static Flow Ragged() { return {.kind = Kind::kRagged}; }
   static Flow Mixed() { return {.kind = Kind::kMixed}; }
-  // No rule of ours covers this.
+  // No rule covers the operator.
   static Flow Unproven() { return {.kind = Kind::kMixed, .certain = false}; }
 
   bool shared() const {
     return kind == Kind::kConstant || kind == Kind::kRequest;
   }
   bool rows() const { return kind == Kind::kRows; }
-  // Has an axis.
+  // Whether it has an axis.
   bool has_axis() const { return rows() || kind == Kind::kRowIndex; }
   bool mixed() const { return kind == Kind::kMixed; }
   Flow At(int new_axis) const {
@@ -65,18 +65,18 @@ struct Flow {
 
 using Shape = std::vector<int64_t>;
 
-// Sizes as numbers: each symbol is given a large prime of its own that divides
-// no size of the graph. "Is a multiple of the batch" and "is the product of
-// these" then are questions about integers.
+// Sizes as numbers: each symbol is given its own large prime, which divides no
+// size of the graph. "Is a multiple of the batch" and "is the product of these"
+// are then questions about integers.
 class Sizes {
  public:
   explicit Sizes(const Graph& graph);
   int64_t batch() const { return batch_; }
   bool HasBatch(int64_t size) const { return size != 0 && size % batch_ == 0; }
-  // nullopt where a size is unknown.
+  // nullopt: a size is unknown.
   std::optional<int64_t> Of(const SymExpr& size) const;
   std::optional<Shape> Of(const Value& value) const;
-  // The expression names the batch, whatever it makes of it.
+  // Whether the expression names the batch, however it uses it.
   bool MentionsBatch(const SymExpr& size) const;
   // Dimensions whose sizes name the batch.
   std::vector<int> BatchAxes(const Value& value) const;
@@ -87,7 +87,7 @@ class Sizes {
   int64_t batch_ = 0;
 };
 
-// One node as the rules see it.
+// A graph node as the rules see it.
 class NodeView {
  public:
   NodeView(const Graph& graph, const Sizes& sizes, const Node& node,
@@ -100,7 +100,7 @@ class NodeView {
   const Sizes& sizes;
   const Node& node;
 
-  // kNoValue when the argument is missing, None or no value.
+  // kNoValue if the argument is missing, None or no value.
   ValueId Ref(absl::string_view arg) const;
   std::vector<ValueId> List(absl::string_view arg) const;
   Flow FlowOf(ValueId id) const;  // kConstant for kNoValue
@@ -108,11 +108,11 @@ class NodeView {
   std::optional<Shape> ShapeOf(ValueId id) const;
   int Rank(ValueId id) const;  // -1 when unknown
   bool IsInteger(ValueId id) const;
-  // As a number of Sizes: a literal, or a size of known expression.
+  // A number of Sizes: of a literal, or of a size with known expression.
   std::optional<int64_t> Int(absl::string_view arg, int64_t missing) const;
   bool Bool(absl::string_view arg, bool missing) const;
   // "dim" or another argument as one or several dimensions in [0, rank);
-  // nullopt when it is missing.
+  // nullopt if it is missing.
   std::optional<std::vector<int>> Dims(absl::string_view arg, int rank) const;
   std::vector<ValueId> inputs() const { return InputsOf(node); }
   ValueId first_output() const;
@@ -124,7 +124,7 @@ class NodeView {
 // Flows of the node's outputs, in order.
 std::vector<Flow> Apply(const NodeView& view);
 
-// ---- The rules, by file. Apply() says which RowRule is which. ----
+// ---- The rules, by file. Apply() maps RowRules to them. ----
 
 using Flows = std::vector<Flow>;
 
@@ -182,7 +182,7 @@ Flow Attention(const NodeView& view);
 Flows Recurrent(const NodeView& view);
 Flow RecurrentCell(const NodeView& view);
 Flow FusedAttention(const NodeView& view);
-// rules_complex.cc: of "complex.…" operators; Unproven for those without a
+// rules_complex.cc: for "complex.…" operators; Unproven for operators without a
 // rule.
 Flows ApplyComplexRules(const NodeView& view);
 

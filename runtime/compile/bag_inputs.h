@@ -18,22 +18,22 @@ namespace refract::runtime {
 
 struct BagInputs {
   // Indexes of the part's inputs. Offsets: int64 or int32, [B], or [B + 1]
-  // where the last one counts the entries (include_last_offset).
+  // whose last element is the number of entries (include_last_offset).
   size_t offsets = 0;
   bool include_last = false;
-  // Ids and weights of entries; vectors of one length.
+  // Ids and weights of entries; vectors of equal length.
   std::vector<size_t> entries;
 };
 
 struct FoundBags {
   std::vector<BagInputs> bags;
   // Not empty: the reason why some bags of the part are not such inputs, or
-  // why these inputs have other readers.
+  // have inputs with other readers.
   std::string why_not;
 };
 
-// Finds the bags that embedding_bag operators of the part read. Entries and
-// offsets with no other readers form a group.
+// Finds the bags that embedding_bag operators of the part read. A group has
+// entries and offsets with no other readers.
 FoundBags FindBagInputs(const models::Graph& graph, const Part& part);
 
 // Whether a node is an embedding_bag, in any of its forms.

@@ -24,10 +24,10 @@
 
 namespace refract::runtime {
 
-// Memory for gathered inputs, which stays. Not thread-safe: one per instance.
+// Reusable memory for gathered inputs. Not thread-safe: one per instance.
 class RowBuffers {
  public:
-  // For what Gather() and Slice() return.
+  // Scratch for the results of Gather() and Slice().
   std::vector<base::TensorView>& views() { return views_; }
   // At least `bytes`, aligned to base::kTensorAlignBytes; valid until the next
   // call for the same input.
@@ -38,53 +38,53 @@ class RowBuffers {
   std::vector<base::AlignedBuffer> buffers_;
 };
 
-// Immutable but for Withdraw(), thread-safe.
+// Immutable except for Withdraw(), thread-safe.
 class BatchLayout {
  public:
   // `rows`: of the part (models::FindHnRowDependence).
   BatchLayout(const models::Graph& graph, const Part& part,
               const models::RowDependence& rows);
 
-  // Whether rows are independent, the one answer for the whole node. Empty:
-  // they are. Else why requests are executed alone and whole: some operator
-  // mixes rows, or an input or output does not have one entry per row.
+  // The reason why requests are executed alone and whole: some operator mixes
+  // rows, or an input or output does not have one entry per row. Empty: rows
+  // are independent. This is the only answer in the node.
   const std::string& why_not() const { return why_not_; }
-  // The decision did not stand its verification (VerifyRows()).
+  // Call when verification contradicted the layout (VerifyRows()).
   void Withdraw(std::string why) { why_not_ = std::move(why); }
 
-  // A dimension 0 that is not known yet (wire::Codec::Peek).
+  // An unknown dimension 0 (wire::Codec::Peek).
   static constexpr int64_t kUnknownRows = -1;
 
   // Rows of inputs that have the layout, by their sizes alone; nullopt for
-  // other inputs, and if no number of rows is known yet. This and all methods
-  // below: only if why_not() is empty.
+  // other inputs, and if no number of rows is known yet. Valid, like all
+  // methods below, only if why_not() is empty.
   std::optional<int64_t> Rows(absl::Span<const base::TensorView> inputs) const;
 
-  // Requests with equal keys can be executed together: their inputs differ in
-  // nothing but rows. Empty: with none. `settled` as ServerCall's: values that
-  // a peer may still change are not compared. In the memory of `key`, whose
-  // contents are lost.
+  // Requests with equal keys can be executed together: their inputs differ only
+  // in rows. Empty: cannot be merged. `settled` as in ServerCall: values that a
+  // peer may still change are not compared. Returned in the memory of `key`,
+  // whose contents are lost.
   std::string MergeKey(absl::Span<const base::TensorView> inputs, bool settled,
                        std::string key = {}) const;
 
-  // Whether an input does not depend on the rows: equal in requests with equal
-  // keys.
+  // Whether an input does not depend on the rows: it is equal in requests with
+  // equal keys.
   bool IsSameForAll(size_t input) const {
     return inputs_[input] == Rule::kSame;
   }
 
-  // The inputs of requests with equal keys one below the other, copied into
-  // `buffers` and valid until their next use; what is the same in all is the
-  // first's. InvalidArgument for offsets that do not tell bags one after the
-  // other from the first entry on, to the last where they say so: no request
-  // may get at another's entries. They are looked at in the copy, which no peer
-  // can change.
+  // Stacks the inputs of requests with equal keys row by row in `buffers`,
+  // valid until their next use; inputs that are equal in all are the first
+  // request's. InvalidArgument for offsets that do not describe consecutive
+  // bags from the first entry on (to the last entry, if they declare it): no
+  // request may reach another's entries. The offsets are checked in the copy,
+  // which no peer can change.
   absl::StatusOr<absl::Span<const base::TensorView>> Gather(
       absl::Span<const absl::Span<const base::TensorView>> requests,
       RowBuffers& buffers) const;
   // `count` rows from `first` on. Row counts and offsets are written to
-  // `buffers`. Errors as Gather(), but what comes after the last bag is left
-  // out. Offsets must be settled.
+  // `buffers`. Errors as Gather(), but entries after the last bag are left out.
+  // Offsets must be settled.
   absl::StatusOr<absl::Span<const base::TensorView>> Slice(
       absl::Span<const base::TensorView> inputs, int64_t first, int64_t count,
       RowBuffers& buffers) const;
@@ -94,10 +94,10 @@ class BatchLayout {
     kRows,     // one entry per row in dimension 0
     kCount,    // the number of rows, as a size
     kSame,     // does not depend on the rows
-    kOffsets,  // of bags, one per row, and perhaps one more
+    kOffsets,  // of bags: one per row, and perhaps one more
     kEntries,  // of bags
   };
-  // Whether dimension 0 is not the same in all requests.
+  // Whether dimension 0 varies between requests.
   static bool Varies(Rule rule) {
     return rule == Rule::kRows || rule == Rule::kOffsets ||
            rule == Rule::kEntries;

@@ -6,8 +6,8 @@
 
 namespace refract::runtime {
 
-// Assigns a buffer to every local that needs one, the LibTorch results to
-// release to every step, and the destination to every output: sets
+// Assigns a buffer to every local that needs one, to every step the LibTorch
+// results that it releases, and to every output its destination: sets
 // Local::buffer, Step::release, PlanOutput::{direct, buffer} and
 // Plan::num_buffers. Roots and constants must be known.
 void PlanMemory(const models::Graph& graph, Plan& plan);

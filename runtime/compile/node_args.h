@@ -18,7 +18,7 @@ namespace refract::runtime {
 
 using runtime::aten::Operand;
 
-// No operand: a literal, None, or an argument that was left out.
+// No operand: a literal, None, or a missing argument.
 inline constexpr int kNoOperand = -1;
 
 // Source of an integer: a literal, or a size among the operands.
@@ -28,7 +28,7 @@ struct IntSource {
   bool is_literal() const { return operand == kNoOperand; }
 };
 
-// A node's operands while it runs, in the order of models::InputsOf(node).
+// A node's operands at run time, in the order of models::InputsOf(node).
 class Operands {
  public:
   // `tables_at`: RunContext::set_tables_at().
@@ -38,7 +38,7 @@ class Operands {
 
   size_t size() const { return operands_.size(); }
   const Operand& operator[](int i) const { return *operands_[i]; }
-  // The operands of one member of a fused step.
+  // The operands of a member of a fused step.
   Operands Part(size_t first, size_t count) const {
     return Operands(operands_.subspan(first, count), tables_at_);
   }
@@ -61,14 +61,14 @@ class NodeArgs {
 
   const models::Node& node() const { return node_; }
 
-  // Present and not None.
+  // Whether it is present and not None.
   bool Has(absl::string_view name) const;
-  // Index among the operands of an argument that is one value.
+  // Index of the operand for an argument that is a single value.
   int OperandOf(absl::string_view name) const;
   // Indexes of a list of values, kNoOperand for holes; nullopt when `name` is
   // not such a list.
   std::optional<std::vector<int>> OperandsOf(absl::string_view name) const;
-  // A number or a size; nullopt when absent, None or of another type.
+  // A number or a size; nullopt if absent, None or of another type.
   std::optional<IntSource> Int(absl::string_view name) const;
   std::optional<IntSource> IntAt(size_t position) const;
   // A list of integers; a single number counts as a list of one.

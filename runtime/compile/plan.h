@@ -1,7 +1,7 @@
 #ifndef REFRACT_RUNTIME_COMPILE_PLAN_H_
 #define REFRACT_RUNTIME_COMPILE_PLAN_H_
 
-// The plan, which the compiler builds and the executor runs. Internal to
+// The plan: the compiler builds it and the executor runs it. Internal to
 // runtime/.
 
 #include <memory>
@@ -50,7 +50,7 @@ struct Step {
   std::vector<models::NodeId> nodes;
   std::string node;  // for errors and logs
   std::string op;
-  std::vector<int> operands;  // locals, as models::InputsOf(node)
+  std::vector<int> operands;  // locals, in the order of models::InputsOf(node)
   std::vector<int> outputs;   // locals; kNoLocal for unread results
   std::vector<int> release;   // locals whose LibTorch memory is freed
 

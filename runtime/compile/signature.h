@@ -25,8 +25,8 @@ class Signature;
 class SymbolValues {
  private:
   friend class Signature;
-  models::SymbolBindings values_;  // holds every symbol, bound or not
-  std::vector<int> source_;        // per symbol: the input that gave it, or -1
+  models::SymbolBindings values_;  // has every symbol, bound or not
+  std::vector<int> source_;        // input that gave the symbol, or -1
 };
 
 // Immutable, thread-safe.
@@ -47,7 +47,7 @@ class Signature {
   std::optional<base::TensorSpec> OutputSpec(size_t output,
                                              const SymbolValues& symbols) const;
 
-  // Rows; nullopt without a batch symbol among the inputs' sizes.
+  // Rows; nullopt if no input size has the batch symbol.
   std::optional<int64_t> Batch(absl::Span<const base::TensorView> inputs) const;
 
  private:
@@ -63,7 +63,7 @@ class Signature {
     base::DType dtype = base::DType::kUnknown;
     bool has_shape = false;
     std::vector<Dim> dims;
-    // For a size instead of a tensor: its expression.
+    // For an input that is a size, not a tensor: its expression.
     std::optional<Dim> size;
   };
   struct Symbol {
@@ -81,7 +81,7 @@ class Signature {
                            const base::TensorView& view) const;
   void Learn(const Dim& dim, int64_t value, int input, bool symbols_only,
              SymbolValues& symbols) const;
-  // The value of `dim`; nullopt when symbols of it are unknown.
+  // The value of `dim`; nullopt if a symbol in it is unknown.
   std::optional<int64_t> Evaluate(const Dim& dim,
                                   const SymbolValues& symbols) const;
   absl::Status CheckRanges(const SymbolValues& symbols) const;

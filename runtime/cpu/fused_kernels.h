@@ -31,12 +31,12 @@ struct PackedWeights {
       gates;
 };
 
-// How weights are stored.
+// Storage of packed weights.
 struct Packing {
   WeightForm form = WeightForm::kFloat32;
   // Memory of packed weights; null: every kernel allocates its own.
   std::shared_ptr<WeightArena> arena;
-  // Null: nothing is shared. Its memory is `arena`'s.
+  // Null: no sharing. Its memory belongs to `arena`.
   PackedWeights* packed = nullptr;
 };
 

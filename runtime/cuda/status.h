@@ -1,8 +1,8 @@
 #ifndef REFRACT_RUNTIME_CUDA_STATUS_H_
 #define REFRACT_RUNTIME_CUDA_STATUS_H_
 
-// Errors of the CUDA library, which does without Abseil (its code must build on
-// a machine that has the CUDA toolkit only).
+// Errors of the CUDA library, without Abseil (its code must build on a machine
+// that has only the CUDA toolkit).
 
 #include <cstdint>
 #include <optional>
@@ -11,13 +11,13 @@
 
 namespace refract::runtime::cuda {
 
-// Names and meanings are absl::StatusCode's, so that a caller can map them.
+// Names and meanings of absl::StatusCode, so that callers can map them.
 enum class Code : uint8_t {
   kOk,
   kInvalidArgument,     // the request or program is wrong
-  kResourceExhausted,   // out of memory, or every slot is taken
+  kResourceExhausted,   // out of memory, or all slots are taken
   kFailedPrecondition,  // called in a state that does not allow it
-  kUnimplemented,       // this device or data type cannot
+  kUnimplemented,       // not possible on this device or for this data type
   kUnavailable,         // the device failed: nothing works until it is reset
   kInternal,
 };
@@ -45,7 +45,7 @@ inline Status InvalidArgument(std::string message) {
   return Status(Code::kInvalidArgument, std::move(message));
 }
 
-// A value, or why there is none.
+// A value, or an error.
 template <typename T>
 class [[nodiscard]] Result {
  public:

@@ -1,7 +1,7 @@
 #ifndef REFRACT_RUNTIME_CUDA_ATEN_INDICES_H_
 #define REFRACT_RUNTIME_CUDA_ATEN_INDICES_H_
 
-// What operators do with the integers of a tensor.
+// Rules for the integers of a tensor that operators use as indices.
 
 #include <cstdint>
 #include <string>
@@ -10,30 +10,30 @@
 
 namespace refract::runtime::cuda_aten {
 
-// Places that an operator looks up by integers.
+// The range of an operator's index argument.
 struct IndexRule {
-  // How many places there are.
+  // Number of valid indices.
   enum class Range : uint8_t {
-    kDim,       // as many as entries of `table` along the argument "dim"
-    kFirstDim,  // … along its dimension 0
-    kEach,      // `index` is a list: its i-th one, along dimension i
-    kAll,       // as many as `table` has elements
+    kDim,       // entries of `table` along the argument "dim"
+    kFirstDim,  // entries of `table` along dimension 0
+    kEach,      // `index` is a list: element i is for dimension i
+    kAll,       // elements of `table`
     kClasses,   // the argument "num_classes"
   };
   absl::string_view op;     // "aten.gather.default"
   absl::string_view index;  // names of arguments
   absl::string_view table;
   Range range = Range::kDim;
-  // −1 is the last place.
+  // Whether negative indices count from the end.
   bool from_end = false;
 };
 
-// Null for an operator that is not listed.
+// Null: the operator is not listed.
 const IndexRule* FindIndexRule(absl::string_view op);
 
-// Whether integers are nothing but numbers to it, or are never looked at
+// Whether the operator uses integers only as numbers, or does not read them
 // (aten.sort, aten.cat). Operators that LibTorch itself marks as element-wise
-// need not be asked about.
+// need no entry.
 bool IntegersAreNumbers(absl::string_view op);
 
 }  // namespace refract::runtime::cuda_aten

@@ -2,16 +2,16 @@
 #define REFRACT_RUNTIME_CUDA_ATEN_OPERATORS_H_
 
 // Any ATen operator on device memory, called through LibTorch's dispatcher on
-// the stream of whoever runs it. No LibTorch type appears here.
+// the caller's stream. No LibTorch type appears here.
 //
-// LibTorch is given views of the program's own memory and its results are
-// copied into it; what it needs beside that comes from its own pool, which no
-// memory plan counts.
+// LibTorch gets views of the program's memory, and its results are copied into
+// it; further memory comes from LibTorch's own pool, which no memory plan
+// counts.
 //
-// A GPU ends all work of a process when a kernel reads where an index points
-// that names nothing. So operators that look up places by integers of a request
-// are run only where those are checked first: a wrong one is counted
-// (ForeignCall::faults), and another place is read in its stead.
+// A GPU ends all work of a process when a kernel reads outside its memory
+// because of a wrong index. So operators that use integers of a request as
+// indices run only if the indices are checked first: a wrong index is counted
+// (ForeignCall::faults), and another place is read instead.
 
 #include <functional>
 #include <memory>
@@ -23,16 +23,16 @@
 namespace refract::runtime::cuda_aten {
 
 struct Options {
-  // -1: "device memory" is this process's own and streams mean nothing, as on
-  // the devices that tests use.
+  // -1: "device memory" is this process's memory and streams mean nothing, as
+  // on the devices of tests.
   int gpu = -1;
-  // Gives LibTorch's streams on a GPU, and with them its CUDA kernels. Called
-  // when a model first needs it, once it succeeded never again.
+  // Returns LibTorch's streams on a GPU, and with them its CUDA kernels. Called
+  // when a model first needs it; after a success never again.
   std::function<absl::StatusOr<Streams*>()> load;
 };
 
-// Make() is not thread-safe; the kernels are. Make() refuses, beside operators
-// that LibTorch lacks or has no kernel of for the device, those that
+// Make() is not thread-safe; the kernels are. Make() refuses, besides operators
+// that LibTorch lacks or has no kernel of for the device, operators that
 // - write into an argument, draw random numbers, or give results whose size
 //   depends on data;
 // - take a number that the device would have to compute first;

@@ -1,9 +1,9 @@
 #ifndef REFRACT_RUNTIME_CUDA_PLAN_EMITTER_H_
 #define REFRACT_RUNTIME_CUDA_PLAN_EMITTER_H_
 
-// A device program in the making: where each local of a Plan lies, memory for
-// results, and the operators that all translations are made of. Internal to
-// cuda_plan/.
+// A device program under construction: the place of each local of a Plan,
+// memory for results, and the operators that all translations are made of.
+// Internal to cuda_plan/.
 
 #include <array>
 #include <cstdint>
@@ -28,10 +28,10 @@ namespace refract::runtime::cuda_plan {
 
 class Emitter {
  public:
-  // All outlive this, but `plan` and `pool` must outlive what Finish() gives as
-  // well. `sizes`: of symbols other than the batch, those that are known.
-  // `rooms`: of the bags among the inputs, whose numbers of entries are none of
-  // these.
+  // All arguments must outlive the emitter, `plan` and `pool` also the result
+  // of Finish(). `sizes`: known values of symbols other than the batch.
+  // `rooms`: the bags among the inputs, whose numbers of entries are not in
+  // `sizes`.
   Emitter(const models::Graph& graph, const Plan& plan,
           const TranslateOptions& options, const models::SymbolBindings& sizes,
           const std::vector<BagRoom>& rooms, ConstantPool& pool);
@@ -40,8 +40,8 @@ class Emitter {
   const Plan& plan() const { return plan_; }
   // Type of products and of values between operators.
   cuda::DType compute_type() const { return compute_type_; }
-  // Of a floating-point local. Float32 where the part makes integers of it: in
-  // 16 bits an id among floats would become another id.
+  // Type of a floating-point local. Float32 if the part makes integers of it:
+  // in 16 bits an id among floats would become another id.
   cuda::DType KeptType(int local) const {
     return counting_floats_[static_cast<size_t>(local)] ? cuda::DType::kFloat32
                                                         : compute_type_;
@@ -56,7 +56,7 @@ class Emitter {
   absl::StatusOr<Sizes> DimsOfLocal(int local) const {
     return DimsOf(plan_.locals[local].id);
   }
-  // An argument of `step`, whose operands are `operands`.
+  // The size of an argument of `step`, whose operands are `operands`.
   absl::StatusOr<Size> SizeOf(const IntSource& source,
                               const std::vector<int>& operands) const;
 
@@ -64,22 +64,22 @@ class Emitter {
   // The tensor of a local that was made before: an input, a constant, a result.
   absl::StatusOr<Tensor> Get(int local);
   void Set(int local, Tensor tensor) { tensors_[local] = std::move(tensor); }
-  // A step of sizes and numbers, which the device never sees.
+  // Adds a step of sizes and numbers, which the device does not execute.
   void AddNumber(const Step& step);
   bool IsConstant(int local) const { return plan_.locals[local].is_constant; }
-  // A size or number known now; nullopt otherwise.
+  // A number or size known now; nullopt otherwise.
   std::optional<float> NumberOf(int local) const;
   std::optional<std::vector<int64_t>> IntegersOf(int local) const;
 
   // A constant of the compute type as the matrix that LinearOp takes: `local`
-  // is [n, k], or [k, n] to be turned.
+  // is [n, k], or [k, n] if `turn`.
   absl::StatusOr<cuda::ValueId> Matrix(int local, bool turn);
   absl::StatusOr<cuda::ValueId> BiasRow(int local);
-  // A constant of the type that the graph gives it: for code that is not ours,
-  // and all that are not of floats.
+  // A constant of the graph's own type: for foreign operators, and for all
+  // constants that are not of floats.
   absl::StatusOr<Tensor> ExactConstant(int local);
-  // [queries, keys]: 0 where a query may see a key, no later than itself, minus
-  // infinity elsewhere.
+  // [queries, keys]: 0 where a query may see a key (at its own place or
+  // before), minus infinity elsewhere.
   Tensor CausalMask(int64_t queries, int64_t keys);
   // int64: start, start + step, … of `count` numbers. count, step ≥ 1, start ≥
   // 0, the last one below kMaxRange.
@@ -94,15 +94,15 @@ class Emitter {
   // matrix, all others its columns, `first` (if any) as the slowest of them.
   absl::StatusOr<Tensor> New(const std::string& name, const Sizes& dims,
                              cuda::DType dtype, int first = -1);
-  // Memory for a result: where it is concatenated, or downloaded, or new. Of
-  // KeptType() where it would be of the type of computation.
+  // Memory for a result: its place in a concatenation, an output, or new
+  // memory. Of KeptType() instead of the type of computation.
   absl::StatusOr<Tensor> NewResult(int local, const Sizes& dims,
                                    cuda::DType dtype);
-  // As a matrix whose columns are the last dimension.
+  // Memory as a matrix whose columns are the last dimension.
   absl::StatusOr<Tensor> NewRows(int local, const Sizes& dims,
                                  cuda::DType dtype);
-  // Likewise, of whatever name: a row per entry of all dimensions but the last,
-  // one behind the other.
+  // As above under any name: a row per entry of all dimensions but the last,
+  // one after the other.
   absl::StatusOr<Tensor> NewMatrix(const std::string& name, const Sizes& dims,
                                    cuda::DType dtype);
   // Part `[first, first + cols)` of a root that NewRows() may write `local` to.
@@ -110,23 +110,23 @@ class Emitter {
     int group = -1;
     int64_t first = 0;
   };
-  // Says that `local`, [batch, cols], is wanted side by side with others.
-  // False if it is wanted elsewhere already, or is no such matrix.
+  // Requests a place for `local`, [batch, cols], beside other matrices. False
+  // if it has another place already, or is no such matrix.
   bool Want(int local, int group, int64_t first, int64_t cols);
-  // A group of matrices that are to stand side by side: `total` columns.
+  // A group of adjacent matrices: `total` columns.
   int NewGroup(std::string name, const Size& rows, int64_t total);
-  // Its memory, made when first asked for.
+  // The group's memory, made at the first call.
   absl::StatusOr<cuda::ValueId> GroupRoot(int group);
-  // Whether `local` was written to that place.
+  // Whether `local` was written to that place of the group.
   bool IsInGroup(int local, int group, int64_t first) const;
-  // The group that holds the operands of a step; Want()'s caller has made it.
+  // The group of a step's operands, which Want()'s caller has made.
   void SetGroup(const Step& step, int group) { group_of_[&step] = group; }
   std::optional<int> GroupOf(const Step& step) const {
     const auto found = group_of_.find(&step);
     if (found == group_of_.end()) return std::nullopt;
     return found->second;
   }
-  // The caller alone reads the value, so it may have the caller's type.
+  // Only the client reads the value, so it may have the client's type.
   bool IsOutputOnly(int local) const;
 
   // --- Operators ------------------------------------------------------------
@@ -142,10 +142,10 @@ class Emitter {
   };
   absl::Status Map(const std::vector<Input>& inputs,
                    std::vector<cuda::MapInstruction> code, const Tensor& out);
-  // To integers exactly; floating-point numbers lose their fraction.
+  // Exact to integers; floating-point numbers lose their fraction.
   absl::Status Copy(const Tensor& from, const Tensor& to);
-  // Likewise of integers and truth values, all operands broadcast to out's
-  // dims.
+  // As Input, for integers and truth values; all operands are broadcast to
+  // out's dims.
   struct Integer {
     std::optional<Tensor> tensor;
     int64_t number = 0;
@@ -153,15 +153,15 @@ class Emitter {
   absl::Status Integers(cuda::IntegerCode code,
                         const std::vector<Integer>& operands,
                         const Tensor& out);
-  // out = fold of code(in) over `dims`, which are not the batch's and which out
-  // does not have.
+  // out = fold of code(in) over `dims`, which do not include the batch's and
+  // which out lacks.
   absl::Status FoldIntegers(cuda::IntegerFold fold, cuda::IntegerCode code,
                             const Tensor& in, const std::vector<size_t>& dims,
                             const Tensor& out);
   absl::StatusOr<Tensor> Dense(const Tensor& tensor, const std::string& name,
                                cuda::DType dtype);
-  // `tensor` as a value whose columns are its last dimension, copied if it does
-  // not lie so.
+  // `tensor` as a value whose columns are its last dimension; copied if its
+  // layout differs.
   absl::StatusOr<cuda::ValueId> AsMatrix(const Tensor& tensor,
                                          const std::string& name,
                                          bool* copied = nullptr);
@@ -188,9 +188,9 @@ class Emitter {
                       const Tensor& out);
 
   // --- Bags -----------------------------------------------------------------
-  // The bags that there is room for whose offsets a local is; null: none.
+  // The group of bags whose offsets are `offsets_local`; null: none.
   const BagRoom* RoomOf(int offsets_local) const;
-  // Offsets that nothing but bags reads, and that are 0, `step`, 2 · `step`, …
+  // Marks offsets 0, `step`, 2 · `step`, … that only bags read.
   void SetEvenSteps(int local, int64_t step) { even_steps_[local] = step; }
   std::optional<int64_t> EvenSteps(int local) const {
     const auto found = even_steps_.find(local);
@@ -199,9 +199,9 @@ class Emitter {
   }
   void AddBagCheck(BagCheck check) { bag_checks_.push_back(std::move(check)); }
 
-  // Caller of operators without a form of our own; null: there is none.
+  // Maker of operators without a kernel of ours; null: there is none.
   ForeignOperators* foreign() const { return options_.foreign; }
-  // Changes with everything that is emitted but constants.
+  // Changes with everything that is emitted, except constants.
   size_t progress() const {
     return builder_.num_ops() + builder_.num_values_but_weights();
   }
@@ -210,12 +210,12 @@ class Emitter {
   size_t num_ops() const { return builder_.num_ops(); }
   // The operators from `first` on, for logs: "linear, map".
   std::string Describe(size_t first) const;
-  // Whether `dtype` may be computed with.
+  // The device type of `dtype`; nullopt: the device does not compute with it.
   static std::optional<cuda::DType> TypeOf(base::DType dtype);
 
-  // Inputs of the part, before anything else.
+  // Adds the inputs of the part; first call.
   absl::Status AddInputs();
-  // Outputs, after everything else.
+  // Adds the outputs; last call.
   absl::StatusOr<Translation> Finish();
 
  private:
@@ -228,7 +228,7 @@ class Emitter {
 
   absl::StatusOr<Tensor> AddConstant(int local);
   // Input `i` of the part as a vector of bags' offsets or entries; nullopt: it
-  // is none.
+  // is neither.
   std::optional<Tensor> AddBagInput(size_t i, const models::Value& value,
                                     cuda::DType dtype);
   // `value`, whose columns are the last of `dims` and whose rows are the
@@ -237,8 +237,8 @@ class Emitter {
   cuda::ValueId AddWeight(const std::string& name, cuda::DType dtype,
                           int64_t rows, int64_t cols, const float* data);
   absl::StatusOr<std::vector<float>> FloatsOf(int local) const;
-  // The local is an output that nothing has been written to yet, of a type and
-  // layout that downloads take: its place among the outputs.
+  // An output of the local that is not yet written, of a type and layout that
+  // downloads take: its index among the outputs.
   std::optional<size_t> FreeOutput(int local, const Sizes& dims,
                                    cuda::DType dtype) const;
   absl::Status CheckDownloads(int local, const Sizes& dims) const;
@@ -279,11 +279,11 @@ inline bool IsLowerTriangle(const InteractionOp& op) {
          LowerTriangle(op).has_value();
 }
 
-// One step that has a fused form.
+// Emits a step that has a fused form.
 absl::Status EmitFused(const Step& step, Emitter& emitter);
-// One node of a step that has none: its operands and results as locals.
-// Unimplemented when the device has no form for it: the message is the reason
-// alone.
+// A graph node of a step without fused form: its operands and results as
+// locals. Unimplemented if the device has no form for it: the message is only
+// the reason.
 struct NodeStep {
   const models::Node& node;
   std::vector<int> operands;
@@ -292,21 +292,21 @@ struct NodeStep {
 };
 absl::Status EmitNode(const NodeStep& node, const CompileOptions& options,
                       Emitter& emitter);
-// By code that is not ours.
+// Emits a foreign operator.
 absl::Status EmitForeign(const NodeStep& node, ForeignOperators& operators,
                          Emitter& emitter);
-// `own`, or, where that is Unimplemented and nothing was emitted since
-// `progress`, what EmitForeign() makes of it.
+// `own`, or, if that is Unimplemented and nothing was emitted since `progress`,
+// the result of EmitForeign().
 absl::Status OrForeign(absl::Status own, size_t progress, const NodeStep& node,
                        Emitter& emitter);
-// A literal, `missing` where it is left out; nullopt when it is anything else.
+// A literal, `missing` if it is left out; nullopt for any other argument.
 std::optional<double> NumberArgument(const models::Node& node,
                                      absl::string_view name, double missing);
-// Whether the first result is read, and of integers or truth values.
+// Whether the first result is read and has integers or truth values.
 bool GivesIntegers(const NodeStep& node, const Emitter& emitter);
 // Unimplemented for other types.
 absl::Status FloatingOnly(const Tensor& tensor);
-// Families of operators, tried in turn: nullopt when it is of another family.
+// Families of operators, tried in turn; nullopt: of another family.
 std::optional<absl::Status> EmitView(const NodeStep& node, Emitter& emitter);
 std::optional<absl::Status> EmitCopy(const NodeStep& node, Emitter& emitter);
 std::optional<absl::Status> EmitReduction(const NodeStep& node,
@@ -314,15 +314,15 @@ std::optional<absl::Status> EmitReduction(const NodeStep& node,
 std::optional<absl::Status> EmitLookUp(const NodeStep& node,
                                        const CompileOptions& options,
                                        Emitter& emitter);
-// Ids outside a table.
+// The id policy of a table.
 models::IdPolicy PolicyOf(const Emitter& emitter, int table_local,
                           const CompileOptions& options);
 cuda::Outside OutsideOf(const Emitter& emitter, int table_local,
                         const CompileOptions& options);
-// Of a look-up of bags (IsBag()).
+// Emits a look-up of bags (IsBag()).
 absl::Status EmitBag(const NodeStep& node, const CompileOptions& options,
                      Emitter& emitter);
-// The step of an arange from 0 on that only bags of equal sizes look at.
+// The step of an arange from 0 on that only bags of equal sizes read.
 std::optional<int64_t> EvenOffsets(const NodeStep& node, Emitter& emitter);
 std::optional<absl::Status> EmitElements(const NodeStep& node,
                                          Emitter& emitter);

@@ -1,8 +1,8 @@
 #ifndef REFRACT_RUNTIME_CUDA_PLAN_FOREIGN_H_
 #define REFRACT_RUNTIME_CUDA_PLAN_FOREIGN_H_
 
-// Where kernels come from for operators that the device has no form of its own
-// for.
+// Makes kernels for operators without a device form of our
+// own.
 
 #include <memory>
 
@@ -14,9 +14,9 @@
 
 namespace refract::runtime::cuda_plan {
 
-// What is known of an operand, in the order of models::InputsOf(node).
+// Facts about an operand, in the order of models::InputsOf(node).
 struct ForeignOperandFacts {
-  bool is_tensor = false;  // or a number that is known before it runs
+  bool is_tensor = false;  // otherwise a number known before the run
   bool is_constant = false;
   base::DType dtype = base::DType::kUnknown;
 };
@@ -25,7 +25,7 @@ class ForeignOperators {
  public:
   struct Made {
     std::shared_ptr<const cuda::ForeignKernel> kernel;
-    // It counts indices that name nothing, in ForeignCall::faults.
+    // Whether it counts out-of-range indices in ForeignCall::faults.
     bool counts_faults = false;
   };
 

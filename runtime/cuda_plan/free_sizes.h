@@ -2,7 +2,7 @@
 #define REFRACT_RUNTIME_CUDA_PLAN_FREE_SIZES_H_
 
 // Sizes of a part's inputs that are neither constant nor the batch's, such as
-// the steps of a history. A program for a GPU is made for one value of each.
+// the steps of a sequence. A program for a GPU is made for one value of each.
 
 #include <cstdint>
 #include <string>
@@ -28,19 +28,19 @@ class FreeSizes {
     // Range of the size in requests, both ends included.
     int64_t min = 0;
     int64_t max = 0;
-    // Whether the model says so; `max` is the limit given to Find() otherwise.
+    // Whether the model declares it; else `max` is the limit given to Find().
     bool declared = false;
-    // Where a request shows it: dimension `dim` of input `input`, or the input
-    // itself where `dim` is -1.
+    // Where to read it in a request: dimension `dim` of input `input`, or the
+    // input itself if `dim` is -1.
     int input = 0;
     int dim = -1;
     models::SymExpr expr;
     std::string input_name;
   };
 
-  // `limit` ≥ 1: the largest value of a size whose model declares none.
-  // `skipped`: inputs whose sizes are somebody else's (empty: none).
-  // Unimplemented for a size that no input shows by itself.
+  // `limit` ≥ 1: the largest value of a size that the model does not declare.
+  // `skipped`: inputs whose sizes are handled elsewhere (empty: none).
+  // Unimplemented for a size that no input has by itself.
   static absl::StatusOr<FreeSizes> Find(const models::Graph& graph,
                                         const Part& part, int64_t limit,
                                         const std::vector<bool>& skipped = {});
@@ -49,7 +49,7 @@ class FreeSizes {
   bool empty() const { return all_.empty(); }
   SizeValues Largest() const;
   SizeValues Smallest() const;  // at least 1 each
-  // What a request brings, whose inputs are known to fit each other
+  // The sizes of a request, whose inputs are known to fit each other
   // (Program::OutputSpecs). InvalidArgument names input, size and limit.
   absl::StatusOr<SizeValues> Of(
       absl::Span<const base::TensorView> inputs) const;

@@ -42,7 +42,7 @@
 
 namespace refract::runtime::cuda_plan {
 
-// In what a model computes on a GPU. Sums are float32 in all of them.
+// Precision of a model's arithmetic on a GPU. Sums are float32 in all of them.
 enum class Precision : uint8_t {
   kFloat32,
   kTf32,  // float32 data; factors of products rounded to 10 bits of mantissa
@@ -56,50 +56,50 @@ struct TranslateOptions {
   std::string model;   // for messages: "dlrm"
   std::string device;  // "cuda:0"
   Precision precision = Precision::kFloat32;
-  // Largest batch: what buffers are planned for. ≥ 1. A program of a part with
-  // other free sizes is checked for a batch of 1 alone: how many rows there is
-  // memory for depends on them.
+  // Largest batch, for which buffers are planned. ≥ 1. A program of a part with
+  // other free sizes is checked for a batch of 1 only: memory for rows depends
+  // on those sizes.
   int64_t max_batch = 1024;
-  // The largest value of such a size, where the model declares none. ≥ 1.
+  // The largest value of such a size, if the model does not declare it. ≥ 1.
   int64_t max_size = 1024;
   // Memory of the entries of a request's bags, bytes, all tables together. Room
   // is reserved for the number of ids that the model declares, or `max_size`
   // per row of the largest batch, up to this limit.
   int64_t entry_memory = int64_t{64} << 20;
   CompileOptions compile;
-  // Computes what has no form of our own; null: such operators are refused. The
-  // kernels that it made outlive it.
+  // Makes kernels for operators without a form of our own; null: these
+  // operators are refused. The kernels must outlive it.
   ForeignOperators* foreign = nullptr;
 };
 
 struct Translation {
   cuda::DeviceProgram program;
-  // As the program's weights. Their memory is that of the model's weight files,
+  // Weights of the program. Their memory is that of the model's weight files,
   // or of `owned`.
   std::vector<cuda::WeightData> weights;
-  // Per input of the program, the input of the part that it is. Inputs of the
-  // part that nothing on the device reads, and sizes, have none.
+  // Per input of the program, its index among the part's inputs. Inputs that
+  // nothing on the device reads, and sizes, are missing.
   std::vector<int> inputs;
   // Per output of the part, the program's output.
   std::vector<int> outputs;
   // Bags that requests bring with any number of entries: their inputs have
-  // neither a row per item nor one for all.
+  // neither a row per item nor a row for all.
   std::vector<BagRoom> bags;
-  // Per input of the program, whether it is one of theirs.
+  // Per input of the program, whether it belongs to bags.
   std::vector<bool> is_of_bags;
-  // Of all bags.
+  // Checks of all bags.
   std::vector<BagCheck> bag_checks;
-  // Lines for logs: what each step became.
+  // Lines for logs: the device form of each step.
   std::vector<std::string> steps;
-  // Keeps the weights' memory.
+  // Owns memory of weights.
   std::shared_ptr<const void> owned;
 };
 
-// The programs of one part. The graph must outlive it, and translations the
-// memory of what it was made with. Not thread-safe.
+// The programs of a part. The graph must outlive the Translator, and the
+// objects of Create() must outlive the translations. Not thread-safe.
 class Translator {
  public:
-  // Compiles the part; errors as Program::Compile, and Unimplemented for a size
+  // Compiles the part. Errors as Program::Compile, and Unimplemented for a size
   // that inputs do not show.
   static absl::StatusOr<std::unique_ptr<Translator>> Create(
       const models::Graph& graph, const Part& part,
@@ -110,10 +110,10 @@ class Translator {
   const FreeSizes& sizes() const { return sizes_; }
   // Without the program's inputs.
   const std::vector<BagRoom>& bags() const { return rooms_; }
-  // The program at these values of sizes(). Weights that are the same in two of
-  // them are at the same address (Translation::weights); those of the largest
-  // sizes contain all that others need, but for forms that only those have, so
-  // it is to be made first. Unimplemented as Translate() below.
+  // The program at these values of sizes(). Equal weights of two programs have
+  // equal addresses (Translation::weights); the program of the largest sizes
+  // has all weights that others need, except forms that only others use, so
+  // make it first. Unimplemented as Translate() below.
   absl::StatusOr<Translation> Translate(const SizeValues& values);
 
  private:
@@ -128,7 +128,7 @@ class Translator {
   std::shared_ptr<Kept> kept_;
 };
 
-// The only program of a part without other sizes than the batch.
+// The only program of a part whose sizes depend on the batch alone.
 // Unimplemented: "operator aten.sort.default (node sort_1) of model m cannot
 // run on cuda:0: …". Otherwise as Program::Compile.
 absl::StatusOr<Translation> Translate(

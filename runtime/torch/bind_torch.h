@@ -1,8 +1,8 @@
 #ifndef REFRACT_RUNTIME_TORCH_BIND_TORCH_H_
 #define REFRACT_RUNTIME_TORCH_BIND_TORCH_H_
 
-// A node's arguments laid out as an operator's schema wants them, and operators
-// of complex numbers, whose operands and results are pairs
+// A node's arguments in the layout of an operator's schema, and operators of
+// complex numbers, whose operands and results are pairs
 // (models/passes/complex_numbers.h). Includes LibTorch: for *_torch.cc only.
 
 #include <ATen/core/function_schema.h>
@@ -19,7 +19,7 @@
 
 namespace refract::runtime::aten {
 
-// One argument of the schema: a constant, or places among the operands.
+// An argument of the schema: a constant, or indexes of operands.
 struct Slot {
   enum class Kind : uint8_t {
     kConstant,
@@ -56,27 +56,27 @@ absl::StatusOr<Bound> BindArguments(const c10::FunctionSchema& schema,
 absl::StatusOr<c10::IValue> Fill(const Slot& slot,
                                  absl::Span<const Operand> operands);
 
-// Which operands and results are pairs.
+// Marks operands and results that are pairs.
 struct ComplexArguments {
   models::BoolList operands;  // as InputsOf(node)
   models::BoolList results;   // as node.outputs
-  models::BoolList unread;    // of the results: nothing knows what they are
+  models::BoolList unread;    // of the results: unread, their kind is unknown
 };
 
-// BindArguments() of a "complex.…" node. InvalidArgument also where the node
-// does not say for each operand and result what it is.
+// BindArguments() of a "complex.…" node. InvalidArgument also if the node does
+// not mark every operand and result.
 absl::StatusOr<Bound> BindComplexArguments(const c10::FunctionSchema& schema,
                                            const models::Node& node,
                                            ComplexArguments& arguments);
 
-// `value`, which Fill() made for `slot`, with complex tensors over the memory
-// of the pairs among its operands. Throws what LibTorch throws: a tensor that
-// holds no pairs.
+// Replaces pairs among the operands in `value`, which Fill() made for `slot`,
+// by complex tensors over the same memory. Throws what LibTorch throws: a
+// tensor that holds no pairs.
 void JoinPairs(const Slot& slot, const models::BoolList& complex,
                c10::IValue& value);
 
-// Complex tensors of the results become pairs, over their memory where it can
-// be. Unimplemented: one is complex that should not be, or the reverse.
+// Replaces complex tensors of the results by pairs, over their memory if it
+// can. Unimplemented: a result is complex that should not be, or the reverse.
 absl::Status SplitPairs(const ComplexArguments& arguments,
                         torch::jit::Stack& results);
 

@@ -1,8 +1,8 @@
 #ifndef REFRACT_RUNTIME_TORCH_CONVERT_TORCH_H_
 #define REFRACT_RUNTIME_TORCH_CONVERT_TORCH_H_
 
-// Operands and results as LibTorch sees them, and LibTorch's exceptions as
-// Status. Includes LibTorch: for *_torch.cc only.
+// Conversion of operands and results to and from LibTorch, and of LibTorch's
+// exceptions to Status. Includes LibTorch: for *_torch.cc only.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
@@ -36,23 +36,23 @@ at::Tensor WrapNumber(const at::Scalar& number);
 // kNone.
 absl::StatusOr<c10::IValue> ToNumber(const Operand& operand);
 
-// Makes `number` (int, float, bool or None) what a schema argument of `kind`
-// holds. InvalidArgument: a float where an int is wanted.
+// Converts `number` (int, float, bool or None) to the type of a schema argument
+// of `kind`. InvalidArgument: a float for an int argument.
 absl::StatusOr<c10::IValue> CastNumber(const c10::IValue& number,
                                        c10::TypeKind kind);
 
-// LibTorch's messages go on with hints and backtraces.
+// LibTorch's messages continue with hints and backtraces.
 inline absl::string_view FirstLine(absl::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of('\n'), text.size()));
   return text.substr(0, text.find('\n'));
 }
 
-// The Status of a caught c10::Error: InvalidArgument unless it is plainly about
-// something else.
+// The Status of a caught c10::Error: InvalidArgument unless the text clearly
+// says otherwise.
 absl::Status FromTorchError(absl::string_view name, const c10::Error& error);
 
-// Runs `body`, which returns a Status, and turns what it throws into one whose
-// message begins with `name`.
+// Runs `body`, which returns a Status, and turns an exception into a Status
+// whose message begins with `name`.
 template <typename Body>
 absl::Status Guarded(absl::string_view name, const Body& body) {
   try {
@@ -72,7 +72,7 @@ absl::Status Guarded(absl::string_view name, const Body& body) {
 absl::Status AppendResult(const c10::IValue& value,
                           std::vector<Result>& results);
 
-// Keeps LibTorch from running an operator of this thread on several.
+// Keeps LibTorch from running this thread's operators on several threads.
 void UseOneThreadHere();
 
 }  // namespace refract::runtime::aten

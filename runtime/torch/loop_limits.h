@@ -1,9 +1,9 @@
 #ifndef REFRACT_RUNTIME_TORCH_LOOP_LIMITS_H_
 #define REFRACT_RUNTIME_TORCH_LOOP_LIMITS_H_
 
-// What ends loops of a model whose rounds a request's data decides: whoever
-// runs a request may have each round ask whether to go on, and no loop may go
-// on for ever. Per thread, as a request runs on one.
+// Limits of loops whose rounds a request's data decides: a request's runner may
+// set a check for each round, and no loop may run for ever. Per thread, as a
+// request runs on one thread.
 
 #include <cstdint>
 #include <functional>
@@ -12,17 +12,17 @@
 
 namespace refract::runtime::aten {
 
-// Rounds of one loop. Sequences and searches of models have thousands at most;
-// this many take seconds.
+// Most rounds of a loop. Sequences and searches of models have thousands at
+// most; this many take seconds.
 inline constexpr int64_t kMaxLoopRounds = 1'000'000;
 
-// While it lives, rounds of loops on this thread ask `check`, which is cheap,
-// and end with its status unless that is OK. The innermost scope counts;
-// without one only the number of rounds is limited. Not to be moved between
+// While it lives, rounds of loops on this thread call `check`, which must be
+// cheap, and an error of it ends the loop. The innermost scope counts; without
+// a scope only the number of rounds is limited. Not to be moved between
 // threads.
 class ScopedLoopCheck {
  public:
-  // `max_rounds`: of one loop, ≥ 0.
+  // `max_rounds`: per loop, ≥ 0.
   explicit ScopedLoopCheck(std::function<absl::Status()> check,
                            int64_t max_rounds = kMaxLoopRounds);
   ~ScopedLoopCheck();
@@ -37,8 +37,8 @@ class ScopedLoopCheck {
   const ScopedLoopCheck* const outer_;
 };
 
-// Before each round of a loop, which is the `round`th, from 0. What the check
-// of this thread says, or InvalidArgument for the round after the last allowed.
+// Call before round `round` of a loop, counted from 0. Returns the check's
+// status, or InvalidArgument for the round after the last allowed.
 absl::Status CheckLoopRound(int64_t round);
 
 }  // namespace refract::runtime::aten

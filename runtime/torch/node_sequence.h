@@ -19,8 +19,8 @@ namespace refract::runtime::aten {
 // A value while the nodes run.
 struct HeldValue {
   Operand operand;
-  // What keeps the operand's memory: the call that made it, and for a view also
-  // those that made what it is a view of.
+  // Owners of the operand's memory: the call that made it, and for a view also
+  // the calls that made its base.
   std::vector<std::shared_ptr<const std::vector<Result>>> keep;
 };
 
@@ -33,9 +33,9 @@ class NodeSequence {
   // `graph` must outlive it. NotFound names an operator that LibTorch lacks.
   static absl::StatusOr<NodeSequence> Create(const models::Graph& graph);
 
-  // `slots` by ValueId: inputs and weights are filled in, and in the end the
-  // graph's outputs; all others live until their last reader has run. `seen` is
-  // told every result. Errors are the operator's own, with `failed` set to it.
+  // `slots` by ValueId: inputs and weights are filled in, at the end also the
+  // graph's outputs; other values live until their last reader has run. `seen`
+  // receives every result. Errors are the operator's, with `failed` set to it.
   absl::Status Run(
       std::vector<HeldValue>& slots,
       absl::FunctionRef<void(models::ValueId, const Operand&)> seen,
@@ -45,7 +45,7 @@ class NodeSequence {
   const models::Graph* graph_ = nullptr;
   // By NodeId; null for operators on sizes.
   std::vector<std::unique_ptr<const Caller>> callers_;
-  // By NodeId: values whose last reader it is.
+  // By NodeId: values that this node reads last.
   std::vector<std::vector<models::ValueId>> dies_;
 };
 

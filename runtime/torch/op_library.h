@@ -1,8 +1,8 @@
 #ifndef REFRACT_RUNTIME_TORCH_OP_LIBRARY_H_
 #define REFRACT_RUNTIME_TORCH_OP_LIBRARY_H_
 
-// Operators that are not LibTorch's own: shared libraries that register theirs
-// with its dispatcher when they are loaded (fbgemm's, TorchVision's, a user's).
+// Operators outside LibTorch: shared libraries that register theirs with its
+// dispatcher when they are loaded (fbgemm's, TorchVision's, a user's).
 
 #include <string>
 #include <vector>
@@ -13,9 +13,9 @@
 
 namespace refract::runtime::aten {
 
-// torch.ops.load_library: for the whole process, for good. The library's own
-// dependencies are found as the system's loader finds them; LibTorch's umbrella
-// library libtorch.so is taken from where libtorch_cpu.so lies. Thread-safe;
+// As torch.ops.load_library: for the whole process, permanently. The library's
+// own dependencies are found by the system's loader; LibTorch's umbrella
+// library libtorch.so is taken from the folder of libtorch_cpu.so. Thread-safe;
 // call before models are read. InvalidArgument names the file: absent, no
 // library, made for another LibTorch, or in need of a Python interpreter.
 absl::Status LoadOpLibrary(const std::string& path);
@@ -24,11 +24,11 @@ absl::Status LoadOpLibrary(const std::string& path);
 std::vector<models::OpLibrary> LoadedOpLibraries();
 
 // The operator of a node that may come from such a library; empty for
-// LibTorch's ATen operators, arithmetic on sizes, and TorchScript without any.
+// LibTorch's ATen operators, arithmetic on sizes, and TorchScript without such.
 std::string LibraryOperatorOf(const models::Node& node);
 
-// Whether what `nodes` call is at hand as it was at import. InvalidArgument
-// names the operator, the library and the flag when one of
+// Whether the operators of `nodes` are the same as at import. InvalidArgument
+// names the operator, the library and the flag if a library of
 // graph.op_libraries is not loaded, or is another build.
 absl::Status CheckOpLibraries(const models::Graph& graph,
                               absl::Span<const models::NodeId> nodes);

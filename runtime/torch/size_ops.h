@@ -12,8 +12,8 @@
 
 namespace refract::runtime::aten {
 
-// "py.*", aten.sym_size.int, aten.sym_numel.default: what Caller::Create does
-// not know.
+// Operators that Caller::Create lacks: "py.*", aten.sym_size.int,
+// aten.sym_numel.default.
 bool IsSizeOp(absl::string_view op);
 
 // `arguments`: every argument in order, literals as operands, too.
@@ -30,7 +30,7 @@ absl::StatusOr<Operand> EvaluateSizeOp(const models::Node& node,
 Operand IntOperand(int64_t i);
 Operand FloatOperand(double f);
 Operand BoolOperand(bool b);
-// Sets `operand` to a literal number; false where the argument is none.
+// Sets `operand` to a literal number; returns false for any other argument.
 bool IsLiteralNumber(const models::Argument& argument, Operand& operand);
 
 }  // namespace refract::runtime::aten

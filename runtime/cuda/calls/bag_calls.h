@@ -1,9 +1,9 @@
 #ifndef REFRACT_RUNTIME_CUDA_CALLS_BAG_CALLS_H_
 #define REFRACT_RUNTIME_CUDA_CALLS_BAG_CALLS_H_
 
-// The launch that reads bags of table rows: what PyTorch calls embedding_bag,
-// for several tables at once, since a kernel for each would cost more in
-// launches than in work.
+// The launch that reads bags of table rows, PyTorch's embedding_bag, for
+// several tables at once: a kernel per table would cost more in launches than
+// in work.
 
 #include <cstdint>
 
@@ -18,10 +18,10 @@ enum class BagMode : uint8_t { kSum, kMean, kMaximum };
 struct BagTable {
   const void* table = nullptr;    // [table_rows, dim]: row_stride, 1
   const void* ids = nullptr;      // [entries], kInt32 or kInt64
-  const void* offsets = nullptr;  // likewise; null: `length` ids per bag
+  const void* offsets = nullptr;  // as ids; null: `length` ids per bag
   const void* weights = nullptr;  // [entries]; null: all 1
   void* out = nullptr;            // [rows, dim]: out_stride, 1
-  // An id that is passed over as if it were not there; negative: none.
+  // An id that is skipped; negative: none.
   int64_t padding_id = -1;
   int64_t table_rows = 0;
   int32_t row_stride = 0, out_stride = 0, dim = 0;
@@ -31,8 +31,8 @@ struct BagTable {
   int32_t id_stride = 1, offset_stride = 1, weight_stride = 1;
   BagMode mode = BagMode::kSum;
   Outside outside = Outside::kFault;
-  // The offset after that of a bag is always there, and its end. Otherwise the
-  // last bag ends with the request's entries.
+  // Every bag has a following offset, which is its end. Otherwise the last bag
+  // ends with the request's entries.
   bool include_last = false;
   DType dtype = DType::kFloat32;  // of the table
   DType id_dtype = DType::kInt64, offset_dtype = DType::kInt64;

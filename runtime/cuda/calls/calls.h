@@ -1,10 +1,10 @@
 #ifndef REFRACT_RUNTIME_CUDA_CALLS_CALLS_H_
 #define REFRACT_RUNTIME_CUDA_CALLS_CALLS_H_
 
-// A struct per kernel launch: shapes and device addresses, plain values that
-// are passed to the kernel as they are. Matrices are row-major; `ld…` counts
-// elements from one row to the next. "pad" columns after the last are written
-// as zero, so that a following matrix product may read them.
+// A struct per kernel launch: shapes and device addresses, plain values passed
+// to the kernel unchanged. Matrices are row-major; `ld…` counts elements from
+// row to row. "pad" columns after the last column are written as zero, so that
+// a following matrix product may read them.
 
 #include <cstdint>
 #include <tuple>
@@ -28,7 +28,7 @@ struct InteractionCall {
   void* out = nullptr;
   int64_t ld_dense = 0, ld_embeddings = 0, ld_out = 0;
   int64_t samples = 0;
-  int32_t features = 0;  // dense one included
+  int32_t features = 0;  // including the dense feature
   int32_t dim = 0;
   int32_t pad = 0;
   DType dtype = DType::kFloat32;  // of all three
@@ -48,11 +48,11 @@ struct GemmShape {
   DType dtype = DType::kFloat32;  // of all operands, the bias too
   Epilogue epilogue = Epilogue::kNone;
   bool tf32 = false;
-  // Bytes to which `in` and `out` are aligned; the rest is to 256.
+  // Bytes to which `in` and `out` are aligned; other operands are to 256.
   int32_t align_in = 16, align_out = 16;
 };
 
-// Any order, for keys.
+// Some total order, for keys.
 inline auto KeyOf(const GemmShape& s) {
   return std::make_tuple(s.m, s.n, s.k, s.ld_in, s.ld_weight, s.ld_out, s.dtype,
                          s.epilogue, s.tf32, s.align_in, s.align_out);

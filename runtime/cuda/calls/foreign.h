@@ -1,12 +1,12 @@
 #ifndef REFRACT_RUNTIME_CUDA_CALLS_FOREIGN_H_
 #define REFRACT_RUNTIME_CUDA_CALLS_FOREIGN_H_
 
-// Foreign operators: this folder has no kernel for them. LibTorch
+// Foreign operators: operators without a kernel in this folder. LibTorch
 // (runtime/cuda_aten) computes them between two captured pieces of a program.
 //
-// Such code allocates, chooses algorithms and may wait for the device, which a
-// capture forbids; so it is called anew for every request, on the request's own
-// rows, without the unused rows of the bucket.
+// LibTorch allocates, chooses algorithms and may wait for the device, which a
+// capture forbids. So a foreign operator is called anew for every request, on
+// the request's own rows, without the unused rows of the bucket.
 
 #include <cstdint>
 #include <vector>
@@ -18,7 +18,7 @@ namespace refract::runtime::cuda {
 
 // A tensor in device memory. Strides count elements.
 struct ForeignTensor {
-  void* data = nullptr;  // null: a result that nobody reads
+  void* data = nullptr;  // null: an unread result
   DType dtype = DType::kFloat32;
   std::vector<int64_t> dims;
   std::vector<int64_t> strides;
@@ -39,10 +39,10 @@ class ForeignKernel;
 struct ForeignCall {
   const ForeignKernel* kernel = nullptr;
   std::vector<ForeignOperand> operands;
-  // All of the operator's results, in its order.
+  // All results of the operator, in its order.
   std::vector<ForeignTensor> results;
-  // Device memory: the number of indices that name no element is added here.
-  // The results mean nothing then.
+  // Device memory: the number of indices outside their range is added here. The
+  // results are invalid then.
   int32_t* faults = nullptr;
 };
 
@@ -52,8 +52,8 @@ class ForeignKernel {
   virtual ~ForeignKernel() = default;
 
   // Reads the operands and writes the results in the order of `stream`, a
-  // cudaStream_t; returns when the work is given to it, or later. Messages name
-  // the operator. Unavailable: the device is lost.
+  // cudaStream_t; returns once the work is queued, or later. Messages name the
+  // operator. Unavailable: the device is lost.
   virtual Status Run(const ForeignCall& call, void* stream) const = 0;
 };
 

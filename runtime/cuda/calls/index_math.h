@@ -22,7 +22,7 @@ REFRACT_HOST_DEVICE int64_t RoundUp(int64_t value, int64_t multiple) {
 // tensor cores of cuBLASLt need (479 columns of fp16 become 480, 13 become 16).
 inline constexpr int64_t kRowAlignBytes = 16;
 
-// Elements from one row to the next.
+// Elements from row to row.
 REFRACT_HOST_DEVICE int64_t PaddedLd(int64_t cols, DType dtype) {
   return RoundUp(cols, kRowAlignBytes / SizeOf(dtype));
 }
@@ -36,8 +36,8 @@ REFRACT_HOST_DEVICE int64_t NumPairs(int64_t features, bool diagonal) {
 REFRACT_HOST_DEVICE int PairIndex(int i, int j, bool diagonal) {
   return i * (i + (diagonal ? 1 : -1)) / 2 + j;
 }
-// The inverse, in O(1). The square root is only a first guess, so that its
-// rounding does not matter; exact for indices below 2^22.
+// The inverse, in O(1). The square root is only a first guess, so its rounding
+// does not matter; exact for indices below 2^22.
 REFRACT_HOST_DEVICE void PairOf(int index, bool diagonal, int* i, int* j) {
   // With the diagonal row i starts at i (i + 1) / 2, without at i (i - 1) / 2.
   int row = static_cast<int>(

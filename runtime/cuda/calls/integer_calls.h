@@ -1,11 +1,11 @@
 #ifndef REFRACT_RUNTIME_CUDA_CALLS_INTEGER_CALLS_H_
 #define REFRACT_RUNTIME_CUDA_CALLS_INTEGER_CALLS_H_
 
-// The launch that computes with ids, lengths, positions and masks: exact, where
-// the maps of strided_calls.h go through float.
+// The launch for integer arithmetic on ids, lengths, positions and masks:
+// exact, whereas the maps of strided_calls.h go through float.
 //
-// One operator of up to three operands per result, on 64 bits, cut to what the
-// result has room for: overflow wraps in either width, as PyTorch's does.
+// One operator of up to three operands per result, in 64 bits, truncated to the
+// result's type: overflow wraps in either width, as in PyTorch.
 
 #include <cstdint>
 
@@ -26,13 +26,13 @@ struct IntegerOperand {
 using models::IntegerCode;
 using models::kNumIntegerCodes;
 
-// How many of a, b and c it reads.
+// Number of operands: a, b and c.
 REFRACT_HOST_DEVICE int OperandsOf(IntegerCode code) {
   if (static_cast<int>(code) >= static_cast<int>(IntegerCode::kClamp)) return 3;
   return static_cast<int>(code) >= static_cast<int>(IntegerCode::kAdd) ? 2 : 1;
 }
 
-// How several results are combined.
+// How several values are combined into a result.
 enum class IntegerFold : uint8_t { kSum, kMinimum, kMaximum };
 
 // out[i] = fold of code(operands[…][i, j]) over all j < inner_dims; without

@@ -5,7 +5,7 @@
 
 namespace refract::runtime::cuda {
 
-// Of a program's values.
+// Index of a value of a program.
 using ValueId = int;
 inline constexpr ValueId kNone = -1;
 

@@ -61,7 +61,7 @@ struct Tf32 {
   float value;
 };
 
-// How an element of T is stored.
+// Storage of an element of T.
 template <typename T>
 inline constexpr DType kDTypeOf = DType::kFloat32;
 template <>

@@ -17,9 +17,9 @@
 
 namespace refract::runtime::cuda {
 
-// A tensor in the memory of a value: element (i0, i1, …) lies
-// offset + Σ i_d · strides[d] elements after the value's first. Offsets and
-// strides may depend on the batch, as sizes do.
+// A tensor in the memory of a value: element (i0, i1, …) lies offset + Σ i_d ·
+// strides[d] elements after the value's first element. Offsets and strides may
+// depend on the batch, like sizes.
 struct TensorRef {
   ValueId value = kNone;
   Rows offset = {0, 0};
@@ -30,7 +30,7 @@ struct MapInput {
   TensorRef tensor;  // value kNone: `number`
   float number = 0.0f;
 };
-// out[i] = code(inputs[…][i]) for all i < dims. `out` is written whole.
+// out[i] = code(inputs[…][i]) for all i < dims. Writes all of `out`.
 struct MapOp {
   std::vector<Rows> dims;
   std::vector<MapInput> inputs;
@@ -69,7 +69,7 @@ struct IntegerInput {
   int64_t number = 0;
 };
 // out[i] = fold of code(inputs[…][i, j]) over the last `inner` of `dims`; see
-// IntegerCall. As many inputs as the code reads.
+// IntegerCall. The code determines the number of inputs.
 struct IntegerOp {
   IntegerCode code = IntegerCode::kCopy;
   IntegerFold fold = IntegerFold::kSum;
@@ -81,9 +81,9 @@ struct IntegerOp {
 
 // Rows of several tables; see TakesCall. All have `rows` times `inner` ids.
 struct Take {
-  TensorRef table;  // [table_rows, dim], columns one beside the other
+  TensorRef table;  // [table_rows, dim], columns adjacent
   TensorRef ids;    // [rows, inner]
-  TensorRef out;    // [rows, inner, dim], columns one beside the other
+  TensorRef out;    // [rows, inner, dim], columns adjacent
   int64_t table_rows = 0, inner = 1, dim = 0;
   Outside outside = Outside::kFault;
 };
@@ -95,10 +95,10 @@ struct TakesOp {
 // Bags of rows of several tables; see BagsCall. All have `rows` bags.
 struct Bag {
   BagMode mode = BagMode::kSum;
-  TensorRef table;     // [table_rows, dim], columns one beside the other
+  TensorRef table;     // [table_rows, dim], columns adjacent
   TensorRef ids;       // [entries]
   TensorRef offsets;   // [rows], or one more with `include_last`; value kNone:
-  int64_t length = 0;  // so many entries per bag
+  int64_t length = 0;  // entries per bag then
   TensorRef weights;   // [entries], of sums alone; value kNone: all 1
   TensorRef out;       // [rows, dim]
   Rows entries;
@@ -128,7 +128,7 @@ struct ForeignOp {
   std::shared_ptr<const ForeignKernel> kernel;
   std::vector<ForeignArgument> arguments;
   std::vector<ForeignResult> results;
-  // It counts the indices of a request that name no element.
+  // Whether it counts a request's indices that are out of range.
   bool counts_faults = false;
 };
 

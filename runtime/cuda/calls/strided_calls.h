@@ -1,9 +1,9 @@
 #ifndef REFRACT_RUNTIME_CUDA_CALLS_STRIDED_CALLS_H_
 #define REFRACT_RUNTIME_CUDA_CALLS_STRIDED_CALLS_H_
 
-// Launches over tensors of up to kMaxRank dimensions that lie in memory with
-// any strides; calls.h has launches over matrices and their column views.
-// Slices, permutations and broadcasts cost nothing here, they are strides.
+// Launches over tensors of up to kMaxRank dimensions with any strides; calls.h
+// has launches over matrices and their column views. Slices, permutations and
+// broadcasts are strides and cost nothing here.
 //
 // Strides and offsets count elements. All arithmetic is float; sums are float.
 
@@ -27,7 +27,7 @@ struct StridedOperand {
 using models::ElementCode;
 using models::kNumElementCodes;
 
-// How many of a, b and c an instruction reads.
+// Number of arguments of an instruction: a, b and c.
 REFRACT_HOST_DEVICE int ArgumentsOf(ElementCode code) {
   if (code == ElementCode::kSelect) return 3;
   return code >= models::kFirstBinaryCode ? 2 : 1;
@@ -77,12 +77,12 @@ struct MatMulCall {
 enum class ReduceKind : uint8_t {
   kSum,
   kMean,
-  kMaximum,  // NaN if any is
+  kMaximum,  // NaN if any element is
   kMinimum,
-  // These give as many numbers as they take.
+  // Below: as many results as elements.
   kSoftmax,
   kLogSoftmax,
-  // Softmax, and zeros where there is nothing but −∞: attention to no key.
+  // Softmax, and zeros for a row of −∞ only: attention to no key.
   kMaskedSoftmax,
   // (x − mean) / √(variance + epsilon) · gamma + beta; the variance is divided
   // by the number of elements, as PyTorch does.
@@ -113,10 +113,10 @@ enum class Outside : uint8_t {
   kFirstRow,
 };
 
-// out[i] = table[index[i] · row_stride + i], the strides of `index` being zero
-// along what is copied whole. Entries of dimension `batch_dim` from
+// out[i] = table[index[i] · row_stride + i]; the strides of `index` are zero
+// along dimensions that are copied whole. Entries of dimension `batch_dim` from
 // rows_per_item · *batch + fixed_rows on are the bucket's padding: they are
-// zeros and count nothing. `batch_dim` -1: there is no padding.
+// zeros and count no fault. `batch_dim` -1: no padding.
 struct LookUpCall {
   StridedOperand table;
   StridedOperand index;  // kInt32 or kInt64

@@ -1,8 +1,8 @@
 #ifndef REFRACT_RUNTIME_CUDA_CALLS_TAKE_CALLS_H_
 #define REFRACT_RUNTIME_CUDA_CALLS_TAKE_CALLS_H_
 
-// The launch that takes rows of tables by ids: what PyTorch calls embedding,
-// for many tables at once, as bags are (bag_calls.h).
+// The launch that takes rows of tables by ids, PyTorch's embedding, for many
+// tables at once, like bags (bag_calls.h).
 
 #include <cstdint>
 
@@ -11,8 +11,8 @@
 
 namespace refract::runtime::cuda {
 
-// A table and the ids that name its rows: `inner` of them for each of the
-// call's rows. Strides count elements.
+// A table and the ids of the rows to take: `inner` ids for each of the call's
+// rows. Strides count elements.
 struct TakeTable {
   const void* table = nullptr;  // [table_rows, dim]: row_stride, 1
   const void* ids = nullptr;    // [rows, inner], kInt32 or kInt64
@@ -30,9 +30,9 @@ struct TakeTable {
 inline constexpr int kMaxTakeTables = 60;
 
 // out[r, i] = table[ids[r, i]] for each r < rows and i < inner of each table:
-// the same bits where the types are the same. Rows from rows_per_item · *batch
-// + fixed_rows on are the bucket's padding: they are zeros, and their ids are
-// not read. An id outside its table is as `outside` says.
+// bit for bit if the types are equal. Rows from rows_per_item · *batch +
+// fixed_rows on are the bucket's padding: they are zeros, and their ids are not
+// read. `outside` tells the result of an id outside its table.
 struct TakesCall {
   TakeTable tables[kMaxTakeTables];
   const int32_t* batch = nullptr;

@@ -19,14 +19,14 @@ struct DeviceProperties {
   int64_t l2_bytes = 0;
 };
 
-// Number of GPUs. Unavailable, with the reason, where the driver is missing or
-// too old for the toolkit of this build (both versions are in the message).
+// Number of GPUs. Unavailable, with the reason, if the driver is missing or too
+// old for the toolkit of this build (both versions are in the message).
 Result<int> CountDevices();
 
 class CudaRuntime : public DeviceApi {
  public:
-  // Unavailable as CountDevices(); InvalidArgument when there is no GPU
-  // `index`; Unimplemented for a GPU that this build has no code for.
+  // Unavailable as CountDevices(); InvalidArgument: there is no GPU `index`;
+  // Unimplemented: this build has no code for that GPU.
   static Result<std::unique_ptr<CudaRuntime>> Create(int index);
   ~CudaRuntime() override;
 

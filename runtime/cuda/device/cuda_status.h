@@ -40,15 +40,15 @@ inline Code CodeOf(cudaError_t error) {
     case cudaErrorNotSupported:
       return Code::kUnimplemented;
     default:
-      // Illegal addresses, ECC errors, a fallen-off bus, time-outs, no driver:
-      // the context does not come back from most of these.
+      // Illegal addresses, ECC errors, a lost bus, time-outs, no driver: most
+      // of these destroy the context.
       return Code::kUnavailable;
   }
 }
 
 inline Status FromCuda(const char* call, cudaError_t error) {
   if (error == cudaSuccess) return {};
-  // Clears errors that do not stick, so that they do not show up elsewhere.
+  // Clears errors that are not sticky, so that later calls do not report them.
   (void)cudaGetLastError();
   return Status(CodeOf(error), std::string(call) + ": " +
                                    cudaGetErrorName(error) + " (" +

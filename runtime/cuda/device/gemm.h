@@ -21,7 +21,7 @@ struct cublasLtContext;
 namespace refract::runtime::cuda {
 
 // Descriptors and cuBLASLt's first algorithm of each shape, made by its first
-// launch and kept for the last kMaxPlans shapes. Thread-safe. Of one device,
+// launch and kept for the last kMaxPlans shapes. Thread-safe. For one device,
 // which must be current.
 class GemmCache {
  public:
@@ -30,22 +30,22 @@ class GemmCache {
   GemmCache(const GemmCache&) = delete;
   GemmCache& operator=(const GemmCache&) = delete;
 
-  // A plan takes a few kilobytes of the host's memory. Requests bring new
-  // shapes, so their number needs a bound.
+  // A plan takes a few kilobytes of host memory. Requests bring new shapes, so
+  // the number of plans is bounded.
   static constexpr size_t kMaxPlans = 4096;
 
-  // Legal in a capture: asking cuBLASLt for an algorithm gives the stream no
-  // work. Unimplemented, naming the shape, where cuBLASLt has no algorithm.
+  // Legal in a capture: asking cuBLASLt for an algorithm adds no work to the
+  // stream. Unimplemented, naming the shape, if cuBLASLt has no algorithm.
   Status Launch(const GemmCall& call, cudaStream_t stream);
-  // Forgets all plans and the library's handle: around a reset of the device.
+  // Drops all plans and the library's handle: around a reset of the device.
   void Clear();
 
  private:
   struct Plan;
-  // A plan may use all of the workspace that its launch has.
+  // A plan may use the whole workspace of its launch.
   using Key = std::pair<GemmShape, int64_t>;
 
-  // Both with mutex_ held.
+  // Both require mutex_.
   Status Handle(cublasLtContext** handle);
   Result<const Plan*> PlanOf(const GemmCall& call, cublasLtContext* handle);
 

@@ -18,7 +18,7 @@
 
 namespace refract::runtime::cuda {
 
-// The creator of a handle destroys it. Null: no object.
+// Handles are destroyed by their creator. Null: no object.
 struct Stream {
   void* handle = nullptr;
 };
@@ -34,7 +34,7 @@ struct MemoryInfo {
   int64_t total_bytes = 0;
 };
 
-// `rows` pieces of `row_bytes`, which lie `…_pitch` bytes apart.
+// `rows` pieces of `row_bytes`, `…_pitch` bytes apart.
 struct CopyCall {
   void* to = nullptr;
   int64_t to_pitch = 0;
@@ -65,7 +65,7 @@ class DeviceApi {
   virtual Status Record(Event event, Stream stream) = 0;
   // Later work of `stream` starts after what `event` marks.
   virtual Status StreamWait(Stream stream, Event event) = 0;
-  // The caller waits for what `event` marks, or asks whether it has happened.
+  // Waits for the work that `event` marks, or asks whether it has ended.
   virtual Status Synchronize(Event event) = 0;
   virtual Result<bool> Happened(Event event) = 0;
   virtual Status Synchronize(Stream stream) = 0;
@@ -74,23 +74,23 @@ class DeviceApi {
   virtual Status CopyToDevice(const CopyCall& copy, Stream stream) = 0;
   virtual Status CopyToHost(const CopyCall& copy, Stream stream) = 0;
   virtual Status Clear(void* memory, int64_t bytes, Stream stream) = 0;
-  // ResourceExhausted or Unimplemented, naming the shape, for a product that
-  // the library has no algorithm for.
+  // ResourceExhausted or Unimplemented, naming the shape, for a product without
+  // an algorithm in the library.
   virtual Status Launch(const Call& call, Stream stream) = 0;
 
-  // Has `call.kernel` give its work to `stream`. Not in a capture.
+  // Calls `call.kernel`, which gives its work to `stream`. Not in a capture.
   virtual Status Run(const ForeignCall& call, Stream stream) = 0;
 
-  // Between the two, work given to `stream` is recorded, not executed; anything
-  // that allocates, frees or synchronises is an error.
+  // Between both calls, work given to `stream` is recorded, not executed; calls
+  // that allocate, free or synchronise are errors.
   virtual Status BeginCapture(Stream stream) = 0;
   virtual Result<Graph> EndCapture(Stream stream) = 0;
   virtual Status Launch(Graph graph, Stream stream) = 0;
   virtual Status DestroyGraph(Graph graph) = 0;
 
-  // Ends whatever this process has on the device: all handles and memory are
-  // gone, the device works again. For every instance on it, so only its owner
-  // calls this, after all instances were unloaded.
+  // Ends everything that this process has on the device: all handles and memory
+  // are gone, and the device works again. It affects every instance on it, so
+  // only the device's owner calls this, after all instances were unloaded.
   virtual Status Reset() = 0;
 };
 

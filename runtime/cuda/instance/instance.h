@@ -1,9 +1,9 @@
 #ifndef REFRACT_RUNTIME_CUDA_INSTANCE_INSTANCE_H_
 #define REFRACT_RUNTIME_CUDA_INSTANCE_INSTANCE_H_
 
-// A program that is loaded on a device: weights in its memory, one captured
-// graph per batch bucket and slot, and a ring of slots through which requests
-// pass.
+// A program loaded on a device: weights in its memory, one captured
+// graph per batch bucket and slot, and a ring of slots for the
+// requests.
 //
 // A slot is pinned host memory and device memory for the inputs and outputs of
 // one request. Three streams work at once: uploads, computation, downloads; so
@@ -52,58 +52,58 @@ namespace refract::runtime::cuda {
 
 struct InstanceOptions {
   int64_t max_batch = 1024;
-  // Requests between Acquire() and Release(). 1 forbids overlap.
+  // Most requests between Acquire() and Release(). 1 forbids overlap.
   int num_slots = 2;
-  // Scratch memory of matrix products: cuBLAS's own default on Hopper.
-  // Fewer bytes leave fewer algorithms to choose from.
+  // Scratch memory of matrix products: cuBLAS's own default on Hopper. Fewer
+  // bytes leave fewer algorithms to choose from.
   int64_t workspace_bytes = int64_t{32} << 20;
   // False: the same kernels, launched one by one (to measure what graphs save).
   bool use_graphs = true;
-  // Of weights that are the instance's own: WeightOptions::keep_pinned.
+  // For weights of this instance alone: WeightOptions::keep_pinned.
   bool keep_pinned_weights = false;
-  // Programs that AddVariant() takes at a time, each with its graphs; and the
-  // largest batch that they may have, where there is memory for it.
+  // Most programs that AddVariant() may add at a time, each with its graphs;
+  // and the largest batch that they may have, if memory suffices.
   int max_variants = 0;
   int64_t max_variant_batch = 0;
 };
 
-// Runs of a bucket of an added program, in one slot, before it is captured: a
+// Runs of a bucket of an added program, in a slot, before it is captured: a
 // capture costs about as much as a few launches of the same kernels, and pays
 // only for sizes that come again.
 inline constexpr int kRunsBeforeCapture = 3;
 
-// Device memory of one instance.
+// Device memory of an instance.
 struct MemoryReport {
-  int64_t weight_bytes = 0;  // which other instances may share
+  int64_t weight_bytes = 0;  // other instances may share them
   int64_t arena_bytes = 0;   // intermediates, the largest bucket's
-  int64_t slot_bytes = 0;    // all slots
+  int64_t slot_bytes = 0;    // over all slots
   int64_t workspace_bytes = 0;
   int64_t pinned_bytes = 0;  // of the host
-  // All that is planned.
+  // The planned memory.
   int64_t device_bytes() const {
     return weight_bytes + arena_bytes + slot_bytes + workspace_bytes;
   }
-  // Not planned: by how much the device's free memory fell while Load()
-  // launched and captured. CUDA graphs, code of kernels, and allocations of
-  // other processes meanwhile.
+  // Not planned: the drop of the device's free memory while Load() launched and
+  // captured. Includes CUDA graphs, code of kernels, and allocations of other
+  // processes meanwhile.
   int64_t captured_bytes = 0;
-  // Weights that only added programs have; graphs of these are not known.
+  // Weights that only added programs have, without the memory of their graphs.
   int64_t added_weight_bytes = 0;
 };
 
 struct InstanceStats {
   uint64_t requests = 0;
   uint64_t items = 0;
-  // Unused rows that buckets computed beside the requests' rows.
+  // Unused rows of buckets, computed beside the requests' rows.
   uint64_t padding_items = 0;
   // Requests with a NaN or infinity among their outputs.
   uint64_t non_finite_requests = 0;
-  // Indices that named no row.
+  // Indices outside their table.
   uint64_t bad_indices = 0;
 };
 
 using SlotId = int;
-// One of an instance's programs.
+// Number of a program of the instance.
 using VariantId = int;
 inline constexpr VariantId kFirstProgram = 0;
 
@@ -116,7 +116,7 @@ class Instance {
   static Result<std::unique_ptr<Instance>> Create(
       DeviceApi& device, DeviceProgram program, std::vector<WeightData> weights,
       const InstanceOptions& options);
-  // With weights of this program that other instances use as well.
+  // With weights of this program that other instances share.
   static Result<std::unique_ptr<Instance>> Create(
       DeviceApi& device, DeviceProgram program,
       std::shared_ptr<DeviceWeights> weights, const InstanceOptions& options);
@@ -126,33 +126,33 @@ class Instance {
   Instance& operator=(const Instance&) = delete;
 
   // Allocates, uploads weights, prepares products, captures all graphs.
-  // ResourceExhausted names the model, the bytes needed and free. On any error
-  // everything is released and the state is kUnloaded.
+  // ResourceExhausted names the model, the bytes needed and free. After any
+  // error everything is released and the state is kUnloaded.
   Status Load();
-  // Waits for work in flight, then releases everything; the last instance that
-  // is loaded with shared weights frees their memory. Never fails: a device
-  // that is lost has nothing left to release. Added programs are gone.
+  // Waits for work in flight, then releases everything, added programs
+  // included; the last instance loaded with shared weights frees their memory.
+  // Never fails: a lost device has nothing to release.
   void Unload();
 
-  // The same model at other sizes; `weights` as at Create(). Those that the
-  // first program has too are shared, by the address of their data; others are
-  // uploaded. ResourceExhausted, naming what is missing: not even a batch of
-  // one fits, there are max_variants already, or no memory for weights of its
+  // Adds the same model at other sizes; `weights` as at Create(). Weights
+  // with the address of a weight of the first program are shared; others are
+  // uploaded. ResourceExhausted, naming the cause: not even a batch of one
+  // fits, there are max_variants already, or no memory for weights of its
   // own.
   Result<VariantId> AddVariant(DeviceProgram program,
                                std::vector<WeightData> weights);
-  // FailedPrecondition while a slot is in use with it, or if it is none.
+  // FailedPrecondition: a slot uses the variant, or there is no such variant.
   Status DropVariant(VariantId variant);
-  // Whether a slot is in use with it.
+  // Whether a slot uses the variant.
   bool InUse(VariantId variant) const;
-  // 0: there is no such program.
+  // 0: there is no such variant.
   int64_t MaxBatch(VariantId variant) const;
 
   State state() const { return state_; }
-  // How often Load() succeeded: programs that were added before the last time
+  // Number of successful Load() calls: programs added before the last Load()
   // are gone.
   uint64_t loads() const { return loads_; }
-  // DeviceWeights::DropPinned(): before a Reset().
+  // DeviceWeights::DropPinned(); call before a Reset().
   void DropPinnedWeights() { weights_->DropPinned(); }
   // The first program, and its buckets.
   const DeviceProgram& program() const;
@@ -161,45 +161,45 @@ class Instance {
   const InstanceStats& stats() const { return stats_; }
 
   // A free slot for a request of `batch` items. InvalidArgument names the limit
-  // when no bucket takes it, ResourceExhausted when all slots are taken.
+  // if no bucket is large enough, ResourceExhausted: all slots are taken.
   Result<SlotId> Acquire(int64_t batch, VariantId variant = kFirstProgram);
-  // Pinned memory for input `i`: rows of that batch, dense.
+  // Pinned memory for input `i`: dense rows of that batch.
   std::byte* input(SlotId slot, size_t i);
   int64_t input_bytes(SlotId slot, size_t i) const;
-  // Of a counted input (Value::counted): how many elements the request has, at
-  // most the input's columns. Before Upload(); until then, all of them. The
-  // rest is not uploaded.
+  // Sets the number of elements of a counted input (Value::counted) in the
+  // request, at most the input's columns. Before Upload(); the default is all
+  // of them. The rest is not uploaded.
   void SetCount(SlotId slot, size_t i, int64_t count);
 
-  // Starts the upload alone. The input memory must not change from here on,
-  // until Wait() returned.
+  // Starts only the upload. The input memory must not change until Wait()
+  // returned.
   Status Upload(SlotId slot);
   // Whether the upload has ended.
   Result<bool> Uploaded(SlotId slot);
-  // Starts upload (unless it was), computation and download.
+  // Starts upload (unless started), computation and download.
   Status Submit(SlotId slot);
   // Whether Wait() would return at once.
   Result<bool> Done(SlotId slot);
-  // Blocks until the outputs are there. InvalidArgument when an index named no
-  // row, or a foreign operator refused its operands: the instance goes on, the
-  // outputs are not to be used.
+  // Blocks until the outputs are there. InvalidArgument: an index was out of
+  // range, or a foreign operator refused its operands: the instance goes on,
+  // but the outputs are invalid.
   Status Wait(SlotId slot);
   const std::byte* output(SlotId slot, size_t i) const;
   int64_t output_bytes(SlotId slot, size_t i) const;
-  // For measurements: computes the slot's request again, without copies, and
-  // does not wait. The slot was waited for and not released.
+  // For measurements: computes the slot's request again, without copies and
+  // without waiting. Between Wait() and Release() of the slot.
   Status ComputeAgain(SlotId slot);
   // Waits for all of ComputeAgain().
   Status WaitForCompute();
 
-  // Gives the slot back; waits first when it was submitted and not waited for.
+  // Frees the slot; first waits if it was submitted and not waited for.
   void Release(SlotId slot);
 
  private:
   enum class Phase : uint8_t { kFree, kFilling, kUploading, kSubmitted, kDone };
   struct Slot;
   struct Variant;
-  // A launch belongs to a bucket of a program, in a slot.
+  // A launch's bucket of a program, and its slot.
   struct Place {
     Variant& variant;
     size_t bucket;
@@ -220,14 +220,14 @@ class Instance {
 
   static std::vector<Segment> SegmentsOf(const DeviceProgram& program);
   Variant* Find(VariantId variant) const;
-  // The program's buckets up to `max_batch`, with where everything lies.
+  // Fills in the program's buckets up to `max_batch`, with all addresses.
   static void PlanBuckets(int64_t max_batch, Variant& variant);
-  // Offsets in a slot's pinned memory; gives its size.
+  // Assigns offsets in a slot's pinned memory; returns its size.
   static int64_t PlacePinned(const DeviceProgram& program, int64_t max_batch,
                              std::vector<int64_t>& inputs,
                              std::vector<int64_t>& outputs);
-  // The largest batch up to which everything fits into the memory that there
-  // is; 0, and why, if not even 1.
+  // The largest batch for which everything fits into the free memory; 0 and the
+  // reason if not even 1 fits.
   int64_t FittingBatch(const DeviceProgram& program, std::string* why) const;
   Status ShareWeights(std::vector<WeightData> weights, Variant& variant);
   void Discard(Variant& variant);
@@ -239,7 +239,7 @@ class Instance {
   Status CaptureSegments(const Place& place, std::vector<Graph>& graphs);
   Result<Graph> Capture(const Segment& segment, const Place& place);
   void Destroy(const std::vector<Graph>& graphs);
-  // `items`: how many items of the bucket a foreign operator sees.
+  // `items`: number of items of the bucket for a foreign operator.
   Status LaunchSegment(const Segment& segment, const Place& place,
                        int64_t items);
   Place PlaceOf(Slot& slot) const;
@@ -253,17 +253,17 @@ class Instance {
   Status SubmitTo(Slot& slot);
   Status Compute(Slot& slot);
   Status Finish(Slot& slot);
-  // Remembers what ended the instance.
+  // Records the error that ended the instance.
   Status Fail(Status status);
   Status CheckSlot(SlotId slot, Phase phase) const;
 
   DeviceApi& device_;
   const std::shared_ptr<DeviceWeights> weights_;
   const InstanceOptions options_;
-  // By id; null: dropped. The first one is the instance's own.
+  // By id; null: dropped. The first is the instance's own program.
   std::vector<std::unique_ptr<Variant>> variants_;
   uint64_t next_serial_ = 0;
-  // Of a slot, before its control block.
+  // Sizes of a slot without its control block.
   int64_t slot_device_bytes_ = 0, slot_host_bytes_ = 0;
   MemoryReport memory_;
   InstanceStats stats_;

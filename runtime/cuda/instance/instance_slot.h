@@ -13,7 +13,7 @@
 
 namespace refract::runtime::cuda {
 
-// Numbers that pass between host and device with each request.
+// Numbers exchanged between host and device with each request.
 struct Control {
   int32_t batch = 0;
   int32_t faults = 0;
@@ -23,7 +23,7 @@ inline int64_t DenseRowBytes(const Value& value) {
   return value.cols * SizeOf(value.dtype);
 }
 
-// A program, and where everything of it lies.
+// A program with its addresses.
 struct Instance::Variant {
   DeviceProgram program;
   std::vector<Segment> segments;
@@ -31,9 +31,9 @@ struct Instance::Variant {
   std::vector<MemoryPlan> plans;  // per bucket
   // Offsets in a slot's pinned memory.
   std::vector<int64_t> host_inputs, host_outputs;
-  // Per value, in the weights of the instance; -1: none of them.
+  // Per value, offset in the weights of the instance; -1: not among them.
   std::vector<int64_t> shared_weights;
-  // Weights that only this program has, if any; and offsets per value.
+  // Weights that only this program has, if any; and their offsets per value.
   std::shared_ptr<DeviceWeights> own_weights;
   std::vector<int64_t> own_offsets;
   std::byte* own_memory = nullptr;

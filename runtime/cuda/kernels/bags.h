@@ -38,8 +38,8 @@ struct Bags {
 
   template <typename Thread>
   REFRACT_DEVICE static void Run(const BagsCall& call, Thread& t) {
-    // The number comes with the request; offsets and ids of rows beyond it are
-    // not looked at, so that it can do no harm.
+    // The batch comes with the request; offsets and ids of rows beyond it are
+    // not read, so that they cause no fault.
     const int64_t batch = *call.batch;
     const int64_t used = batch * call.rows_per_item + call.fixed_rows;
     ForEachRow(call.rows * call.num_tables, t, [&](int64_t item) {
@@ -64,7 +64,7 @@ struct Bags {
   }
 
  private:
-  // Instead of a row.
+  // Entry without a row.
   static constexpr int64_t kSkip = -1;
   static constexpr int64_t kZeros = -2;
 
@@ -89,7 +89,7 @@ struct Bags {
               : entries;
   }
 
-  // The row that entry `i` names, or the row that its id policy puts in place.
+  // The row of entry `i`, or the row that its id policy substitutes.
   template <typename Thread>
   REFRACT_DEVICE static int64_t RowOf(const BagsCall& call, const BagTable& bag,
                                       int64_t i, bool counts, Thread& t) {
@@ -110,7 +110,7 @@ struct Bags {
                                   int64_t row, int64_t begin, int64_t end,
                                   Thread& t) {
     const int units = bag.dim / kWidth;
-    // Lanes for one row: a power of two.
+    // Lanes per row: a power of two.
     int lanes = 1;
     while (lanes < units && lanes < kWarp) lanes *= 2;
     // A maximum takes its entries in order: NaN first stays, NaN later does

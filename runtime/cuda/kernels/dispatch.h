@@ -1,7 +1,7 @@
 #ifndef REFRACT_RUNTIME_CUDA_KERNELS_DISPATCH_H_
 #define REFRACT_RUNTIME_CUDA_KERNELS_DISPATCH_H_
 
-// Which kernel computes a call. `launcher.template Launch<Kernel>(shape, call)`
+// Chooses the kernel of a call. `launcher.template Launch<Kernel>(shape, call)`
 // runs Kernel::Run() for every thread of the shape. The GPU and the emulated
 // GPU share this header, so they choose the same kernels.
 
@@ -37,7 +37,7 @@ auto Dispatch(const InteractionCall& call, Launcher& launcher) {
 
 template <typename Launcher>
 auto Dispatch(const MapCall& call, Launcher& launcher) {
-  // The type of the first input that has one, or of the result.
+  // The type of the first input that has a type, or of the result.
   DType dtype = call.out_dtype;
   for (int i = 0; i < call.num_inputs; ++i) {
     if (call.inputs[i].data == nullptr) continue;

@@ -46,7 +46,7 @@ REFRACT_DEVICE void StoreInteger(int64_t value, void* data, DType dtype,
   }
 }
 
-// In unsigned numbers, whose overflow is defined.
+// Computed in unsigned numbers, whose overflow is defined.
 REFRACT_DEVICE int64_t WrappedSum(int64_t a, int64_t b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) +
                               static_cast<uint64_t>(b));
@@ -56,13 +56,13 @@ REFRACT_DEVICE int64_t WrappedDifference(int64_t a, int64_t b) {
                               static_cast<uint64_t>(b));
 }
 
-// a / b and what is left of a, towards zero or (`floor`) downwards.
+// Quotient and remainder of a / b, rounded towards zero or (`floor`) downwards.
 struct Division {
   int64_t quotient, rest;
 };
 REFRACT_DEVICE Division Divide(int64_t a, int64_t b, bool floor) {
   if (b == 0) return {0, 0};
-  // The least number has no opposite.
+  // The least number has no negative.
   if (b == -1) return {WrappedDifference(0, a), 0};
   Division result = {a / b, a % b};
   if (floor && result.rest != 0 && (result.rest < 0) != (b < 0)) {

@@ -17,11 +17,11 @@ struct LaunchShape {
 inline constexpr int64_t kMaxSharedBytes = 48 * 1024;
 inline constexpr int kWarp = 32;
 inline constexpr int kThreads = 256;
-// More blocks than fill any GPU several times over: longer loops per thread are
-// cheaper than more blocks from there on.
+// More blocks than fill any GPU several times over: beyond it, longer loops per
+// thread are cheaper than more blocks.
 inline constexpr int64_t kMaxBlocks = 4096;
 
-// One thread per unit of work, in a loop where there is more.
+// One thread per unit of work, in a loop if there are more units.
 inline LaunchShape FlatShape(int64_t units) {
   const int64_t blocks = CeilDiv(units, kThreads);
   return {blocks < kMaxBlocks ? blocks : kMaxBlocks, kThreads, 0};

@@ -1,9 +1,9 @@
 #ifndef REFRACT_RUNTIME_CUDA_KERNELS_MAP_WIDE_H_
 #define REFRACT_RUNTIME_CUDA_KERNELS_MAP_WIDE_H_
 
-// Element-wise programs over tensors whose innermost dimension lies densely:
-// most of them, since a result's dimensions are merged where they adjoin
-// (strided_ops.cc). See interaction.h for what a `Thread` is.
+// Element-wise programs over tensors with a dense innermost dimension, which
+// most have, because adjacent dimensions of a result are merged
+// (strided_ops.cc). See interaction.h for the meaning of `Thread`.
 
 #include <cstdint>
 #include <limits>
@@ -14,9 +14,9 @@
 
 namespace refract::runtime::cuda {
 
-// As Map, bit for bit, but kWidth neighbours per thread: one access of up to 16
-// bytes, one division per dimension and one look at each instruction for all of
-// them; offsets in 32 bits.
+// Equal to Map bit for bit, but with kWidth neighbours per thread: one access
+// of up to 16 bytes, one division per dimension and one decoding of each
+// instruction for all of them; offsets in 32 bits.
 //
 // Up to kMaxPacked leading inputs that lie densely in type T are packed: they
 // stay in a thread's own registers as they were loaded, all loads are under way
@@ -34,7 +34,7 @@ struct MapWide {
   static constexpr int kMaxSlots =
       kWidth > 4 ? 8 : kMaxMapInputs + kMaxMapInstructions;
 
-  // The call with its packed inputs counted: fewer look-ups by every thread.
+  // The call with its packed inputs counted, so that threads need no look-up.
   static MapCall Prepared(MapCall call) {
     call.packed = 0;
     while (call.rank > 0 && call.packed < kMaxPacked &&
@@ -46,7 +46,7 @@ struct MapWide {
     }
     return call;
   }
-  // Of a prepared call.
+  // `call` must be prepared.
   static bool Takes(const MapCall& call) {
     if (call.rank < 1 || call.count < 1 ||
         RegistersOf(call) - call.packed > kMaxSlots ||
@@ -88,7 +88,7 @@ struct MapWide {
     uint32_t index[kMaxRank] = {};
     IndexOf(group * kWidth, call.dims, call.rank, index);
     Vector16 inputs[kMaxPacked] = {};
-    // By numbers known when it is compiled: else `inputs` lies in local memory.
+    // Unrolled: indexes unknown at compile time put `inputs` in local memory.
     REFRACT_UNROLL
     for (int n = 0; n < kMaxPacked; ++n) {
       if (n >= packed) continue;
@@ -146,8 +146,8 @@ struct MapWide {
     memcpy(values, &input, sizeof(values));
     for (int i = 0; i < kWidth; ++i) out[i] = ToFloat(values[i]);
   }
-  // All its elements are within 32 bits of the first, and what a thread takes
-  // of the dense ones is aligned.
+  // Whether all its elements are within 32 bits of the first, and a thread's
+  // part of dense operands is aligned.
   static bool Fits(const MapCall& call, const void* data,
                    const int64_t* strides, DType dtype) {
     const bool dense = strides[call.rank - 1] == 1;

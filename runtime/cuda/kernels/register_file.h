@@ -13,10 +13,10 @@
 
 namespace refract::runtime::cuda {
 
-// Registers of kWidth numbers for each thread of a block, in its shared memory:
-// instructions name them by a number that is known at run time only, and an
-// array that is indexed so lies in a GPU's local memory, behind its caches. No
-// thread touches another's: no barriers. Neighbouring threads' parts of a
+// Registers of kWidth numbers for each thread of a block, in its shared memory.
+// Instructions name registers by numbers known only at run time, and an array
+// indexed so would lie in a GPU's local memory, behind its caches. No thread
+// touches another's registers: no barriers. Neighbouring threads' parts of a
 // register adjoin, which keeps accesses free of bank conflicts.
 template <int kWidth>
 class RegisterFile {
@@ -26,8 +26,8 @@ class RegisterFile {
       : mine_(reinterpret_cast<Part*>(t.shared()) + t.thread()),
         threads_(t.threads()) {}
 
-  // One thread per unit of work, in a loop where there is more; as many threads
-  // in a block as there is memory for their registers.
+  // One thread per unit of work, in a loop if there are more units; as many
+  // threads in a block as have room for their registers.
   static LaunchShape Shape(int64_t units, int registers) {
     const int64_t bytes = int64_t{registers} * kWidth * 4;
     int threads = kThreads;
@@ -52,7 +52,7 @@ class RegisterFile {
   }
 
  private:
-  // Of one access.
+  // Size of one access.
   static constexpr int kPart = kWidth < 4 ? kWidth : 4;
   static constexpr int kParts = kWidth / kPart;
   using Part = Pack<float, kPart>;

@@ -1,8 +1,8 @@
 #ifndef REFRACT_RUNTIME_CUDA_KERNELS_SCALAR_MATH_H_
 #define REFRACT_RUNTIME_CUDA_KERNELS_SCALAR_MATH_H_
 
-// Functions of one or two floats, as PyTorch defines them: a NaN argument gives
-// NaN, in Relu, Maximum and Minimum too.
+// Functions of one or two floats as PyTorch defines them: a NaN argument gives
+// NaN, also in Relu, Maximum and Minimum.
 
 #include <cmath>
 
@@ -22,7 +22,7 @@ REFRACT_HOST_DEVICE float GeluTanh(float x) {
   return 0.5f * x *
          (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
 }
-// The comparison with itself is true for NaN alone.
+// Only NaN differs from itself.
 REFRACT_HOST_DEVICE float Maximum(float a, float b) {
   return a != a || a > b ? a : b;
 }

@@ -15,7 +15,7 @@
 
 namespace refract::runtime::cuda {
 
-// Every type that a value may have, as a number.
+// Loads an element of any type of value as a number.
 REFRACT_DEVICE float LoadAny(const StridedOperand& operand, int64_t at) {
   if (operand.data == nullptr) return operand.number;
   switch (operand.dtype) {
@@ -37,8 +37,8 @@ REFRACT_DEVICE void StoreAny(float value, void* data, DType dtype, int64_t at) {
   }
 }
 
-// An instruction on kWidth elements, so that its code is tested once for all of
-// them. `b` and `c` are read where the code has so many arguments. `out` is a
+// An instruction on kWidth elements, so that its code is decoded once for all
+// of them. Reads as many of `b` and `c` as the code has arguments. `out` is a
 // different array.
 template <int kWidth>
 REFRACT_DEVICE void Compute(const MapInstruction& instruction,
@@ -148,7 +148,7 @@ REFRACT_DEVICE void Compute(const MapInstruction& instruction,
 REFRACT_DEVICE void IndexOf(int64_t flat, const int64_t* dims, int rank,
                             uint32_t* index) {
   auto rest = static_cast<uint32_t>(flat);
-  // By numbers known when it is compiled: else `index` lies in local memory.
+  // Unrolled: indexes unknown at compile time put `index` in local memory.
   REFRACT_UNROLL
   for (int d = kMaxRank - 1; d > 0; --d) {
     if (d >= rank) continue;
@@ -183,8 +183,8 @@ inline int RegistersOf(const MapCall& call) {
   return call.num_inputs + call.num_instructions - 1;
 }
 
-// Executes all instructions; the inputs are in their registers. `result`: of
-// the last instruction.
+// Executes all instructions on inputs in registers. `result`: result of the
+// last instruction.
 template <int kWidth>
 REFRACT_DEVICE void Interpret(const MapCall& call,
                               RegisterFile<kWidth>& registers,
@@ -230,7 +230,7 @@ struct Map {
 };
 
 // A thread per result: for the small products between values of a request
-// (attention, pairs of vectors). Those with weights go to cuBLASLt.
+// (attention, pairs of vectors). cuBLASLt computes products with weights.
 struct MatMul {
   static constexpr int kMaxThreads = kThreads;
   static LaunchShape Shape(const MatMulCall& call) {
@@ -279,7 +279,7 @@ struct Reduce {
     return WarpPerRow(call.rows);
   }
 
-  // Where element j of the row lies, as seen from the row's first.
+  // Offset of element j of a row from the row's first element.
   REFRACT_DEVICE static int64_t At(const ReduceCall& call,
                                    const int64_t* strides, int64_t j) {
     if (call.inner_rank == 1) return j * strides[0];
@@ -396,8 +396,8 @@ struct LookUp {
 
   template <typename Thread>
   REFRACT_DEVICE static void Run(const LookUpCall& call, Thread& t) {
-    // The number comes with the request; ids of rows beyond it are not looked
-    // at, so that it can do no harm.
+    // The batch comes with the request; ids of rows beyond it are not read, so
+    // that they cause no fault.
     const int64_t used =
         call.batch_dim < 0
             ? 0
@@ -423,7 +423,7 @@ struct LookUp {
                           row * call.row_stride +
                               OffsetOf(index, call.table.strides, call.rank));
         } else if (call.outside == Outside::kFault) {
-          // Once per index: its first element.
+          // Counts a fault once per index: at its first element.
           bool first = true;
           for (int d = 0; d < call.rank; ++d) {
             first = first && (call.index.strides[d] != 0 || index[d] == 0);

@@ -13,9 +13,9 @@
 
 namespace refract::runtime::cuda {
 
-// A thread per unit of a row: 16 bytes of the table where it and its results
-// are aligned, one element elsewhere. Every table has the same number of
-// blocks, so that all threads of a block see one table and none looks for it.
+// A thread per unit of a row: 16 bytes if the table and its results are
+// aligned, else one element. Every table has the same number of blocks, so that
+// all threads of a block work on one table and need no search.
 struct Takes {
   static constexpr int kMaxThreads = kThreads;
 
@@ -84,7 +84,7 @@ struct Takes {
   }
 
  private:
-  // Of a row.
+  // Units of a row.
   static int64_t UnitsOf(const TakeTable& table) {
     switch (FormOf(table)) {
       case Form::kCopy16:
@@ -103,8 +103,8 @@ struct Takes {
                                          const TakeTable& table, int64_t units,
                                          uint32_t first, uint32_t step,
                                          Thread& t, Body body) {
-    // The number comes with the request; ids of rows beyond it are not looked
-    // at, so that it can do no harm.
+    // The batch comes with the request; ids of rows beyond it are not read, so
+    // that they cause no fault.
     const int64_t used =
         static_cast<int64_t>(*call.batch) * call.rows_per_item +
         call.fixed_rows;

@@ -6,10 +6,10 @@
 // DeviceProgramBuilder, checked by Validate().
 //
 // Every value is a row-major matrix. A root owns memory, whose rows are padded
-// to 16 bytes; a view is a range of columns of a root, which is how values are
-// concatenated without copying: operators write into views of one root. An
-// input may be a view too: it is uploaded beside what operators write. Tensors
-// of more dimensions lie in a value's memory with strides (strided.h).
+// to 16 bytes; a view is a range of columns of a root. Views concatenate values
+// without copying: operators write into views of one root. An input may be a
+// view too: it is uploaded beside results of operators. Tensors of more
+// dimensions lie in a value's memory with strides (strided.h).
 
 #include <cstdint>
 #include <string>
@@ -37,8 +37,8 @@ struct Value {
   int64_t first_col = 0;  // in the root
   // The root's memory as a matrix of other sizes. Both are dense.
   bool reshaped = false;
-  // An input of one row. Each request brings its own number of columns
-  // (Instance::SetCount()); another input tells the readers that number.
+  // An input of one row. Each request sets its number of columns
+  // (Instance::SetCount()); operators read that number from another input.
   bool counted = false;
 };
 
@@ -65,7 +65,7 @@ struct DeviceProgram {
   std::string name;
   std::vector<Value> values;
   std::vector<Op> ops;
-  // In the order in which a caller gives and gets them.
+  // In the order in which callers pass and receive them.
   std::vector<ValueId> inputs, weights, outputs;
   // Whether fp32 products may use TensorFloat-32.
   bool tf32 = false;
@@ -73,16 +73,16 @@ struct DeviceProgram {
   const Value& value(ValueId id) const {
     return values[static_cast<size_t>(id)];
   }
-  // Whether requests can name rows that there are not.
+  // Whether ids of a request can be out of range.
   bool counts_faults() const;
-  // Whether an operator looks at the number of items of a request.
+  // Whether an operator reads the number of items of a request.
   bool reads_batch() const;
 };
 
-// InvalidArgument that names operator and value when sizes, types or order do
-// not fit: a value is read before it is written, written twice (overlapping
-// views too), a shape differs, a chain's instruction names no operand, sizes
-// pass 31 bits at `max_batch`.
+// InvalidArgument names operator and value if sizes, types or order do not fit:
+// a value is read before it is written, written twice (also by overlapping
+// views), a shape differs, a chain's instruction names no operand, sizes exceed
+// 31 bits at `max_batch`.
 Status Validate(const DeviceProgram& program, int64_t max_batch);
 
 // Whether the columns between cols and ld of root `id` are zero when operators
@@ -90,12 +90,12 @@ Status Validate(const DeviceProgram& program, int64_t max_batch);
 // of our own kernels; a matrix product leaves them alone.
 bool HasZeroPadding(const DeviceProgram& program, ValueId root);
 
-// Roots in memory of a slot rather than of the shared arena: what is uploaded
-// or downloaded while another request computes, wholly or in views.
+// Roots in memory of a slot, not of the shared arena: values uploaded or
+// downloaded while another request computes, wholly or in views.
 std::vector<bool> InSlot(const DeviceProgram& program);
 
-// Adds values and operators in execution order. Ids stay valid. Mistakes show
-// in Build(). `out` of every Add…: a value made by Intermediate(), Output() or
+// Adds values and operators in execution order. Ids stay valid. Build() reports
+// mistakes. `out` of every Add…: a value made by Intermediate(), Output() or
 // View().
 class DeviceProgramBuilder {
  public:
@@ -132,7 +132,7 @@ class DeviceProgramBuilder {
   }
   const Op& op(size_t i) const { return program_.ops[i]; }
 
-  // Validated for `max_batch`.
+  // Checks the program for `max_batch`.
   Result<DeviceProgram> Build(int64_t max_batch) &&;
 
  private:

@@ -17,18 +17,18 @@ struct LoweringContext {
   int64_t batch = 0;
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;
-  // Device memory: items of the current request; rows that a gather could not
-  // find.
+  // Device memory: number of items of the current request; number of
+  // out-of-range ids.
   const int32_t* device_batch = nullptr;
   int32_t* faults = nullptr;
 };
 
-// `address` gives where a value starts. The program is valid. `op` is no
+// `address` returns a value's start. The program must be valid. `op` must be no
 // ForeignOp.
 Call Lower(const Op& op, const LoweringContext& context,
            const std::function<void*(ValueId)>& address);
-// A foreign operator on the first `items` of the batch's items, in memory that
-// is laid out for the whole batch.
+// A foreign operator on the first `items` of the batch's items, in memory laid
+// out for the whole batch.
 ForeignCall LowerForeign(const ForeignOp& op, const LoweringContext& context,
                          int64_t items,
                          const std::function<void*(ValueId)>& address);

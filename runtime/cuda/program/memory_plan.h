@@ -1,7 +1,7 @@
 #ifndef REFRACT_RUNTIME_CUDA_PROGRAM_MEMORY_PLAN_H_
 #define REFRACT_RUNTIME_CUDA_PROGRAM_MEMORY_PLAN_H_
 
-// Fixed addresses for everything that a batch bucket's graph touches.
+// Fixed addresses of all memory that a batch bucket's graph uses.
 
 #include <cstdint>
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace refract::runtime::cuda {
 
-// The alignment of cudaMalloc; enough for every vector access.
+// Alignment of cudaMalloc; enough for every vector access.
 inline constexpr int64_t kAllocationAlignBytes = 256;
 
 // A piece of memory that is needed from one step to another, both included.
@@ -25,15 +25,15 @@ struct Arena {
   int64_t bytes = 0;
 };
 
-// Largest first, each at the lowest offset where it meets no other that lives
-// at the same time: within a few per cent of the optimum on networks whose
-// sizes differ, and O(n²). Lifetimes that share a step never overlap.
+// Places the largest first, each at the lowest offset that is free during its
+// life: within a few per cent of the optimum on networks whose sizes differ,
+// and O(n²). Lifetimes that share a step never overlap.
 Arena PlanArena(const std::vector<Lifetime>& lifetimes);
 
 // Bytes of root `id` at `batch`.
 int64_t RootBytes(const DeviceProgram& program, ValueId id, int64_t batch);
 
-// Where the roots are. Offsets are -1 for values that are no roots or live
+// Addresses of the roots. Offsets are -1 for values that are no roots or live
 // elsewhere.
 struct MemoryPlan {
   // Intermediates of a run, planned at one batch size: an arena that all
@@ -52,7 +52,7 @@ MemoryPlan PlanMemory(const DeviceProgram& program, int64_t batch,
 
 // Batch sizes to compile for: 1, 2, 4, …, and `max_batch` itself.
 std::vector<int64_t> Buckets(int64_t max_batch);
-// Index of the smallest bucket of at least `batch`; -1 when there is none.
+// Index of the smallest bucket of at least `batch`; -1: there is none.
 int BucketOf(const std::vector<int64_t>& buckets, int64_t batch);
 
 }  // namespace refract::runtime::cuda

@@ -7,11 +7,11 @@
 
 namespace refract::runtime::cuda {
 
-// Puts operators that read tables (TakesOp, BagsOp) together, as many tables as
-// a launch takes: each goes to the first operator of its kind and number of
-// rows that has room and comes after all that it reads is written. Takes of
-// many ids per row stay apart from those of few. A program that is valid at
-// `max_batch` stays so, with the same results. The order of the operators alone
+// Merges operators that read tables (TakesOp, BagsOp), up to the number of
+// tables of a launch: each joins the first operator of its kind and number of
+// rows that has room and follows the writers of all its operands. Takes of many
+// ids per row are not merged with takes of few. A program that is valid at
+// `max_batch` stays so, with the same results. Only the order of the operators
 // decides, so equal programs stay equal.
 void MergeTables(DeviceProgram& program, int64_t max_batch);
 

@@ -1,9 +1,9 @@
 #ifndef REFRACT_RUNTIME_CUDA_PROGRAM_STRIDED_OPS_H_
 #define REFRACT_RUNTIME_CUDA_PROGRAM_STRIDED_OPS_H_
 
-// What device_program.cc, validate.cc and lowering.cc ask of the operators of
-// calls/strided.h. Each template is instantiated in the .cc files for these
-// operators alone.
+// Functions for the operators of calls/strided.h, used by device_program.cc,
+// validate.cc and lowering.cc. Each template is instantiated in the .cc files
+// for these operators only.
 
 #include <cstdint>
 #include <functional>
@@ -21,7 +21,7 @@ std::vector<ValueId> InputsOfStrided(const StridedOp& op);
 
 // Empty for a valid operator, else the rest of an error that begins with the
 // operator's name. Sizes, strides and bounds are checked at batch 1 and at
-// `max_batch`, between which they grow.
+// `max_batch`, between which they only grow.
 template <typename StridedOp>
 std::string WhyNotValid(const StridedOp& op, const DeviceProgram& program,
                         int64_t max_batch);

@@ -1,8 +1,8 @@
 #ifndef REFRACT_RUNTIME_CUDA_PROGRAM_WEIGHTS_H_
 #define REFRACT_RUNTIME_CUDA_PROGRAM_WEIGHTS_H_
 
-// The weights of a program in the memory of a device: once, for however many
-// instances of it are loaded there.
+// The weights of a program in the memory of a device, once for any number of
+// instances loaded there.
 
 #include <cstddef>
 #include <cstdint>
@@ -26,42 +26,42 @@ struct WeightData {
 };
 
 struct WeightOptions {
-  // Keeps the weights, as the device wants them, in pinned memory from the
-  // first upload on: the next one only copies. As many bytes as on the device.
+  // Keeps the converted weights in pinned memory from the first upload on, so
+  // that the next upload only copies. As many bytes as on the device.
   bool keep_pinned = false;
 };
 
-// Shared by the instances of one program. Thread-safe: calls
-// during an upload wait for it. The device and the memory of the values must
-// outlive it.
+// Shared by the instances of one program. Thread-safe: calls during an
+// upload wait for it. The device and the memory of the values must outlive
+// it.
 class DeviceWeights {
  public:
-  // Checks the weights; does not touch the device. `weights` in the program's
-  // order, of which only the weights matter here.
+  // Checks the weights; does not touch the device. `weights` in the order of
+  // `program`, of which only the weights are read.
   static Result<std::shared_ptr<DeviceWeights>> Create(
       DeviceApi& device, const DeviceProgram& program,
       std::vector<WeightData> weights, const WeightOptions& options);
-  // All holds were released.
+  // All holds must have been released.
   ~DeviceWeights();
   DeviceWeights(const DeviceWeights&) = delete;
   DeviceWeights& operator=(const DeviceWeights&) = delete;
 
   int64_t bytes() const { return bytes_; }
   const std::vector<WeightData>& values() const { return weights_; }
-  // Where, from Hold()'s address on, the weight lies that another program reads
-  // as `value` from the same `data`; -1: these weights have none such. What the
-  // data points to must not have changed.
+  // Offset from Hold()'s address of the weight that another program reads as
+  // `value` from the same `data`; -1: there is no such weight. The data must
+  // not have changed.
   int64_t OffsetOf(const Value& value, const WeightData& data) const;
   // Bytes that the next Hold() allocates: 0 while another hold lasts.
   int64_t bytes_to_load() const;
 
-  // Where they start, null without weights. The first hold allocates, uploads
-  // by `stream` and waits for it. Every hold that succeeded wants a Drop().
+  // Address of the weights, null if there are none. The first hold allocates,
+  // uploads by `stream` and waits. Every successful hold needs a Drop().
   Result<std::byte*> Hold(Stream stream);
-  // The last Drop() frees the device memory. Errors have no reader: the memory
-  // of a lost device is gone with it.
+  // The last Drop() frees the device memory. It reports no errors: the memory
+  // of a lost device is gone with the device.
   void Drop();
-  // Gives up the pinned copy: before a Reset().
+  // Frees the pinned copy; call before a Reset().
   void DropPinned();
 
  private:
@@ -81,9 +81,9 @@ class DeviceWeights {
   mutable std::mutex mutex_;
   int holds_ = 0;
   std::byte* memory_ = nullptr;
-  // Pinned, as the device wants them. During an upload, or for good.
+  // Pinned memory of converted weights. During an upload, or permanently.
   std::byte* staging_ = nullptr;
-  bool staged_ = false;  // it holds them all
+  bool staged_ = false;  // it holds all weights
 };
 
 }  // namespace refract::runtime::cuda

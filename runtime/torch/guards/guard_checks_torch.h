@@ -2,9 +2,9 @@
 #define REFRACT_RUNTIME_TORCH_GUARDS_GUARD_CHECKS_TORCH_H_
 
 // The checks before ATen's operators, and the tools that the checks share.
-// guards_torch.cc says which operator has which check. Each check throws
-// c10::Error. No check copies an int32 or int64 tensor that is contiguous, as
-// the tensors of requests are. Includes LibTorch.
+// guards_torch.cc maps operators to checks. Each check throws c10::Error. No
+// check copies a contiguous int32 or int64 tensor, as the tensors of requests
+// are. Includes LibTorch.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
@@ -57,7 +57,7 @@ void CheckRank(const at::Tensor& tensor, int64_t dims, const char* what);
 // The tensor must have `count` elements.
 void CheckCount(const at::Tensor& tensor, int64_t count, const char* what);
 
-// Weights, where they are given, must be one per value of `count` values.
+// Weights, if given, must be one per value of `count` values.
 void CheckWeights(const c10::IValue& weights, int64_t count);
 
 using Arguments = std::span<c10::IValue>;

@@ -2,11 +2,11 @@
 #define REFRACT_RUNTIME_TORCH_GUARDS_GUARD_FBGEMM_TORCH_H_
 
 // fbgemm_gpu's operators on the CPU. Nearly all of them trust the offsets,
-// lengths and ids that they are given, and read and write where those say.
+// lengths and ids in their arguments, and read and write wherever those point.
 // Therefore an operator of fbgemm runs only if it is listed here, with its
-// check or as one that needs none; LibTorch's own run unless they are refused.
-// The list has the operators of TorchRec's collections without sharding.
-// Includes LibTorch.
+// check or as one that needs none; LibTorch's own operators run unless they are
+// refused. The list has the operators of TorchRec's collections without
+// sharding. Includes LibTorch.
 
 #include <string>
 

@@ -17,27 +17,27 @@
 
 namespace refract::runtime::aten {
 
-// Throws c10::Error, with a message for the operator's caller, where the
-// operator would leave its tensors. `arguments` are in the order of the schema.
+// Throws c10::Error, with a message for the operator's caller, if the operator
+// would reach outside its tensors. `arguments` are in the order of the schema.
 // A guard of bags cuts off ids that no bag reads.
 using Guard = void (*)(std::span<c10::IValue> arguments);
 
-// Which arguments a guard reads. Contents of tensors in a device's memory are
-// not at hand, so a guard there may read sizes alone.
+// Arguments that a guard reads. The host cannot read tensors in a device's
+// memory, so a guard there may read only sizes.
 enum class LooksAt : uint8_t {
   kSizes,    // shapes and numbers among the arguments
-  kPlaces,   // also integers that say where to read and write
+  kPlaces,   // also integers used as indices
   kNumbers,  // also integers that the processor cannot compute with
 };
 
 // The operators that need a rule were found by calling each operator of
-// LibTorch with sizes and values changed at random, every tensor between memory
-// pages that cannot be read.
+// LibTorch with sizes and values changed at random, every tensor between
+// unreadable memory pages.
 struct OperatorRule {
   Guard guard = nullptr;  // null: the operator checks its arguments itself
   LooksAt looks_at = LooksAt::kSizes;
-  // Not empty: the operator may leave its tensors and has no guard. It is
-  // refused with this reason.
+  // Not empty: the operator may reach outside its tensors and has no guard. It
+  // is refused with this reason.
   std::string why_not;
 };
 OperatorRule RuleOf(const c10::OperatorName& op);
