@@ -19,8 +19,8 @@ namespace http = boost::beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-// Bytes of an answer. The metrics of a node with hundreds of models have about
-// a megabyte.
+// Most bytes of an answer. The metrics of a node with hundreds of models take
+// about a megabyte.
 constexpr uint64_t kMaxBody = uint64_t{64} << 20;
 
 absl::Status ToStatus(error_code error, const std::string& address) {
@@ -57,7 +57,7 @@ absl::StatusOr<Reply> Send(const std::string& address,
   if (error) return ToStatus(error, address);
   beast::tcp_stream stream(context);
   stream.expires_after(absl::ToChronoMilliseconds(timeout));
-  // Of the asynchronous calls alone the stream keeps the time.
+  // The stream's timeout applies to asynchronous calls only.
   const auto wait = [&] {
     context.restart();
     context.run();

@@ -9,16 +9,16 @@
 
 namespace refract::metrics {
 
-// What a Server answered.
+// Answer of a Server.
 struct Reply {
   int status = 0;  // of HTTP
   std::string body;
 };
 
-// Asks for `target` of the HTTP server at `address` (HOST:PORT) by GET, or by
+// Requests `target` of the HTTP server at `address` (HOST:PORT) by GET, or by
 // POST if `changes`. Takes `timeout` at most. Unavailable: not reached, or no
-// proper answer; DeadlineExceeded: no answer in time; both name the address.
-// InvalidArgument: `address` is no HOST:PORT.
+// valid answer; DeadlineExceeded: no answer in time; both name the address.
+// InvalidArgument: `address` is not HOST:PORT.
 absl::StatusOr<Reply> Request(const std::string& address, bool changes,
                               absl::string_view target, absl::Duration timeout);
 

@@ -11,12 +11,12 @@
 
 namespace refract::metrics {
 
-// Name and value, in the order in which they are shown.
+// Names and values, in the order of output.
 using Labels = std::vector<std::pair<std::string, std::string>>;
 
 // The metrics of one scrape. Series of one name form a family, whose help is
-// that of the first series. The caller sees to it that the series of a family
-// have different labels. Not thread-safe.
+// that of the first series. The caller must give the series of a family
+// different labels. Not thread-safe.
 class Exposition {
  public:
   Exposition();
@@ -26,13 +26,13 @@ class Exposition {
                   const Labels& labels, double value);
   void AddGauge(absl::string_view name, absl::string_view help,
                 const Labels& labels, double value);
-  // Bounds and sum are shown times `unit`: 1e-9 shows ns as seconds, 1e-3 as
+  // Bounds and sum are multiplied by `unit`: 1e-9 shows ns as seconds, 1e-3 as
   // microseconds.
   void AddHistogram(absl::string_view name, absl::string_view help,
                     const Labels& labels, const Histogram::Snapshot& values,
                     double unit);
 
-  // In Prometheus's text format 0.0.4.
+  // The text in Prometheus's format 0.0.4.
   std::string Text() const;
 
  private:

@@ -8,7 +8,7 @@
 
 namespace refract::metrics {
 
-// What a daemon's command line says about its metrics.
+// A daemon's flags for its metrics.
 struct Flags {
   std::string host = "127.0.0.1";
   base::PortOrOff port;

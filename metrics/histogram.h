@@ -22,7 +22,7 @@ inline constexpr uint64_t kDurationBounds[] = {
     4'000'000,  5'000'000,   7'500'000,   10'000'000,  25'000'000,
     50'000'000, 100'000'000, 250'000'000, 500'000'000, 1'000'000'000};
 
-// Of counts: requests or rows of an execution.
+// Bounds for counts: requests or rows of an execution.
 inline constexpr uint64_t kSizeBounds[] = {
     1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 16384};
 
@@ -32,12 +32,12 @@ inline constexpr uint64_t kSizeBounds[] = {
 class Histogram {
  public:
   // `bounds`: upper bounds of the buckets, inclusive, ascending; one more
-  // bucket holds what is above them. They must outlive the histogram.
+  // bucket holds larger values. They must outlive the histogram.
   explicit Histogram(absl::Span<const uint64_t> bounds = kDurationBounds);
 
   void Record(uint64_t value);
-  // In ns, for kDurationBounds. A negative duration, by which a clock was set
-  // back, counts as zero.
+  // In ns, for kDurationBounds. A negative duration, from a clock set back,
+  // counts as zero.
   void Record(absl::Duration duration);
 
   struct Snapshot {

@@ -26,14 +26,14 @@ namespace http = boost::beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-// For a request, and for an answer to be taken. A connection that says nothing
-// for so long is closed.
+// Longest time for a request, and for taking an answer. A silent connection is
+// closed after it.
 constexpr std::chrono::seconds kPatience(30);
 
 // Bytes of a request's head. Prometheus sends about 300.
 constexpr uint32_t kMaxHead = 8192;
 
-// More than all Prometheus servers, people and probes that scrape one node.
+// More than all Prometheus servers, people and probes that scrape a node.
 constexpr int kMaxConnections = 64;
 
 std::string Address(const std::string& host, int port) {
@@ -42,7 +42,7 @@ std::string Address(const std::string& host, int port) {
                  : absl::StrCat(host, ":", port);
 }
 
-// One client. Owned by the operation that is under way.
+// A client. The operation under way owns it.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(tcp::socket socket, const Server::Collect& collect,
@@ -89,7 +89,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
       answer_.body() = "bad request\n";
       answer_.keep_alive(false);
     } else {
-      return;  // gone, or silent for too long
+      return;  // closed, or silent for too long
     }
     answer_.prepare_payload();
     stream_.expires_after(kPatience);
@@ -181,11 +181,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
 }  // namespace
 
-// All on one thread, but for Create() and the end.
+// All members on one thread, except in Create() and at the end.
 struct Server::Impl {
   void Accept() {
     acceptor.async_accept([this](error_code error, tcp::socket socket) {
-      // Beyond the limit the socket is closed here.
+      // Connections beyond the limit are closed here.
       if (!error && *connections < kMaxConnections) {
         std::make_shared<Connection>(std::move(socket), collect, routes,
                                      connections)

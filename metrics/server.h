@@ -22,11 +22,11 @@ struct Route {
     std::string body;
   };
   std::string target;  // "/status"
-  // True: changes something, by POST; else answers GET.
+  // True: the route changes something, by POST; else it answers GET.
   bool changes = false;
   // Called on the server's thread, must be quick.
   std::function<Answer()> answer;
-  // In place of `answer`, for a route that takes a body, of at most
+  // Instead of `answer`, for a route that takes a body of at most
   // `most_body_bytes`. Other routes refuse bodies.
   std::function<Answer(const std::string& body)> answer_body = nullptr;
   uint64_t most_body_bytes = 0;
@@ -34,22 +34,22 @@ struct Route {
 
 struct Routes {
   std::vector<Route> routes;
-  // Routes that change something answer clients on other machines, too. Never
-  // pages in a browser: requests with an Origin are refused.
+  // Routes that change something answer clients on other machines, too, but
+  // never pages in a browser: requests with an Origin are refused.
   bool remote_changes = false;
   std::string remote_flag;  // the flag that allows it, for the refusal
 };
 
-// Answers GET /metrics in Prometheus's text format, and other routes, on a
-// thread of its own: requests come one after another. Thread-safe.
+// Answers GET /metrics in Prometheus's text format, and other routes, on its
+// own thread: requests come one after another. Thread-safe.
 class Server {
  public:
   // Adds all metrics of the process. Called on the server's thread.
   using Collect = std::function<void(Exposition&)>;
 
   // Listens before it returns. Unavailable names host:port if the port is taken
-  // or the address is not of this machine, InvalidArgument a host that is no IP
-  // address. `port` 0: any free one.
+  // or the address is not of this machine; InvalidArgument: the host is no IP
+  // address. `port` 0: any free port.
   static absl::StatusOr<std::unique_ptr<Server>> Create(const std::string& host,
                                                         int port,
                                                         Collect collect,
@@ -65,16 +65,16 @@ class Server {
   std::unique_ptr<Impl> impl_;
 };
 
-// The server that the flags of a daemon ask for; null if they ask for none. A
-// taken port is an error if it was asked for, and a warning in the log, without
-// a server, if it is the default: several nodes of one machine then serve all
-// the same.
+// The server that a daemon's flags ask for; null if they ask for none. If the
+// port is taken, that is an error for a port the user named; for the default
+// port it is a warning in the log, and there is no server: several nodes of a
+// machine then serve all the same.
 absl::StatusOr<std::unique_ptr<Server>> Serve(const Flags& flags,
                                               Server::Collect collect,
                                               Routes routes = {});
 
-// A line on stdout with the address of `server`, which may be null. After the
-// line with the address for requests: programs read that from the first line.
+// Prints the address of `server`, which may be null, on stdout; after the line
+// with the address for requests, which programs read from the first line.
 void PrintAddress(absl::string_view program, const Flags& flags,
                   const Server* server);
 

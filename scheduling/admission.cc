@@ -22,7 +22,7 @@ std::optional<Refusal> HasAnInstance(const AdmissionSnapshot& s) {
 }
 
 std::optional<Refusal> HasRoom(const AdmissionSnapshot& s) {
-  // An overloaded model that fills the node leaves the others their part.
+  // An overloaded model that fills the node leaves the others their share.
   const bool node_full =
       s.node_queue >= s.node_places && s.model_queue >= s.quota;
   if (!node_full && s.model_queue < s.model_places) return std::nullopt;
@@ -34,8 +34,8 @@ std::optional<Refusal> HasRoom(const AdmissionSnapshot& s) {
 }
 
 std::optional<Refusal> EndsInTime(const AdmissionSnapshot& s) {
-  // The queue tells a request that is late already, where it counts as expired.
-  // Without an instance (the first is starting) nothing can be predicted.
+  // The queue refuses late requests itself and counts them as expired. Without
+  // an instance (the first is starting) nothing can be predicted.
   if (s.deadline == absl::InfiniteFuture() || s.deadline <= s.now ||
       s.free_at.empty()) {
     return std::nullopt;
@@ -59,7 +59,7 @@ std::optional<Refusal> EndsInTime(const AdmissionSnapshot& s) {
   return Refusal{Refusal::Kind::kTooLate, status};
 }
 
-// In this order: a request that can never be executed is told so first.
+// In this order: a request that can never be executed gets that reason first.
 using Rule = std::optional<Refusal> (*)(const AdmissionSnapshot&);
 constexpr Rule kRules[] = {FitsAnExecution, HasAnInstance, HasRoom, EndsInTime};
 
@@ -73,7 +73,7 @@ absl::Time PredictStart(absl::Time now, absl::Span<const absl::Time> free_at,
   std::sort(levels.begin(), levels.end());
   absl::Time surface = levels[0];
   for (size_t i = 0; i < levels.size(); ++i) {
-    // The first i + 1 instances are at `surface`.
+    // Level of the work if only the first i + 1 instances take part.
     const auto wide = static_cast<int64_t>(i) + 1;
     if (i + 1 == levels.size()) return surface + ahead / wide;
     const absl::Duration step = (levels[i + 1] - surface) * wide;

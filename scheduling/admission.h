@@ -1,11 +1,11 @@
 #ifndef REFRACT_SCHEDULING_ADMISSION_H_
 #define REFRACT_SCHEDULING_ADMISSION_H_
 
-// Whether a request is queued or refused, and with which reason. Pure functions
-// of a snapshot, which the scheduler of a GPU node or the work queue of a CPU
-// node takes. A refusal comes as early as it can,
-// for a long request before its payload is pulled: the CN has then the most
-// time left to go elsewhere, and the device does no work that nobody can use.
+// Decides whether a request is queued or refused, and with which reason. Pure
+// functions of a snapshot, which the scheduler of a GPU node or the work queue
+// of a CPU node takes. A refusal comes as early as possible, for a long request
+// before its payload is pulled: the CN then has the most time left for another
+// node, and the device does no useless work.
 //
 // A new rule is a function in admission.cc and a line in its table.
 
@@ -20,21 +20,21 @@
 
 namespace refract::scheduling {
 
-// When work that comes after `ahead` can begin on the first of several
-// instances that becomes free, each of which is busy until `free_at` (before
-// `now`: it is free). Work is taken to be divisible, as water that fills the
-// instances: exact for one instance, at most one execution off for several.
-// InfiniteFuture without any instance.
+// Predicts when work after `ahead` can begin on the first of several instances
+// that becomes free; each is busy until `free_at` (before `now`: it is free).
+// Treats work as divisible, like water that fills the instances: exact for one
+// instance, at most one execution off for several. InfiniteFuture without any
+// instance.
 absl::Time PredictStart(absl::Time now, absl::Span<const absl::Time> free_at,
                         absl::Duration ahead);
 
-// What another model has waiting, and its share of the device.
+// Another model's waiting work, and its share of the device.
 struct Competitor {
   absl::Duration queued;
   double share = 1;
 };
-// How much of the others' work runs while `own` work of a model with `share`
-// does, by shares: of each at most what it has and what it is due.
+// The others' work that runs while `own` work of a model with `share` does, by
+// shares: of each model at most its waiting work and its due share.
 absl::Duration CompetingWork(absl::Duration own, double share,
                              absl::Span<const Competitor> others);
 
@@ -47,20 +47,20 @@ struct AdmissionSnapshot {
   // Its model.
   absl::string_view label;  // for messages
   int64_t most_rows = 1;    // of one execution
-  bool divisible = true;    // a request of more rows is executed in steps
-  absl::Status available;   // why no instance executes the model now
-  // Room, in requests that wait. The node's places are shared: once they are
-  // taken, a model is still given `quota` of them.
+  bool divisible = true;    // longer requests are executed in steps
+  absl::Status available;   // reason why no instance executes it now
+  // Room, in waiting requests. The node's places are shared: once they are
+  // taken, a model still gets `quota` of them.
   size_t node_queue = 0, node_places = SIZE_MAX;
   size_t model_queue = 0, model_places = SIZE_MAX;
   size_t quota = 0;
-  // The prediction: when the instances that are up are free, the work that runs
-  // before this request, and its own, the loading of its model's weights
-  // included. Without an instance there is no prediction.
+  // The prediction: when the instances are free, the work that runs before this
+  // request, and its own work, including the load of its model's weights.
+  // Without an instance there is no prediction.
   absl::Span<const absl::Time> free_at;
   absl::Duration ahead;
   absl::Duration own;
-  // Its execution on a node with nothing else to do.
+  // Its execution on an otherwise idle node.
   absl::Duration own_at_best;
 };
 
@@ -69,20 +69,20 @@ struct Refusal {
   Kind kind = Kind::kTooLarge;
   absl::Status status;
 };
-// The first rule that refuses the request; nullopt: none does.
+// The first refusal by a rule; nullopt: no rule refuses.
 std::optional<Refusal> DecideAdmission(const AdmissionSnapshot& snapshot);
 
-// What to do with a request whose turn has come.
+// Treatment of a request whose turn has come.
 enum class Verdict : uint8_t {
   kRun,
   kDropExpired,    // its deadline has passed
   kDropHopeless,   // its deadline would pass before the answer is there
-  kDropAbandoned,  // its client does not wait any more
+  kDropAbandoned,  // its client has cancelled it
 };
-// `time`: its predicted execution; zero when unknown.
+// `time`: its predicted execution; zero if unknown.
 Verdict Judge(absl::Time deadline, bool abandoned, absl::Duration time,
               absl::Time now);
-// The error that a dropped request is answered with; `node`: "HN" or "CN".
+// The error that answers a dropped request; `node`: "HN" or "CN".
 absl::Status WhyDropped(Verdict verdict, absl::string_view node,
                         absl::Time deadline, absl::Duration time,
                         absl::Time now);

@@ -6,7 +6,7 @@
 namespace refract::scheduling {
 namespace {
 
-// Far more members than pay; bounds the time of a decision.
+// Far more members than pay off; bounds the time of a decision.
 constexpr size_t kMostMembers = 256;
 
 absl::Duration Saving(const ExecutionTimes& times, int64_t a, int64_t b,
@@ -15,8 +15,8 @@ absl::Duration Saving(const ExecutionTimes& times, int64_t a, int64_t b,
          times.Typical(a + b, now);
 }
 
-// Weight of the latest request in the means: the latest requests tell best what
-// comes next.
+// Weight of the latest request in the means: the latest requests predict
+// best.
 constexpr double kLatestWeight = 1.0 / 8;
 
 double Smooth(double mean, double latest) {
@@ -60,7 +60,7 @@ BatchDecision DecideBatch(absl::Span<const BatchCandidate> candidates,
   for (size_t i = 1;
        i < candidates.size() && decision.members.size() < kMostMembers; ++i) {
     const BatchCandidate& next = candidates[i];
-    // A candidate that does not fit is skipped: a later, smaller one may fit.
+    // Skips a candidate that does not fit: a later, smaller candidate may fit.
     if (next.rows > options.max_rows - rows) continue;
     const absl::Time deadline = std::min(tightest, next.deadline);
     if (now + times.High(rows + next.rows, now) > deadline) continue;
@@ -74,7 +74,7 @@ BatchDecision DecideBatch(absl::Span<const BatchCandidate> candidates,
     decision.members.push_back(i);
     if (preferred(rows)) preferred_members = decision.members.size();
   }
-  // The last preferred size that was met; requests beyond it wait for the next.
+  // The last preferred size reached; later requests wait for the next one.
   if (preferred_members > 0) {
     decision.members.resize(preferred_members);
     return decision;

@@ -1,8 +1,8 @@
 #ifndef REFRACT_SCHEDULING_BATCH_POLICY_H_
 #define REFRACT_SCHEDULING_BATCH_POLICY_H_
 
-// Which waiting requests of a model share an execution, and whether it pays to
-// wait for more requests. Pure; the scheduler asks each time that an instance
+// Chooses which waiting requests of a model share an execution, and whether it
+// pays to wait for more. Pure; the scheduler asks each time that an instance
 // could begin.
 
 #include <cstddef>
@@ -19,43 +19,43 @@ namespace refract::scheduling {
 struct BatchingOptions {
   // False: every request is executed alone.
   bool enabled = false;
-  // How long a request may wait for others while an instance is free, at most.
-  // Zero: requests are merged with those that wait already.
+  // Longest time that a request waits for others while an instance is free.
+  // Zero: requests are merged only with waiting requests.
   absl::Duration window;
-  // Rows of one execution.
+  // Most rows of an execution.
   int64_t max_rows = std::numeric_limits<int64_t>::max();
-  // Batch sizes that are executed at once when requests add up to them exactly;
-  // rows, ascending. May be empty.
+  // Batch sizes that are executed at once when requests add up to exactly that
+  // size; rows, ascending. May be empty.
   std::vector<int64_t> preferred_rows;
 };
 
-// A request that waits and may be merged with the first one.
+// A waiting request that may be merged with the first one.
 struct BatchCandidate {
   int64_t rows = 1;
   absl::Time deadline = absl::InfiniteFuture();
   absl::Time arrival;
 };
 
-// How the requests of a model come in.
+// Statistics of a model's arriving requests.
 struct ArrivalRate {
   absl::Duration gap = absl::InfiniteDuration();  // mean, between two requests
   double rows = 1;                                // mean, of a request
   absl::Time last = absl::InfinitePast();
 
-  // A request came.
+  // Call when a request came.
   void Count(int64_t request_rows, absl::Time now);
 };
 
 struct BatchDecision {
   // Indexes into the candidates, ascending; the first is always 0.
   std::vector<size_t> members;
-  // In the past or now: execute the members. Else decide again at that time, or
-  // when another request has come.
+  // In the past or now: execute the members. Otherwise decide again at that
+  // time, or when another request has come.
   absl::Time wait_until = absl::InfinitePast();
 };
 
-// `candidates`, one at least, in the order in which they would be executed. The
-// result is made in the memory of `decision`, whose contents are lost.
+// `candidates`: at least one, in the order of execution. The result is made in
+// the memory of `decision`, whose contents are lost.
 //
 // Merging: a candidate becomes a member while the rows allow it, every member
 // would still meet its deadline by the 90th percentile of the larger execution,

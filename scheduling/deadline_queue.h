@@ -1,11 +1,11 @@
 #ifndef REFRACT_SCHEDULING_DEADLINE_QUEUE_H_
 #define REFRACT_SCHEDULING_DEADLINE_QUEUE_H_
 
-// Requests of one model that wait, earliest deadline first (EDF). Requests
-// without a deadline come last, but still get a share under overload.
+// Waiting requests of a model, earliest deadline first (EDF). Requests without
+// a deadline come last, but still get a share under overload.
 //
-// A container only: it judges nobody and answers nobody. `Payload` is whatever
-// the owner needs to execute a request.
+// Only a container: it neither refuses nor answers requests. `Payload` is
+// whatever the owner needs to execute a request.
 
 #include <bit>
 #include <cstddef>
@@ -22,7 +22,7 @@
 
 namespace refract::scheduling {
 
-// What the order depends on.
+// Sort key of a request.
 struct QueueKey {
   absl::Time deadline = absl::InfiniteFuture();
   uint64_t arrival = 0;  // counts requests; unique in a queue
@@ -36,8 +36,8 @@ inline bool RunsBefore(const QueueKey& a, const QueueKey& b) {
 }
 
 // While both kinds wait, one turn in this many goes to a request without a
-// deadline: 5 % of the model's turns, the same part that payload pulls without
-// a deadline get of the link.
+// deadline: 5 % of the model's turns, the same share of the link that payload
+// pulls without a deadline get.
 inline constexpr int kTurnWithoutDeadline = 20;
 
 template <typename Payload>

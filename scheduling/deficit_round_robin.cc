@@ -5,7 +5,7 @@
 namespace refract::scheduling {
 namespace {
 
-// Counters are sums of rounded numbers: what is closer to 0 counts as 0.
+// Counters are sums of rounded numbers: smaller values count as 0.
 constexpr double kZeroS = 1e-9;
 
 constexpr absl::Duration kQuantum = absl::Milliseconds(50);
@@ -38,8 +38,8 @@ void DeficitRoundRobin::BoundCounters() {
 bool DeficitRoundRobin::Before(size_t a, size_t b) const {
   const Model& first = models_[a];
   const Model& second = models_[b];
-  // Counters are compared per share: the model that is furthest below its share
-  // goes first, however large the share is.
+  // Counters are compared per share: the model furthest below its share goes
+  // first, however large the share is.
   const double difference =
       first.counter_s / first.share - second.counter_s / second.share;
   if (difference != 0) return difference > 0;
@@ -55,7 +55,7 @@ bool DeficitRoundRobin::BelowShare(size_t model) const {
 
 void DeficitRoundRobin::TakeTurn(size_t index, absl::Duration time) {
   Model& model = models_[index];
-  // As many rounds as bring this counter back to 0, all at once. They change no
+  // Passes at once all rounds that bring this counter back to 0. They change no
   // counter's place in the order, except that full counters stay full.
   if (model.counter_s < 0) PassRounds(-model.counter_s / model.share);
   model.counter_s -= absl::ToDoubleSeconds(time);
@@ -69,7 +69,7 @@ void DeficitRoundRobin::Correct(size_t index, absl::Duration difference) {
 }
 
 void DeficitRoundRobin::PassIdle(absl::Duration time) {
-  // Idle time is divided among all models like time that was used.
+  // Idle time is divided among all models, like used time.
   if (shares_ == 0) return;
   PassRounds(absl::ToDoubleSeconds(time) / shares_);
 }

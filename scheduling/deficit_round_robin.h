@@ -41,11 +41,11 @@ class DeficitRoundRobin {
   // once.
   DeficitRoundRobin(std::vector<double> shares, int instances);
 
-  // Changes the share of `model`, which is at most one more than the last one.
-  // 0: there is no such model for now. Its counter starts anew.
+  // Changes the share of `model`, which is at most one past the last one. 0: no
+  // such model for now. Its counter starts anew.
   void SetShare(size_t model, double share);
 
-  // Of two models that have work, does `a` take a turn before `b`? Of equal
+  // Whether, of two models with work, `a` takes a turn before `b`. With equal
   // counters the model whose last turn is longer ago goes first.
   bool Before(size_t a, size_t b) const;
   // Whether the model has used less than its share: its counter is above 0.
@@ -53,9 +53,9 @@ class DeficitRoundRobin {
 
   // `model` takes a turn that will use `time`.
   void TakeTurn(size_t model, absl::Duration time);
-  // The turn used so much more time than was said, or less (negative).
+  // Call when the turn took `difference` more than predicted (negative: less).
   void Correct(size_t model, absl::Duration difference);
-  // Instances were idle: `time` is the sum of theirs.
+  // Call after idle time of instances: `time` is their sum.
   void PassIdle(absl::Duration time);
 
  private:
@@ -75,20 +75,20 @@ class DeficitRoundRobin {
   uint64_t turns_ = 0;
 };
 
-// How long a turn of a model may take on a device of several models. `own` is
-// the time of its smallest execution, `other` that of a request of the quickest
-// model which is below its share and has asked lately; infinite if there is
-// none, or the model itself is below its share.
+// Longest turn of a model on a device of several models. `own`: the time of its
+// smallest execution, `other`: time of a request of the quickest model that is
+// below its share and has asked lately; infinite if there is none, or the model
+// itself is below its share.
 //
 //   max(2 own, min(50 ms, other / 5))
 //
-// A fifth of its own time is what a model below its share may feel of others.
-// 50 ms is what the first request of a model may wait. Turns of 2 own leave a
-// model at least half of its rows per second where time is a + c · rows.
+// A model below its share may feel of others a fifth of its own time. 50 ms is
+// the longest wait of a model's first request. Turns of 2 own leave a model at
+// least half of its rows per second if time is a + c · rows.
 absl::Duration Quantum(absl::Duration own, absl::Duration other);
 
-// The most rows, up to `most` and at least `least`, whose execution takes at
-// most `longest`; a full bucket where there is a choice.
+// The most rows, between `least` and `most`, whose execution takes at most
+// `longest`; a full bucket if there is a choice.
 int64_t RowsWithin(absl::Duration longest, const ExecutionTimes& times,
                    int64_t least, int64_t most, absl::Time now);
 

@@ -21,8 +21,8 @@ void ExecutionTimes::Prime(int64_t rows, absl::Duration time) {
 
 void ExecutionTimes::Record(int64_t rows, absl::Duration time, absl::Time now) {
   Bucket& bucket = buckets_[BucketOf(rows)];
-  // Old times, or times that a faster execution has shown to be wrong, are
-  // forgotten before the new one is added.
+  // Old times, and times refuted by a faster execution, are forgotten before
+  // the new time is added.
   const absl::Duration silence = now - bucket.last;
   if (silence > kMemory || (silence > kPause && 2 * time < bucket.median)) {
     bucket.count = 0;
@@ -76,8 +76,8 @@ absl::Duration ExecutionTimes::Estimate(int64_t rows, Which which,
   };
   // The smallest known bucket bounds all smaller ones.
   if (below < 0) return above < kNumBuckets ? time(above) : absl::Duration();
-  // Beyond the largest known bucket. High() is held against deadlines and must
-  // not be hopeful: it grows with the rows. Typical() follows the slope.
+  // Beyond the largest known bucket. High() is compared with deadlines and must
+  // not be optimistic: it grows with the rows. Typical() follows the slope.
   const double ratio = size(wanted) / size(below);
   if (above == kNumBuckets) {
     if (which == Which::kHigh) return time(below) * ratio;

@@ -1,7 +1,7 @@
 #ifndef REFRACT_SCHEDULING_EXECUTION_TIMES_H_
 #define REFRACT_SCHEDULING_EXECUTION_TIMES_H_
 
-// How long a device needs for a number of rows of a model, learnt from its
+// The time a device needs for a number of rows of a model, learnt from its
 // latest executions. Admission, batching and turns predict with it.
 
 #include <array>
@@ -17,23 +17,23 @@ namespace refract::scheduling {
 // device that pads batches pads them to RowsOfBucket().
 inline constexpr int kNumBuckets = 32;
 int BucketOf(int64_t rows);        // below 1 counts as 1
-int64_t RowsOfBucket(int bucket);  // the most that are in it
+int64_t RowsOfBucket(int bucket);  // the most rows of the bucket
 
-// Of one model on one kind of device. Not thread-safe.
+// For one model on one kind of device. Not thread-safe.
 class ExecutionTimes {
  public:
-  // Executions of a bucket that are remembered.
+  // Remembered executions of a bucket.
   static constexpr size_t kWindow = 32;
-  // Executions longer ago are forgotten. The value measured at load takes their
-  // place.
+  // Older executions are forgotten. The value measured at load replaces
+  // them.
   static constexpr absl::Duration kMemory = absl::Seconds(10);
   // If the first execution after a pause of this length takes less than half of
   // the median, the executions before the pause are forgotten: requests may
   // have been refused for that median, so few more will come to correct it.
   static constexpr absl::Duration kPause = absl::Milliseconds(500);
 
-  // From a warm-up: used for its bucket while no execution of the bucket is
-  // remembered.
+  // Sets a time from a warm-up: used for its bucket while no execution of the
+  // bucket is remembered.
   void Prime(int64_t rows, absl::Duration time);
   void Record(int64_t rows, absl::Duration time, absl::Time now);
 
@@ -43,12 +43,12 @@ class ExecutionTimes {
   // one is known: low enough for larger batches to be tried, and thus measured.
   // Zero when nothing is known.
   absl::Duration Typical(int64_t rows, absl::Time now) const;
-  // The 90th percentile, and in proportion to the rows beyond the largest
-  // bucket known: what a deadline is held against. At least Typical().
+  // The 90th percentile, growing with the rows beyond the largest known bucket:
+  // compared with deadlines. At least Typical().
   absl::Duration High(int64_t rows, absl::Time now) const;
 
-  // The mean: what many executions add up to. Executions that the operating
-  // system interrupts are long and few, which the median does not see.
+  // The mean, for sums of many executions. Executions that the operating system
+  // interrupts are long and few, which the median does not see.
   absl::Duration Mean(int64_t rows, absl::Time now) const;
 
   bool known(absl::Time now) const;
@@ -56,7 +56,7 @@ class ExecutionTimes {
  private:
   struct Bucket {
     std::array<absl::Duration, kWindow> window;  // a ring
-    size_t count = 0;                            // of times in the window
+    size_t count = 0;                            // times added to the window
     size_t next = 0;
     absl::Duration median;
     absl::Duration mean;

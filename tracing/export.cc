@@ -25,7 +25,7 @@ using proto::otlp::ExportTraceServiceRequest;
 using proto::otlp::KeyValue;
 
 // A collector on the same machine answers within milliseconds. While it is
-// away, each batch holds the queue up for so long.
+// away, each batch blocks the queue for this time.
 constexpr absl::Duration kPatience = absl::Seconds(5);
 
 template <typename Bytes>
@@ -162,7 +162,7 @@ ExportTraceServiceRequest ToOtlp(
     absl::Span<const Trace> traces,
     absl::Span<const std::pair<std::string, std::string>> resource) {
   ExportTraceServiceRequest request;
-  // By the node where the spans were; "": this one.
+  // Key: address of the node of the spans; "": this node.
   std::map<std::string, proto::otlp::ScopeSpans*> scopes;
   for (const Trace& trace : traces) {
     for (const Span& span : trace.spans) {
@@ -217,7 +217,7 @@ std::string ToJson(const ExportTraceServiceRequest& request) {
 absl::StatusOr<std::unique_ptr<Exporter>> Exporter::Create(
     const Settings& settings) {
   if (!settings.otlp) {
-    // Traces name clients' requests: for the node's user alone.
+    // Traces contain clients' requests: only the node's user may read them.
     const int fd = open(settings.file.c_str(),
                         O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (fd < 0) {

@@ -1,7 +1,7 @@
 #ifndef REFRACT_TRACING_EXPORT_H_
 #define REFRACT_TRACING_EXPORT_H_
 
-// Where traces go.
+// Destinations of traces.
 
 #include <memory>
 #include <string>
@@ -15,7 +15,7 @@
 
 namespace refract::tracing {
 
-// The traces as OTLP has them: spans of this node under `resource`, with
+// The traces in OTLP's form: spans of this node under `resource`, with
 // service.name "refract-cpu-node" unless it says otherwise; spans of a GPU node
 // under "refract-gpu-node" and its address.
 proto::otlp::ExportTraceServiceRequest ToOtlp(
@@ -32,8 +32,8 @@ class Exporter {
   // Errors: the traces are lost.
   virtual absl::Status Export(absl::Span<const Trace> traces) = 0;
 
-  // As `settings` say. InvalidArgument: a file that cannot be written, or a URL
-  // that is not http://HOST:PORT/PATH.
+  // The exporter for `settings`. InvalidArgument: a file that cannot be
+  // written, or a URL that is not http://HOST:PORT/PATH.
   static absl::StatusOr<std::unique_ptr<Exporter>> Create(
       const Settings& settings);
 };

@@ -42,7 +42,7 @@ absl::Status ReadMilliseconds(absl::string_view name, absl::string_view value,
   return absl::OkStatus();
 }
 
-// Settings that a client may change, too.
+// Settings that clients may change, too.
 absl::Status Set(absl::string_view name, absl::string_view value,
                  Settings& settings) {
   constexpr int64_t kMost = int64_t{1} << 53;

@@ -14,19 +14,19 @@
 
 namespace refract::tracing {
 
-// Which requests are traced, and where their traces go. Names and defaults are
-// Triton's where Triton has the setting.
+// Which requests are traced, and the destination of their traces. Names and
+// defaults are Triton's where Triton has the setting.
 struct Settings {
   // level: TIMESTAMPS or OFF.
   bool on = false;
-  // rate: of requests without a traceparent every so many-th; 0: none.
+  // rate: one in this many requests without traceparent is traced; 0: none.
   uint64_t rate = 1000;
-  // count: traces that are still to be made by rate or by traceparent; < 0: no
-  // end. Traces of failed and slow requests do not count.
+  // count: traces still to be made by rate or by traceparent; < 0: no limit.
+  // Traces of failed and slow requests do not count.
   int64_t count = -1;
-  // failed: requests that fail are traced, whatever rate and traceparent say.
+  // failed: whether failed requests are always traced.
   bool failed = true;
-  // slow-ms: likewise those that take so long. Infinite: none.
+  // slow-ms: requests that take this long are traced, too. Infinite: none.
   absl::Duration slow_after = absl::InfiniteDuration();
 
   // mode: opentelemetry (OTLP over HTTP), else triton (a file).
@@ -48,9 +48,9 @@ absl::Status ParseTraceConfig(const std::vector<std::string>& texts,
 // Triton's trace settings extension: names and values as clients see them.
 using Values = std::map<std::string, std::vector<std::string>>;
 Values ToValues(const Settings& settings);
-// Changes what clients may change: trace_level, trace_rate, trace_count,
-// slow_ms, failed. An empty list of values means the value of `at_start`.
-// InvalidArgument names the setting; `settings` is then as before.
+// Changes the settings that clients may change: trace_level, trace_rate,
+// trace_count, slow_ms, failed. An empty list of values means the value of
+// `at_start`. InvalidArgument names the setting; `settings` is then unchanged.
 absl::Status Apply(const Values& values, const Settings& at_start,
                    Settings& settings);
 

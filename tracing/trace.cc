@@ -8,7 +8,7 @@
 namespace refract::tracing {
 namespace {
 
-// Crystals of servers differ by up to 100 millionths.
+// Quartz clocks of servers differ by up to 100 millionths.
 constexpr double kDrift = 1e-4;
 
 // Lower-case hexadecimal digits only, as the standard demands.
@@ -72,7 +72,7 @@ SpanId NewSpanId() { return NewId<SpanId>(); }
 void ClockOffset::Add(absl::Time sent, absl::Time received, absl::Time answered,
                       absl::Time came) {
   const absl::Duration way = (came - sent) - (answered - received);
-  // Times of a broken peer.
+  // Impossible times, from a broken peer.
   if (way < absl::ZeroDuration() || answered < received) return;
   // An old difference is less certain: the clocks may have drifted since.
   if (way > way_ + kDrift * (came - at_)) return;

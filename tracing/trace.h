@@ -1,7 +1,7 @@
 #ifndef REFRACT_TRACING_TRACE_H_
 #define REFRACT_TRACING_TRACE_H_
 
-// The trace of a request: spans, and what a request carries of it.
+// The trace of a request: spans, and the context that a request carries.
 
 #include <array>
 #include <cstdint>
@@ -15,25 +15,25 @@
 
 namespace refract::tracing {
 
-// All bytes 0: none.
+// All bytes 0: no trace.
 using TraceId = std::array<uint8_t, 16>;
 using SpanId = std::array<uint8_t, 8>;
 
-// What a request carries from its arrival to its end. A value without memory of
-// its own, so that requests that are not traced cost nothing.
+// The context that a request carries from arrival to end. A value without
+// memory of its own, so that untraced requests cost nothing.
 struct RequestContext {
-  // Whether tracing looks at the request at all: it is off for all others.
+  // Whether the tracer considers the request; false while tracing is off.
   bool on = false;
-  // Exported whatever comes of the request. Else only if it fails or is slow.
+  // Exported in any case. Otherwise only if the request fails or is slow.
   bool sampled = false;
-  // Of the client's traceparent; zeros: the client sent none.
+  // From the client's traceparent; zeros: the client sent none.
   TraceId trace_id = {};
   SpanId parent = {};
 };
 
 // W3C Trace Context: fills in trace_id and parent of `context` from a
-// traceparent header and sets `sampled` to its flag. False, and no change, for
-// text that is no traceparent.
+// traceparent header and sets `sampled` to its flag. Returns false, without a
+// change, for other text.
 bool ParseTraceparent(absl::string_view text, RequestContext& context);
 
 // Random, never zeros.
@@ -45,15 +45,15 @@ struct Span {
   using Value = std::variant<std::string, int64_t>;
 
   SpanId id = {};
-  SpanId parent = {};  // zeros: the first one
+  SpanId parent = {};  // zeros: a root span
   std::string name;
   Kind kind = Kind::kInternal;
   absl::Time start;  // calendar time
   absl::Time end;
   std::vector<std::pair<std::string, Value>> attributes;  // text in UTF-8
   bool failed = false;
-  std::string message;  // why, in UTF-8
-  // Address of the node where the span was; empty: this node.
+  std::string message;  // reason of the failure, in UTF-8
+  // Address of the node of the span; empty: this node.
   std::string node;
 };
 
@@ -63,13 +63,13 @@ struct Trace {
   std::vector<Span> spans;
 };
 
-// How far the clock of another node is ahead, from times of requests. The four
-// times of a request bound the difference (as in NTP, RFC 5905): it was sent
-// before it was received, and answered before the answer came. The request with
-// the shortest way tells most, and is forgotten slowly, since clocks drift.
+// Offset of another node's clock, from times of requests. The four times of a
+// request bound the offset (as in NTP, RFC 5905): it was sent before it was
+// received, and answered before the answer came. The request with the shortest
+// round trip tells most, and loses weight slowly, since clocks drift.
 class ClockOffset {
  public:
-  // On the own clock, on the other, on the other, on the own.
+  // Times on this clock, the other, the other, and this clock.
   void Add(absl::Time sent, absl::Time received, absl::Time answered,
            absl::Time came);
   // Zero before the first Add(). Off by at most half of shortest_way().

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kLinesPerSecond = 1;
 
-// Between two looks at the queue.
+// Shortest interval of checking the queue.
 constexpr absl::Duration kLeastDelay = absl::Milliseconds(1);
 
 // GPU nodes whose clocks are remembered; more than a CPU node has at a time.

@@ -25,36 +25,36 @@
 
 namespace refract::tracing {
 
-// Decides which requests are traced, and exports their traces on a thread of
-// its own through a bounded queue. Thread-safe.
+// Decides which requests are traced, and exports their traces on its own thread
+// through a bounded queue. Thread-safe.
 class Tracer {
  public:
-  // `exporter`: null: the one of `settings`. InvalidArgument as
+  // `exporter`: null: made by `settings`. InvalidArgument as
   // Exporter::Create().
   static absl::StatusOr<std::unique_ptr<Tracer>> Create(
       const Settings& settings, base::Clock& clock,
       std::unique_ptr<Exporter> exporter = nullptr);
-  // Exports what waits, for at most one batch.
+  // Exports waiting traces, at most one batch.
   ~Tracer();
 
-  // Whether any request is looked at. While it is false, Begin() need not be
-  // called. Wait-free.
+  // Whether any request is considered. While false, Begin() need not be called.
+  // Wait-free.
   bool on() const { return on_.load(std::memory_order_relaxed); }
 
-  // For a request that has come. `traceparent`: W3C's header; empty, or no such
-  // header: there is none. With it, its sampled flag decides; else the rate.
+  // Call for each new request. `traceparent`: W3C's header; empty or invalid:
+  // none. With a traceparent its sampled flag decides; otherwise the rate.
   RequestContext Begin(absl::string_view traceparent);
 
-  // Whether the trace of a request that has ended is exported.
+  // Whether to export the trace of a request that has ended.
   bool Keeps(const RequestContext& request, bool failed,
              absl::Duration took) const;
-  // Whether it may be although it was not sampled.
+  // Whether an unsampled request's trace may still be kept.
   bool MayKeepLater() const;
 
-  // Queues the trace, or drops it where the queue is full.
+  // Queues the trace; drops it if the queue is full.
   void Submit(Trace trace);
 
-  // Of the node at `address`; Add() of the same request first.
+  // Offset of the clock at `address`; first AddTimes() of the request.
   void AddTimes(absl::string_view address, absl::Time sent, absl::Time received,
                 absl::Time answered, absl::Time came);
   absl::Duration AheadOf(absl::string_view address) const;
@@ -63,11 +63,11 @@ class Tracer {
   // Triton's trace settings extension (settings.h).
   absl::Status Change(const Values& values);
 
-  // Spans, since the start.
+  // Numbers of spans since the start.
   struct Counts {
     uint64_t exported = 0;
     uint64_t dropped = 0;  // the queue was full
-    uint64_t failed = 0;   // the exporter did not take them
+    uint64_t failed = 0;   // not accepted by the exporter
   };
   Counts counts() const;
   void Collect(metrics::Exposition& exposition) const;
@@ -78,7 +78,7 @@ class Tracer {
   void Run();
   bool Due() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TakeSettings() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Of traces that are counted.
+  // Takes one from the count of traces.
   bool TakeOne();
 
   const Settings at_start_;
@@ -87,10 +87,10 @@ class Tracer {
   base::LogLimiter log_;
   std::atomic<bool> on_ = false;
   std::atomic<bool> failed_ = false;
-  std::atomic<int64_t> slow_ns_ = 0;  // max(): none
+  std::atomic<int64_t> slow_ns_ = 0;  // max(): never
   std::atomic<uint64_t> rate_ = 0;
   std::atomic<uint64_t> requests_ = 0;
-  std::atomic<int64_t> left_ = -1;  // traces by count; < 0: no end
+  std::atomic<int64_t> left_ = -1;  // traces left by count; < 0: no limit
 
   mutable absl::Mutex mu_;
   Settings settings_ ABSL_GUARDED_BY(mu_);

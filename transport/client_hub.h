@@ -31,8 +31,8 @@ class ClientImpl;
 //
 //  - the polling thread that runs every connection;
 //  - the notifier thread that calls `on_change` of the clients;
-//  - the window and congestion marks of their pulls (PullScheduler): the port of
-//    this machine is where the answers of all servers meet;
+//  - the window and congestion marks of their pulls (PullScheduler): the port
+//    of this machine is where the answers of all servers meet;
 //  - RDMA completion queues, and the number of dialling threads at a time.
 //
 // Registered memory stays per connection, so that a peer can read only the

@@ -23,7 +23,7 @@ void AddProgramPages(CLI::App& app, absl::string_view version);
 // Manual page (section 1) in groff's man macros, subcommands included.
 std::string ManPage(const CLI::App& app, absl::string_view version);
 
-// Completes subcommands, options and the values of options that have a fixed set.
+// Completes subcommands, options and the values of options with a fixed set.
 std::string BashCompletion(const CLI::App& app);
 // The script for bash under zsh's bashcompinit.
 std::string ZshCompletion(const CLI::App& app);

@@ -1,4 +1,4 @@
-// Calls from outside: requests, their admission, and questions.
+// Calls from outside: requests and their admission, and queries.
 
 #include "gpu_node/scheduler/scheduler.h"
 
@@ -73,7 +73,7 @@ Scheduler::~Scheduler() {
     }
   }
   Perform(actions);
-  // The device still calls back into this object for what it holds.
+  // The device still calls back into this object for the batches it holds.
   absl::MutexLock lock(&mu_);
   mu_.Await(absl::Condition(this, &Scheduler::DeviceIdle));
 }
@@ -94,7 +94,7 @@ void Scheduler::Start() {
 absl::Duration Scheduler::TimeFor(const Model& model, int64_t rows,
                                   absl::Time now) const {
   const int64_t most = model.config.batching.max_rows;
-  // Full steps and a rest; the steps' own overhead is in their measured times.
+  // Full steps and a rest; their measured times include their overhead.
   if (rows <= most) return model.times.Typical(rows, now);
   const absl::Duration full = model.times.Typical(most, now) * (rows / most);
   return rows % most == 0 ? full : full + model.times.Typical(rows % most, now);
@@ -160,8 +160,8 @@ std::optional<absl::Status> Scheduler::Refuse(Model& model, size_t index,
       ++model.stats.queue_full;
       break;
     case scheduling::Refusal::Kind::kTooLate: {
-      // A probe is of use only if it is late by its own time: behind a long
-      // queue it would miss its deadline even if the prediction were wrong.
+      // A probe is useful only if it would be late by its own time: behind a
+      // long queue it would miss its deadline even with a wrong prediction.
       const absl::Duration rest =
           std::max(kProbeInterval, kProbeRest * snapshot.own_at_best);
       *probe = now - model.LastTried(rows) >= rest &&
@@ -185,20 +185,20 @@ void Scheduler::Predict(const Model& model, size_t index,
   }
   snapshot.free_at = free_at;
   snapshot.own = snapshot.own_at_best = TimeFor(model, snapshot.rows, now);
-  // Its own model's requests with earlier deadlines. No more of them than can
-  // run until the deadline need to be looked at.
+  // Requests of its own model with earlier deadlines. Only as many of them as
+  // can run until the deadline matter.
   const absl::Duration horizon =
       (snapshot.deadline - now) * static_cast<int64_t>(free_at.size());
   const Queue::Work before = model.queue.WorkBefore(snapshot.deadline, horizon);
   snapshot.ahead = before.time;
   if (model.config.batching.enabled) {
-    // Merged as far as the rows allow, this request with the last of them.
+    // Merged as far as the rows allow, with this request in the last execution.
     const absl::Duration merged =
         TimeFor(model, before.rows + snapshot.rows, now) - snapshot.own;
     snapshot.ahead = std::clamp(merged, absl::ZeroDuration(), snapshot.ahead);
   }
-  // Other models: all that a model below its share has goes before a model that
-  // is not, and none the other way round. Else they take turns by their shares.
+  // Other models: requests of a model below its share go before requests of any
+  // model that is not. Else models take turns by their shares.
   const bool below_share = turns_.BelowShare(index);
   std::vector<scheduling::Competitor>& others = scratch_.competitors;
   others.clear();
@@ -242,7 +242,7 @@ absl::Status Scheduler::Admit(size_t number, int64_t rows,
     Model& model = models_[index];
     const absl::Time now = clock_.Now();
     MakePlaces(model, now, actions);
-    // A probe passes admission twice: now, and when its payload is here.
+    // A probe passes admission twice: now, and when its payload has arrived.
     bool probe = false;
     refused = Refuse(model, index, rows, deadline, now, &probe);
   }
@@ -260,7 +260,7 @@ void Scheduler::Submit(size_t number,
     const absl::Time now = clock_.Now();
     const bool removed = Find(number) == nullptr;
     Model& model = models_[index];
-    // First, so that requests that wait in vain refuse none that could run.
+    // First, so that requests that wait in vain do not cause refusals.
     MakePlaces(model, now, actions);
     const absl::Time deadline = call->deadline();
     BatchMember member;
@@ -336,8 +336,8 @@ void Scheduler::RunTimers() {
         Scheduler* self;
         absl::Time until;
       } wait{this, next_timer_};
-      // Woken by another timer, too, if it is earlier. One that is put off, as
-      // most are, wakes nobody before its time.
+      // An earlier timer also wakes the thread. A postponed timer, as most are,
+      // does not wake it before its new time.
       clock_.AwaitWithDeadline(mu_,
                                absl::Condition(
                                    +[](Wait* w) ABSL_NO_THREAD_SAFETY_ANALYSIS {

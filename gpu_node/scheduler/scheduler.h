@@ -1,9 +1,9 @@
 #ifndef REFRACT_GPU_NODE_SCHEDULER_SCHEDULER_H_
 #define REFRACT_GPU_NODE_SCHEDULER_SCHEDULER_H_
 
-// Which requests a device executes when. docs/design/gpu_node.md explains the
-// whole. Each rule is a file of its own that knows
-// nothing of devices or locks:
+// Decides which requests a device executes and when. docs/design/gpu_node.md
+// explains the design. Each rule is a file of its own that
+// knows nothing of devices or locks:
 //
 //   admission.h             refuse what cannot be executed in time
 //   deadline_queue.h        earliest deadline first within a model
@@ -46,47 +46,47 @@
 namespace refract::gpu_node {
 
 struct SchedulerOptions {
-  // Requests of all models that wait. Once these places are taken, a model is
-  // still given its share of them. ≥ 1.
+  // Most requests of all models that wait. Once these places are taken, a model
+  // still gets its share of them. ≥ 1.
   size_t max_queue = 256;
-  // Until a lost instance is started again; doubles with each loss until an
-  // execution succeeds.
+  // Pause before a lost instance is started again; doubles with each loss until
+  // an execution succeeds.
   absl::Duration first_backoff = absl::Milliseconds(100);
   absl::Duration last_backoff = absl::Seconds(10);
   // A step of a batch that has taken this long, and kStuckTimes its predicted
-  // execution, may never end: until it ends, its instance is not up. > 0.
+  // time, may never end: until it ends, its instance counts as down. > 0.
   absl::Duration stuck_after = absl::Seconds(10);
-  // Whether turns are bounded where there are several models (Quantum()).
+  // Whether turns are bounded if there are several models (Quantum()).
   bool isolation = true;
   // An executed request whose answer took longer than this is logged; infinite:
-  // none is.
+  // never.
   absl::Duration slow_after = absl::InfiniteDuration();
 };
 
-// One model as the scheduler sees it.
+// A model as the scheduler sees it.
 struct ScheduledModel {
   std::string label;  // for messages: "model 'x' version 1"
-  // Of the device's time while other models want it too, relative to their
-  // shares. > 0.
+  // Share of the device's time while other models want it too, relative to
+  // their shares. > 0.
   double share = 1;
-  // Batches in the works at once; 0: as many as there are instances.
+  // Most batches under way at once; 0: as many as there are instances.
   int max_instances = 0;
-  // Requests that wait; 0: no limit but SchedulerOptions::max_queue.
+  // Most requests that wait; 0: only SchedulerOptions::max_queue.
   size_t max_queue = 0;
   size_t weight_bytes = 0;
   scheduling::BatchingOptions batching;
   // A request with more rows than batching.max_rows is executed in several
   // steps; else it is refused.
   bool splittable = false;
-  // Its requests may be executed in steps of any size from least_rows on, so
-  // that turns are short, where the device takes steps.
+  // Its requests may be executed in steps of any size ≥ least_rows, if the
+  // device takes steps, so that turns are short.
   bool stepwise = false;
   int64_t least_rows = 1;
   // Times measured at load.
   scheduling::ExecutionTimes times;
-  // They are still being measured: requests are refused until SetTimes().
+  // The times are still being measured: requests are refused until SetTimes().
   bool measuring = false;
-  // Not OK: there is nothing to execute (yet), and why; requests are refused
+  // Not OK: the reason why nothing can be executed (yet); requests are refused
   // until SetModel().
   absl::Status unavailable;
 };
@@ -95,9 +95,9 @@ struct ScheduledModel {
 struct ModelStats {
   uint64_t succeeded = 0;
   uint64_t failed = 0;     // executed, but with an error
-  uint64_t expired = 0;    // deadline passed in the queue, or would have
-  uint64_t abandoned = 0;  // not executed: its client had given it up
-  uint64_t refused = 0;    // predicted to be too late, when it came
+  uint64_t expired = 0;    // deadline passed in the queue, or would pass
+  uint64_t abandoned = 0;  // not executed: cancelled by the client
+  uint64_t refused = 0;    // predicted on arrival to be too late
   uint64_t queue_full = 0;
   uint64_t too_large = 0;
   uint64_t unavailable = 0;    // no instance, or lost with one, or stopping
@@ -112,7 +112,7 @@ struct ModelStats {
   absl::Duration queue_time;  // of executed requests, until their batch began
 };
 
-// Of the executions of a model. Thread-safe.
+// Histograms over the executions of a model. Thread-safe.
 struct ModelHistograms {
   metrics::Histogram queue_time;      // of requests, until their batch began
   metrics::Histogram execution_time;  // of executions
@@ -122,23 +122,23 @@ struct ModelHistograms {
 
 // Thread-safe. Answers every request exactly once.
 //
-// Models are named by numbers: those that are given at first by 0, 1, …. A
-// number is never used for two models. PlaceOf() says which place of the device
-// a model has; places are used again.
+// Models are named by numbers: the initial models by 0, 1, …. A number is never
+// used for two models. PlaceOf() gives a model's place on the device; places
+// are reused.
 class Scheduler {
  public:
-  // A request that is predicted to be too late is let through all the same, as
-  // a probe, if nothing of about its size was executed for kProbeInterval and
-  // for kProbeRest times its predicted time: so a wrong prediction is found
-  // out, at a cost of at most 1 / kProbeRest of an instance's time.
+  // A request that is predicted to be too late is admitted as a probe if
+  // nothing of about its size was executed for kProbeInterval and for
+  // kProbeRest times its predicted time. So a wrong prediction is corrected, at
+  // a cost of at most 1 / kProbeRest of an instance's time.
   static constexpr absl::Duration kProbeInterval = absl::Seconds(1);
   static constexpr int64_t kProbeRest = 20;
   static constexpr int64_t kStuckTimes = 10;
 
-  // `device` and `clock` outlive this. Start() begins.
+  // `device` and `clock` must outlive the scheduler. Call Start() next.
   Scheduler(const SchedulerOptions& options, std::vector<ScheduledModel> models,
             Device* device, base::Clock& clock);
-  // Fails what waits with Unavailable, then waits for what the device holds.
+  // Fails waiting requests with Unavailable, then waits for the device.
   ~Scheduler();
 
   void Start();
@@ -148,19 +148,19 @@ class Scheduler {
 
   // Adds a model and returns its number. ResourceExhausted: kMaxPlaces.
   absl::StatusOr<size_t> AddModel(ScheduledModel model);
-  // Replaces what is known of a model that was added as unavailable. The device
-  // has it unless `described.unavailable` says why not.
+  // Replaces the description of a model that was added as unavailable. The
+  // device must have it unless `described.unavailable` says why not.
   void SetModel(size_t model, ScheduledModel described);
-  // Fails what waits, refuses what comes, and returns the sums when the device
-  // holds nothing of the model any more. Not on a thread of the device.
+  // Fails waiting and refuses new requests, and returns the model's sums when
+  // the device holds nothing of it any more. Not on a thread of the device.
   ModelStats RemoveModel(size_t model);
 
-  // The times of a model that was given as `measuring`, which is ready from now
-  // on as far as it depends on that.
+  // Sets the times of a model that was added as `measuring`, which is then
+  // ready as far as times are concerned.
   void SetTimes(size_t model, const scheduling::ExecutionTimes& times);
 
-  // Would a request with so many rows be queued now? Counts a refusal. For
-  // requests whose payload is still to be pulled: Submit() decides again.
+  // Whether a request with `rows` rows would be queued now. Counts a refusal.
+  // For requests whose payload is still to be pulled: Submit() decides again.
   absl::Status Admit(size_t model, int64_t rows, absl::Time deadline);
 
   // Queues `call`, or fails it:
@@ -168,48 +168,48 @@ class Scheduler {
   //   ResourceExhausted  too many requests wait, or it cannot end in time
   //   DeadlineExceeded   its deadline passed, or would, while it waited
   //   Unavailable        no instance is up, its instance was lost, or closed
-  //   Cancelled          its client does not wait any more
+  //  Cancelled          its client has cancelled it
   // `merge_key` is copied.
   void Submit(size_t model, std::unique_ptr<transport::ServerCall> call,
               int64_t rows, absl::string_view merge_key);
 
-  // Calls of `model` have become abandoned: those that wait are failed now, so
+  // Call when calls of `model` have become abandoned: fails those that wait, so
   // that they neither keep places nor count as work.
   void OnAbandoned(size_t model);
-  // Counts a request that was given up before it could be submitted.
+  // Counts a request that was cancelled before it could be submitted.
   void OnWithdrawn(size_t model);
 
-  // Nothing more is queued.
+  // Queues no further request.
   void Close();
-  // Waits until nothing is queued or in the works, or for `timeout`; whether it
-  // is so.
+  // Waits until no request is queued or under way, but at most `timeout`;
+  // returns whether that happened.
   bool AwaitIdle(absl::Duration timeout);
   // OK, or why no instance can execute the model now.
   absl::Status ModelReady(size_t model) const;
-  // `listener` is called after ModelReady() of any model may have changed,
-  // under no lock, on any thread, also concurrently. A call may still be under
-  // way when the listener is replaced. Null: none.
+  // Calls `listener` when ModelReady() of any model may have changed, under no
+  // lock, on any thread, also concurrently. A call may still be under way when
+  // the listener is replaced. Null: no listener.
   void WatchReadiness(std::function<void()> listener);
 
-  // When OnTimer() is to be called. RunTimers() does that until StopTimers(),
-  // on a thread of the owner's.
+  // Time of the next OnTimer(). RunTimers() calls OnTimer() until StopTimers(),
+  // on a thread of the caller.
   absl::Time next_timer() const;
   void OnTimer() { Pump(); }
   void RunTimers();
   void StopTimers();
 
-  // As predictions know them now.
+  // Present times, as predictions use them.
   scheduling::ExecutionTimes times(size_t model) const;
   ModelStats stats(size_t model) const;
   // Null: removed.
   std::shared_ptr<const ModelHistograms> histograms(size_t model) const;
-  size_t pending() const;  // queued or in the works
+  size_t pending() const;  // queued or under way
 
  private:
-  // What a queued request is besides its place in the queue.
+  // Data of a queued request besides its position.
   struct Waiting {
     BatchMember member;
-    int64_t first_row = 0;  // > 0: earlier rows have been executed
+    int64_t first_row = 0;  // > 0: the next step of a request
     bool is_probe = false;
   };
   using Queue = scheduling::DeadlineQueue<Waiting>;
@@ -224,31 +224,31 @@ class Scheduler {
     scheduling::ArrivalRate arrivals;
     size_t quota = 1;  // of the node's places
     ModelStats stats;
-    // Shared with those who read them while the model is removed.
+    // Shared with threads that read them while the model is removed.
     std::shared_ptr<ModelHistograms> histograms =
         std::make_shared<ModelHistograms>();
     int in_works = 0;            // batches
     bool any_abandoned = false;  // perhaps, in the queue
-    // Per size of requests: when an execution began, or a probe was queued.
+    // Per size of requests: time of the last execution or queued probe.
     std::array<absl::Time, scheduling::kNumBuckets> last_tried;
     absl::Status told;  // ModelReady() when the listener was last called
 
-    // Weights: whether they were of use since they came in, and until when they
-    // stay while the model has work.
+    // Weights: whether an execution used them since they were loaded, and until
+    // when they stay while the model has work.
     bool ran_since_load = false;
     absl::Time stays_until = absl::InfinitePast();
-    // After a failed load, which is tried again without being asked for: until
-    // it succeeds the model's requests are refused.
+    // Error of the last load, which is repeated automatically: until a load
+    // succeeds the model's requests are refused.
     absl::Status load_error;
-    int load_failures = 0;  // since one succeeded
-    // Copies that bring back the models that went out for the load under way.
+    int load_failures = 0;  // in a row
+    // Time to reload the models that were evicted for the load under way.
     absl::Duration eviction_time;
-    // Earliest times for the next try after a failure: at all, and if others
-    // must go out for it.
+    // Earliest times of the next load after a failure: in general, and if other
+    // models must be evicted for it.
     absl::Time load_again = absl::InfinitePast();
     absl::Time evict_again = absl::InfinitePast();
 
-    // Of requests with so many rows.
+    // For requests with `rows` rows.
     absl::Time& LastTried(int64_t rows) {
       return last_tried[scheduling::BucketOf(
           std::min(rows, config.batching.max_rows))];
@@ -264,10 +264,10 @@ class Scheduler {
   struct Slot {
     Step step = Step::kEmpty;
     std::unique_ptr<Batch> batch;
-    uint64_t order = 0;  // in which batches came
+    uint64_t order = 0;  // sequence number of its batch
     absl::Time step_began;
     absl::Duration estimate;  // of the execution
-    // Of the first member: where it goes on if this is a step of it.
+    // Key of the first member: its position if this is a step of it.
     scheduling::QueueKey key;
     bool is_probe = false;
   };
@@ -275,14 +275,14 @@ class Scheduler {
   struct Instance {
     Health health = Health::kStarting;
     std::vector<Slot> slots;
-    bool stuck = false;  // a step does not end
-    absl::Status error;  // the last one
-    int failures = 0;    // since an execution succeeded
+    bool stuck = false;  // a step does not end in time
+    absl::Status error;  // latest error
+    int failures = 0;    // in a row
     absl::Time start_again;
 
     bool up() const { return health == Health::kUp && !stuck; }
   };
-  // To be done without the lock, in this order.
+  // Calls to make without the lock, in this order.
   struct Actions {
     struct Answer {
       BatchMember member;
@@ -299,7 +299,7 @@ class Scheduler {
     absl::InlinedVector<Call, 4> calls;
     int load = -1;  // model
     std::vector<size_t> evicted;
-    // Shared with other threads that call it now.
+    // Shared with other threads that may be calling it.
     std::shared_ptr<const std::function<void()>> listener;
     bool empty() const {
       return answers.empty() && calls.empty() && load < 0 &&
@@ -307,7 +307,7 @@ class Scheduler {
     }
   };
 
-  // ---- scheduler_models.cc: models that come and go.
+  // ---- scheduler_models.cc: adding and removing models.
 
   // Null: removed.
   Model* Find(size_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -319,24 +319,24 @@ class Scheduler {
   }
   void Describe(size_t place, ScheduledModel described)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // After models or shares changed.
+  // Call after models or shares changed.
   void SetQuotas() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // ---- scheduler.cc: requests come in, questions are answered.
+  // ---- scheduler.cc: requests come in, queries are answered.
 
-  // nullopt: the request is to be queued, `*probe` tells whether as a probe.
+  // nullopt: queue the request; `*probe`: as a probe.
   std::optional<absl::Status> Refuse(Model& model, size_t index, int64_t rows,
                                      absl::Time deadline, absl::Time now,
                                      bool* probe)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The part of the snapshot that predicts when the request would end.
+  // Fills in the part of the snapshot that predicts the request's end.
   void Predict(const Model& model, size_t index,
                scheduling::AdmissionSnapshot& snapshot)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Drops requests that wait in vain, so that they keep no places.
+  // Drops requests that wait in vain, so that they free their places.
   void MakePlaces(Model& model, absl::Time now, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // How long a request of so many rows typically executes, in steps if need be.
+  // Typical execution time of a request of `rows` rows, in steps if needed.
   absl::Duration TimeFor(const Model& model, int64_t rows, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return pending_ == 0; }
@@ -344,14 +344,14 @@ class Scheduler {
 
   // ---- scheduler_plan.cc: which instance executes which requests.
 
-  // Plans and acts until there is nothing to do but wait.
+  // Plans and acts until only waiting is left.
   void Pump();
   void Plan(absl::Time now, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Gives the instance a batch, if it can take one and there is one.
+  // Gives the instance a batch, if it can take one and a batch can begin.
   void Assign(int index, absl::Time now, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The same, of this model.
+  // As Assign(), from one model.
   bool AssignFrom(size_t model, int index, bool busy, absl::Time now,
                   Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The most rows of the model's next execution.
@@ -361,8 +361,8 @@ class Scheduler {
   void Begin(int index, std::unique_ptr<Batch> batch,
              const scheduling::QueueKey& key, bool is_probe, absl::Time now,
              Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Drops requests that have expired or were given up, and those at the front
-  // that would end too late.
+  // Drops requests that have expired or were cancelled, and requests at the
+  // front that would end too late.
   void DropDead(Model& model, absl::Time now, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FailQueued(Model& model, const absl::Status& why, Actions& actions)
@@ -371,25 +371,25 @@ class Scheduler {
     return model.config.max_instances > 0 &&
            model.in_works >= model.config.max_instances;
   }
-  // When the instance will have executed what it holds.
+  // Predicted time at which the instance has executed all its batches.
   absl::Time FreeAt(const Instance& instance, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // A batch without members, and where it goes when they are gone.
+  // A batch without members, recycled by its deleter.
   std::unique_ptr<Batch> NewBatch(size_t model)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Recycle(std::unique_ptr<Batch> batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // ---- scheduler_weights.cc: weights that come and go.
+  // ---- scheduler_weights.cc: loading and evicting weights.
 
   void PlanLoad(size_t model, absl::Time now, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Whether nothing but the room for its weights keeps a model, whose turn it
-  // is, from coming in. Models that are to go for it then begin nothing more: a
-  // model that always has something in the works would keep its place for ever.
+  // Whether only the lack of room for its weights keeps a model, whose turn it
+  // is, from being loaded. Models to be evicted for it then begin no execution:
+  // a model that always has batches under way would keep its place for ever.
   bool WaitsForRoom(size_t model, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Per model, whether its weights may go: now, or once nothing of it is in the
-  // works.
+  // Per model, whether its weights may be evicted: now, or once no batch of it
+  // is under way.
   std::vector<bool> MayGo(bool at_once, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Duration LoadTime(const Model& model) const
@@ -401,36 +401,36 @@ class Scheduler {
   // Starts the instance again if it is time, or executes what it has uploaded.
   void PlanInstance(int index, absl::Time now, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Whether a step of the instance does not end.
+  // Marks the instance as stuck if a step of it does not end.
   void FindStuck(int index, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Lose(int instance, const absl::Status& error)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // A lost instance is down once the device has let go of all that it held.
+  // A lost instance is down once the device has released all its batches.
   static void Settle(Instance& instance);
-  // In how long to try again what has failed `failures` times in a row.
+  // Pause before the next try after `failures` failures in a row.
   absl::Duration BackOff(int failures) const;
   absl::Status ReadyLocked(const Model& model) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Unready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Why no instance takes requests of the model, though one is up: it may have
-  // no more instances than those that it is stuck on.
+  // Why no instance takes requests of the model, though one is up: the model
+  // may have as many instances as are stuck on it.
   absl::Status HeldUp(const Model& model) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // ---- scheduler_events.cc: what is told to the device, and what it tells.
+  // ---- scheduler_events.cc: calls to the device and its answers.
 
   void Perform(Actions& actions);
-  // A call of the device has been answered, and nothing comes of it any more.
+  // Call when the device has answered a call and nothing follows from it.
   void EndCall();
   void OnStarted(int instance, const absl::Status& status);
   void OnUploaded(int instance, int slot, const absl::Status& status);
   void OnExecuted(int instance, int slot, const absl::Status& status);
   void OnDownloaded(int instance, int slot, const absl::Status& status);
-  // Takes a step's end in; false if the instance is lost, and with it the
-  // batch, which has then been answered.
+  // Records a step's end; false if the instance is lost, and with it the batch,
+  // which has then been answered.
   bool EndStep(int instance, int slot, const absl::Status& status);
-  // Queues the rest of a request, of which `batch`, that was in `slot`, was an
-  // executed step.
+  // Queues the rest of a request after `batch`, an executed step of it, which
+  // was in `slot`.
   void QueueNextStep(const Slot& slot, std::unique_ptr<Batch> batch)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LogFailure(const std::string& label, const BatchMember& member);
@@ -447,7 +447,7 @@ class Scheduler {
   base::LogLimiter slow_log_;
 
   mutable absl::Mutex mu_;
-  // By place. Models do not move when the list grows.
+  // By place. A deque: models do not move when it grows.
   std::deque<Model> models_ ABSL_GUARDED_BY(mu_);
   size_t num_models_ ABSL_GUARDED_BY(mu_) = 0;  // present ones
   std::vector<Instance> instances_ ABSL_GUARDED_BY(mu_);
@@ -460,13 +460,13 @@ class Scheduler {
   bool loading_ ABSL_GUARDED_BY(mu_) = false;
   size_t queued_ ABSL_GUARDED_BY(mu_) = 0;
   size_t pending_ ABSL_GUARDED_BY(mu_) = 0;
-  int in_calls_ ABSL_GUARDED_BY(mu_) = 0;  // `done`s that are still to come
+  int in_calls_ ABSL_GUARDED_BY(mu_) = 0;  // pending `done`s
   uint64_t batches_ ABSL_GUARDED_BY(mu_) = 0;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   std::shared_ptr<const std::function<void()>> listener_ ABSL_GUARDED_BY(mu_);
   absl::Time next_timer_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
   bool stop_timers_ ABSL_GUARDED_BY(mu_) = false;
-  // Memory that stays, so that a request of a warm node allocates nothing.
+  // Recycled memory, so that a request of a warm node allocates nothing.
   std::vector<std::unique_ptr<Batch>> spare_batches_ ABSL_GUARDED_BY(mu_);
   struct Scratch {
     std::vector<const Queue::Request*> queued;

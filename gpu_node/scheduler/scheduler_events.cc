@@ -11,7 +11,7 @@
 namespace refract::gpu_node {
 namespace {
 
-// Ids come from clients: a line break in one must not begin a line of the log.
+// Escapes ids, which clients choose: a line break must not begin a log line.
 std::string RequestText(const BatchMember& member) {
   const absl::string_view id = member.call->request_id();
   if (id.empty()) return "a request";
@@ -21,10 +21,10 @@ std::string RequestText(const BatchMember& member) {
 }  // namespace
 
 void Scheduler::Perform(Actions& actions) {
-  // Answered outside the lock: Fail() is the transport's code.
+  // Answered outside the lock: Fail() calls the transport.
   size_t answered = 0;
   for (Actions::Answer& answer : actions.answers) {
-    // A reply that has been begun is memory of its call.
+    // An unfinished reply is memory of its call.
     answer.member.between_steps.reset();
     answer.member.reply = transport::OutgoingMessage();
     answer.member.call->Fail(answer.status);
@@ -44,7 +44,7 @@ void Scheduler::Perform(Actions& actions) {
                            EndCall();
                          });
   }
-  // The captures fit into a std::function without an allocation.
+  // The captures fit into a std::function without allocating.
   for (const Actions::Call& call : actions.calls) {
     const int instance = call.instance;
     const int slot = call.slot;
@@ -111,13 +111,13 @@ bool Scheduler::EndStep(int index, int slot_index, const absl::Status& status) {
     Instance& instance = instances_[index];
     if (status.ok() && instance.health == Health::kUp) return true;
     // The first error loses the instance. Further slots end here, too, each
-    // with its own call of the device, whatever their status is.
+    // with its own device call, whatever its status.
     if (instance.health == Health::kUp) Lose(index, status);
     why = instance.error;
     for (size_t i = 0; i < instance.slots.size(); ++i) {
       Slot& slot = instance.slots[i];
-      // The device is done with this slot, and has not begun with those that
-      // wait to execute. It will say so of the others.
+      // The device is done with this slot and has not begun the batches that
+      // wait to execute. It will report the other slots.
       if (static_cast<int>(i) != slot_index && slot.step != Step::kUploaded) {
         continue;
       }
@@ -152,7 +152,7 @@ void Scheduler::OnUploaded(int index, int slot_index,
     absl::MutexLock lock(&mu_);
     Slot& slot = instances_[index].slots[slot_index];
     const absl::Time now = clock_.Now();
-    // Tells how early the next upload has to begin.
+    // Measures how early the next upload must begin.
     models_[slot.batch->model].uploads.Record(slot.batch->rows,
                                               now - slot.step_began, now);
     slot.step = Step::kUploaded;
@@ -176,7 +176,7 @@ void Scheduler::OnExecuted(int index, int slot_index,
     const bool all_ran =
         std::all_of(members.begin(), members.end(),
                     [](const BatchMember& m) { return m.status.ok(); });
-    // A request that failed half-way says nothing about the others' time.
+    // A request that failed half-way says nothing about the time of others.
     if (all_ran && slot.batch->rows <= model.config.batching.max_rows) {
       model.times.Record(slot.batch->rows, took, now);
     }
@@ -189,11 +189,11 @@ void Scheduler::OnExecuted(int index, int slot_index,
     actions.calls.push_back(
         {Actions::Call::kDownload, index, slot_index, slot.batch.get()});
     ++in_calls_;
-    // The next batch does not wait for the download.
+    // The next batch starts without waiting for the download.
     PlanInstance(index, now, actions);
   }
   Perform(actions);
-  // Where there are no more slots, the end of the download makes the next room.
+  // With a single slot the end of the download makes the next room.
   if (device_->traits().slots > 1) Pump();
 }
 
@@ -248,7 +248,7 @@ void Scheduler::OnDownloaded(int index, int slot_index,
                              const absl::Status& status) {
   if (!EndStep(index, slot_index, status)) return;
   std::unique_ptr<Batch> batch;
-  // The configuration of a model stays as it is.
+  // The configuration of a model does not change.
   const std::string* label = nullptr;
   bool unfinished = false;
   {
@@ -267,7 +267,7 @@ void Scheduler::OnDownloaded(int index, int slot_index,
     }
   }
   if (unfinished) return Pump();
-  // Answered outside the lock, like all calls into the transport.
+  // Answered outside the lock, as it calls the transport.
   ModelStats seen;
   const absl::Time now = clock_.Now();
   for (BatchMember& member : batch->members) {
@@ -282,7 +282,7 @@ void Scheduler::OnDownloaded(int index, int slot_index,
       LogFailure(*label, member);
       member.call->Fail(member.status);
     }
-    // Gives the request's memory back to the CN before it counts as answered.
+    // Returns the request's memory to the CN before it counts as answered.
     member.call.reset();
   }
   const size_t answered = batch->members.size();

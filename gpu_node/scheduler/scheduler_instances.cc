@@ -1,4 +1,4 @@
-// Instances of the device: started, lost and started again, or stuck.
+// Instances of the device: start, loss, restart, and stuck steps.
 
 #include <algorithm>
 
@@ -71,7 +71,7 @@ void Scheduler::PlanInstance(int index, absl::Time now, Actions& actions) {
   if (next == nullptr) return;
   next->step = Step::kExecuting;
   next->step_began = now;
-  // A step tells about its own size and about that of its request.
+  // A step measures its own size and the size of its request.
   Model& model = models_[next->batch->model];
   model.LastTried(next->batch->rows) = now;
   model.LastTried(next->batch->members[0].rows) = now;
@@ -112,7 +112,7 @@ absl::Duration Scheduler::BackOff(int failures) const {
 absl::Status Scheduler::Unready() const {
   const Instance* failed = nullptr;
   for (const Instance& instance : instances_) {
-    // At first, instances are awaited.
+    // Until the first start, requests wait for instances.
     if (instance.up() ||
         (instance.health == Health::kStarting && instance.failures == 0)) {
       return absl::OkStatus();
@@ -126,7 +126,7 @@ absl::Status Scheduler::Unready() const {
 
 absl::Status Scheduler::HeldUp(const Model& model) const {
   if (!AtOwnLimit(model)) return absl::OkStatus();
-  // The model has all the instances that it may have: are all of them stuck?
+  // The model has all its instances: are all of them stuck?
   int stuck = 0;
   const absl::Status* why = nullptr;
   for (const Instance& instance : instances_) {

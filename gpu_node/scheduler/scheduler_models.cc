@@ -1,4 +1,4 @@
-// Models that come and go while others are served.
+// Adding and removing models while others are served.
 
 #include <algorithm>
 #include <utility>
@@ -16,7 +16,7 @@ void Scheduler::Describe(size_t place, ScheduledModel described) {
                                                         : absl::InfinitePast());
   residents_.Set(place, described.weight_bytes);
   if (described.unavailable.ok() && device_->traits().weight_memory == 0) {
-    // There is room for all, so the device has it from the start.
+    // All weights fit, so the device has them from the start.
     residents_.BeginLoad(place);
     residents_.FinishLoad(place, true);
   }
@@ -97,7 +97,7 @@ ModelStats Scheduler::RemoveModel(size_t number) {
              residents_.state(place) != ResidentSet::State::kLoading;
     };
     mu_.Await(absl::Condition(&released));
-    // A step of a long request that was queued again meanwhile.
+    // A step of a long request may have been queued again meanwhile.
     FailQueued(models_[place], models_[place].config.unavailable, rest);
     stats = models_[place].stats;
     residents_.Set(place, 0);

@@ -1,4 +1,4 @@
-// What to do next: which instance executes which requests.
+// Decides the next step: which instance executes which requests.
 
 #include <algorithm>
 #include <cmath>
@@ -10,18 +10,18 @@ namespace refract::gpu_node {
 namespace {
 
 // Uploads begin this many times their typical time before they are needed:
-// until then an urgent request can still go first, and others can join.
+// until then a more urgent request can go first, and others can join.
 constexpr int64_t kUploadLead = 2;
 
-// A model without a request for this long has gone: turns are not kept short
-// for its sake any more.
+// A model without a request for this long has gone: turns are no longer kept
+// short for it.
 constexpr absl::Duration kAsksMemory = absl::Seconds(10);
 
 }  // namespace
 
 void Scheduler::Pump() {
-  // What is done outside the lock may make more possible: a device may answer
-  // before its method returns.
+  // Calls outside the lock may allow more steps: a device may answer before its
+  // method returns.
   while (true) {
     Actions actions;
     {
@@ -37,8 +37,8 @@ void Scheduler::Plan(absl::Time now, Actions& actions) {
   next_timer_ = absl::InfiniteFuture();
   turns_.PassIdle((now - planned_at_) * idle_instances_);
   planned_at_ = now;
-  // Instances first: what they can do decides what is ready, and a queue that
-  // nobody can serve is failed rather than planned.
+  // Instances first: their state decides which models are ready, and a queue
+  // that no instance can serve is failed rather than planned.
   for (size_t i = 0; i < instances_.size(); ++i) {
     FindStuck(static_cast<int>(i), now);
     PlanInstance(static_cast<int>(i), now, actions);
@@ -57,7 +57,7 @@ void Scheduler::Plan(absl::Time now, Actions& actions) {
     const absl::Status why = unready.ok() ? HeldUp(model) : unready;
     if (!why.ok()) FailQueued(model, why, actions);
   }
-  // The instance that is free soonest takes the first turn.
+  // The instance that is free first takes the first turn.
   absl::InlinedVector<int, 16> order;
   for (size_t i = 0; i < instances_.size(); ++i) {
     if (instances_[i].up()) order.push_back(static_cast<int>(i));
@@ -72,7 +72,7 @@ void Scheduler::Plan(absl::Time now, Actions& actions) {
     if (queued_ == 0) break;
     Assign(index, now, actions);
   }
-  // For the time until the next Plan(), in which nothing new is assigned.
+  // Covers the time until the next Plan(), in which nothing new is assigned.
   idle_instances_ = 0;
   for (const int index : order) {
     const std::vector<Slot>& slots = instances_[index].slots;
@@ -97,7 +97,7 @@ void Scheduler::Assign(int index, absl::Time now, Actions& actions) {
   if (!free) return;
   absl::InlinedVector<size_t, 8> order;
   for (size_t i = 0; i < models_.size(); ++i) {
-    // A model whose load has failed has no work while it is tried again.
+    // A model whose load has failed has no work until a load succeeds.
     if (!models_[i].queue.empty() || !models_[i].load_error.ok()) {
       order.push_back(i);
     }
@@ -108,8 +108,8 @@ void Scheduler::Assign(int index, absl::Time now, Actions& actions) {
   std::vector<size_t> make_room;
   for (const size_t model : order) {
     const bool out = residents_.state(model) == ResidentSet::State::kOut;
-    // A model that came in now would take the room of the model whose turn it
-    // is: small models, one after the other, for ever.
+    // A model loaded now would take the room of the model whose turn it is:
+    // small models, one after the other, for ever.
     if (room_is_wanted && (out || std::find(make_room.begin(), make_room.end(),
                                             model) != make_room.end())) {
       continue;
@@ -132,7 +132,7 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
     PlanLoad(index, now, actions);
     return false;
   }
-  // The next batch. The queue changes once the batch is sure to begin.
+  // The next batch. The queue changes only once the batch is sure to begin.
   const int64_t most = RowsOfTurn(index, now);
   std::vector<const Queue::Request*>& queued = scratch_.queued;
   queued = model.queue.Candidates(std::move(queued));
@@ -145,7 +145,7 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
   }
   scratch_.batching = model.config.batching;
   scratch_.batching.max_rows = most;
-  // The rest of a request that has begun waits for no others.
+  // The rest of a started request does not wait for others.
   scratch_.batching.enabled &= first.first_row == 0;
   scheduling::BatchDecision& decision = scratch_.decision;
   decision = scheduling::DecideBatch(candidates, scratch_.batching, model.times,
@@ -153,15 +153,15 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
   int64_t rows = 0;
   for (const size_t i : decision.members) rows += candidates[i].rows;
   if (device_->traits().steps) {
-    // About equal steps, none of which has fewer rows than the least. Without
-    // batching, what others ask for changes no step that changes bits.
+    // Steps of about equal size, none below the least. Without batching,
+    // requests of others must not change step sizes that change bits.
     const int64_t step =
         std::max(model.config.stepwise ? most : model.config.batching.max_rows,
                  2 * model.config.least_rows - 1);
     rows /= (rows - 1) / step + 1;
   }
-  // Behind an execution the batch is uploaded, as late as it will still be
-  // there in time; on a free instance it may wait for others by the batching
+  // Behind an execution the batch is uploaded as late as possible to be in
+  // time; on a free instance it may wait for others by the batching
   // window.
   if (busy) {
     const absl::Time begin = FreeAt(instances_[instance_index], now) -
@@ -200,7 +200,7 @@ int64_t Scheduler::RowsOfTurn(size_t index, absl::Time now) const {
   absl::Duration quickest = absl::InfiniteDuration();
   for (size_t i = 0; i < models_.size() && !turns_.BelowShare(index); ++i) {
     const Model& other = models_[i];
-    // A model that its own limit of instances keeps waiting feels no others.
+    // A model at its own limit of instances does not suffer from others.
     if (i == index || !turns_.BelowShare(i) || AtOwnLimit(other) ||
         now - other.arrivals.last > kAsksMemory) {
       continue;
@@ -265,7 +265,7 @@ void Scheduler::DropDead(Model& model, absl::Time now, Actions& actions) {
     drop(std::move(request), scheduling::Verdict::kDropExpired,
          absl::ZeroDuration());
   }
-  // Wherever in the order they are: else they would be merged with the next.
+  // Anywhere in the order: otherwise they would be merged into the next batch.
   if (std::exchange(model.any_abandoned, false)) {
     for (Queue::Request& request :
          model.queue.TakeIf([](const Queue::Request& r) {
@@ -277,7 +277,7 @@ void Scheduler::DropDead(Model& model, absl::Time now, Actions& actions) {
   }
   while (!model.queue.empty()) {
     const Queue::Request& next = model.queue.Next();
-    // A probe is executed whatever was predicted for it.
+    // A probe is executed whatever its prediction.
     const absl::Duration time = next.payload.is_probe
                                     ? absl::ZeroDuration()
                                     : TimeFor(model, next.rows, now);

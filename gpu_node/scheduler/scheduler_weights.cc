@@ -1,4 +1,4 @@
-// Weights that come into the device's memory and go out of it.
+// Loading and evicting weights of the device's memory.
 
 #include <optional>
 #include <utility>
@@ -11,8 +11,8 @@
 namespace refract::gpu_node {
 namespace {
 
-// A load that fails may have sent other models out in vain: none is sent out
-// for it again sooner than after this many times what that cost them.
+// A failing load may have evicted other models in vain: no model is evicted for
+// it again before this many times the cost of those evictions.
 constexpr int64_t kFailedLoadShare = 20;
 
 }  // namespace
@@ -34,8 +34,8 @@ bool Scheduler::WaitsForRoom(size_t index, absl::Time now) const {
 std::vector<bool> Scheduler::MayGo(bool at_once, absl::Time now) const {
   std::vector<bool> may_go;
   for (const Model& model : models_) {
-    // A model that has just come in is to be of use before it goes, for as long
-    // as its copy took: else models that take turns only come and go.
+    // A newly loaded model stays until it was used, or for as long as its copy
+    // took: otherwise models that take turns would only be loaded and evicted.
     const bool was_of_use = model.ran_since_load && model.stays_until <= now;
     may_go.push_back((!at_once || model.in_works == 0) &&
                      (was_of_use || model.queue.empty()));
@@ -50,7 +50,7 @@ void Scheduler::PlanLoad(size_t index, absl::Time now, Actions& actions) {
   std::optional<std::vector<size_t>> evicted =
       residents_.PlanLoad(index, MayGo(true, now));
   if (!evicted.has_value()) {
-    // Executions that end plan again by themselves; minimum stays need a timer.
+    // Ends of executions plan again; the end of a minimum stay needs a timer.
     for (const Model& other : models_) {
       if (other.stays_until > now) WakeAt(other.stays_until);
     }
@@ -67,7 +67,7 @@ void Scheduler::PlanLoad(size_t index, absl::Time now, Actions& actions) {
   }
   residents_.BeginLoad(index);
   model.ran_since_load = false;
-  // The copy counts as the model's own use of the device.
+  // The copy counts as the model's use of the device.
   turns_.TakeTurn(index, LoadTime(model));
   loading_ = true;
   ++in_calls_;
@@ -98,12 +98,12 @@ void Scheduler::OnLoaded(size_t index, absl::Time began,
       if (took > absl::ZeroDuration() && model.config.weight_bytes > 0) {
         const double rate = static_cast<double>(model.config.weight_bytes) /
                             absl::ToDoubleSeconds(took);
-        // The copy's rate is a property of the machine, not of the model.
+        // The copy rate is a property of the machine, not of the model.
         load_bytes_per_s_ =
             load_bytes_per_s_ <= 0 ? rate : (load_bytes_per_s_ + rate) / 2;
       }
     } else {
-      // Its requests do not wait for the next try.
+      // Requests do not wait for the next attempt.
       const absl::Status why = absl::UnavailableError(absl::StrCat(
           model.config.label, " cannot be loaded into device ",
           device_->traits().name, ", which needs ", model.config.weight_bytes,

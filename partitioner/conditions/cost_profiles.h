@@ -46,8 +46,8 @@ struct ProfileChoice {
 absl::StatusOr<CostProfiles> LoadCostProfiles(const ProfileChoice& choice,
                                               const models::LoadedModel& model);
 
-// Fills `profiles.steps` if the CN or the HN has no profile: from the profile
-// of the other, or by compiling `model` as a node does, which reads its dense
+// Fills `profiles.steps` if the CN or the HN has no profile: from the other
+// profile, or by compiling `model` as a node does, which reads its dense
 // weights. A model that cannot be compiled here is priced operator by operator,
 // with a note.
 void FindSteps(const models::LoadedModel& model, CostProfiles& profiles);

@@ -28,7 +28,7 @@ struct ConditionOptions {
   int64_t batch = 256;
   std::string cn = "cpu-2s";
   std::string hn = "h200";
-  // Whether the command line said so, or it is the default.
+  // Whether the command line named it; false: the default.
   bool cn_given = false;
   bool hn_given = false;
   std::string cn_profile;  // ProfileChoice
@@ -64,10 +64,10 @@ struct SplitConditions {
   Hardware hn;
   Conditions conditions;
   OptimalOptions goal;
-  // Why requests longer than a message of the transport cannot be cut by rows,
-  // so that the goal limits them; empty: CPU nodes cut them.
+  // Why CPU nodes cannot cut requests by rows that are longer than a message of
+  // the transport, so that the goal limits them; empty: they can.
   std::string uncut;
-  // Where costs come from and what they assume, for people.
+  // Sources and assumptions of the costs, for people.
   std::vector<std::string> notes;
   std::optional<Calibration> calibration;
 };
@@ -80,7 +80,7 @@ absl::StatusOr<SplitConditions> MakeConditions(
     const absl::flat_hash_map<std::string, int64_t>& per_item,
     const CostProfiles& profiles = {});
 
-// Tensor bytes that a message of the transport certainly has room for.
+// Tensor bytes for which a message of the transport certainly has room.
 double MessageRoom();
 
 // A warning for a plan whose message has no room for a request of these

@@ -72,8 +72,8 @@ struct Budget {
   std::optional<double> cn_memory_bytes;
   std::optional<double> hn_memory_bytes;
   std::optional<double> bytes_per_request;  // up and down together
-  // Tensor bytes of the request and of the answer, each: what the transport
-  // carries, for requests that CPU nodes cannot cut.
+  // Tensor bytes of the request and of the answer, each: the transport's limit,
+  // for requests that CPU nodes cannot cut.
   std::optional<double> bytes_per_message;
 };
 

@@ -22,7 +22,7 @@ struct RequestSize {
   models::SymbolBindings sizes;  // of that batch (SizesForBatch)
 };
 
-// One side of OperatorCosts.
+// OperatorCosts for one of both nodes.
 struct MeasuredCosts {
   std::vector<double> node_s;  // per node of the graph
   double run_s = 0;            // of a run besides its operators
@@ -44,8 +44,8 @@ struct MeasuredCosts {
 // `hardware`. The shares add up to the measured time, so a part with all
 // operators of the step takes the measured time. The difference between the
 // pieces and the step is shared among the values written between them, by their
-// bytes. Values that are views of one another count as one, and each of them
-// costs what that one does.
+// bytes. Values that are views of one another count as one value, and each of
+// them has that value's cost.
 //
 // `profiled` are the sizes of the profile's measurement at the same batch
 // (SizesForBatch of Profile::sizes). If `request` has others, the time beyond

@@ -16,8 +16,8 @@ bool IsFree(const models::Graph& graph, models::NodeId node);
 
 // Distributes `excess`, the extra seconds of a step's operators when they are
 // separated, over the values between them, in proportion to their bytes. Values
-// that are views of one another count as one, and each of them costs what that
-// one does. `cut_s`: per value of the graph.
+// that are views of one another count as one value, and each of them has its
+// cost. `cut_s`: per value of the graph.
 void ShareExcess(const models::Graph& graph,
                  const std::vector<models::NodeId>& step,
                  const models::SymbolBindings& sizes, double excess,

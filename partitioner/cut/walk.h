@@ -46,7 +46,7 @@ class Walk {
       return excess != other.excess ? excess < other.excess : cost < other.cost;
     }
   };
-  struct Counts {  // of readers; one that reads twice counts twice
+  struct Counts {  // of readers; a repeated reader counts each time
     int on_hn = 0;
     int on_cn = 0;
   };

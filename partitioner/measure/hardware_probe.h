@@ -34,9 +34,9 @@ struct ProbeOptions {
   std::function<void(absl::string_view what)> progress;
 };
 
-// The description in Protobuf's text format. Measures on the calling thread,
-// which should be all that the machine does. Internal or ResourceExhausted:
-// the folder for temporary files cannot be written, or memory is short.
+// The description in Protobuf's text format. Measures on the calling thread;
+// the machine should be idle otherwise. Internal or ResourceExhausted: the
+// folder for temporary files cannot be written, or memory is short.
 absl::StatusOr<std::string> ProbeHardware(const ProbeOptions& options);
 
 }  // namespace refract::partitioner

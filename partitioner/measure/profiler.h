@@ -29,9 +29,9 @@ struct ProfilerOptions {
   // quickest try counts: time-sharing is no cost of an operator.
   int64_t (*interruptions)() = ThreadInterruptions;
   // Called before every measured run, when its request is ready. A node's
-  // thread sleeps until a request comes, and finds the processor's nearer
-  // caches, predictors and clock as others left them: small dense layers take
-  // an eighth longer than in a loop. Null: run in a loop.
+  // thread sleeps until a request comes; meanwhile others use the processor's
+  // nearer caches, predictors and clock, so that small dense layers take an
+  // eighth longer than in a loop. Null: run in a loop.
   void (*wait)() = nullptr;
   // Called after every run with the runs done and the total.
   std::function<void(int done, int of)> progress;

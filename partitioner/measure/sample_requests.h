@@ -1,7 +1,7 @@
 #ifndef REFRACT_PARTITIONER_MEASURE_SAMPLE_REQUESTS_H_
 #define REFRACT_PARTITIONER_MEASURE_SAMPLE_REQUESTS_H_
 
-// Requests of a model on which wire forms are chosen and cuts are verified.
+// Requests of a model by which wire forms are chosen and cuts are verified.
 
 #include <cstdint>
 #include <string>

@@ -9,10 +9,10 @@
 
 namespace refract::partitioner {
 
-// A fresh folder in $TMPDIR (or /tmp), gone with this object.
+// A new folder in $TMPDIR (or /tmp), removed with this object.
 class ScratchFolder {
  public:
-  // Internal: it cannot be made.
+  // Internal: the folder cannot be made.
   static absl::StatusOr<ScratchFolder> Create(absl::string_view prefix);
   ScratchFolder(ScratchFolder&& other) noexcept
       : path_(std::exchange(other.path_, "")) {}

@@ -9,10 +9,10 @@
 
 namespace refract::partitioner {
 
-// Every form, with the nodes' own encoders and decoders, on the calling thread:
-// medians of `repetitions` (>= 1), in tensors of 1 MiB, as they cross at a few
-// hundred items. `clock` counts nanoseconds; one that stands still between
-// two looks counts as one of them.
+// Measures every form, with the nodes' own encoders and decoders, on the
+// calling thread: medians of `repetitions` (>= 1), in tensors of 1 MiB, the
+// size of tensors at a few hundred items. `clock` counts nanoseconds; a
+// difference of 0 between two readings counts as 1.
 absl::StatusOr<WireRates> MeasureWireRates(
     int repetitions, runtime::TickClock clock = runtime::SteadyNanoseconds);
 

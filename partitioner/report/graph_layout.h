@@ -1,9 +1,9 @@
 #ifndef REFRACT_PARTITIONER_REPORT_GRAPH_LAYOUT_H_
 #define REFRACT_PARTITIONER_REPORT_GRAPH_LAYOUT_H_
 
-// Where the nodes of a drawn graph go: layers from left to right (Sugiyama's
-// scheme), without a stretch for every long edge. Pure and deterministic;
-// thousands of nodes take milliseconds.
+// Positions of the nodes of a drawn graph: layers from left to right
+// (Sugiyama's scheme), without a stretch for every long edge. Pure and
+// deterministic; thousands of nodes take milliseconds.
 
 #include <cstddef>
 #include <vector>

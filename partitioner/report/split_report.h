@@ -26,8 +26,8 @@ struct SplitReport {
   std::vector<ForcedCut> forced_cuts;
   // With --verify.
   std::optional<Verification> verification;
-  // Which alternative's plan was asked for, by its method, and whether it is
-  // the version's plan now.
+  // Method of the alternative whose plan was asked for, and whether it is the
+  // version's plan now.
   std::string chosen;
   bool written = false;
   // Row dependence of that plan: whether requests may be split and merged
@@ -54,7 +54,7 @@ nlohmann::ordered_json VerificationToJson(const models::Graph& graph,
                                           const Verification& verification,
                                           const Calibration& calibration);
 
-// One HTML page that needs neither other files nor a network: the JSON and the
+// One HTML page that needs no other files and no network: the JSON and the
 // drawn graph of every alternative. `chosen`: the plan that was asked for.
 std::string SplitToHtml(const models::LoadedModel& model,
                         const models::SplitPlan& chosen,

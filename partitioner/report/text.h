@@ -1,7 +1,7 @@
 #ifndef REFRACT_PARTITIONER_REPORT_TEXT_H_
 #define REFRACT_PARTITIONER_REPORT_TEXT_H_
 
-// Values, shapes and times as people read them.
+// Values, shapes and times as text for people.
 
 #include <string>
 #include <vector>

@@ -9,11 +9,11 @@
 namespace refract::partitioner {
 
 // Prism's size-aware transfer (NSDI '25 section 4.1), generalised: if crossing
-// tensors are computed from something smaller, that crosses instead and the HN
-// computes them. Moves CN-pre operators to the HN, never back, such that as few
-// bytes as possible cross, and among such plans as few operators as possible
-// move. Idempotent. Considers bytes alone: SplitOptimally() weighs them against
-// times.
+// tensors are computed from smaller tensors, the smaller tensors cross and the
+// HN computes the rest. Moves CN-pre operators to the HN, never back, such that
+// as few bytes as possible cross, and among such plans as few operators as
+// possible move. Idempotent. Considers bytes alone: SplitOptimally() weighs
+// them against times.
 //
 // `plan` must be valid for `graph`. Errors: those of cut::FindBest.
 absl::StatusOr<models::SplitPlan> SendSmallerAncestors(

@@ -16,13 +16,13 @@
 namespace refract::partitioner {
 
 struct ForcedCut {
-  // The additional requirement on the plan: `value` crosses, or does not.
+  // The additional requirement on the plan: `value` crosses, or does not cross.
   models::ValueId value = models::kNoValue;
   bool up = true;  // CN → HN; otherwise HN → CN
   bool crosses = true;
-  // Number of equivalent values, this one included: computed by the same kind
-  // of operator, equally large, and crossing in the same way. This is the first
-  // of them.
+  // Number of equivalent values, including this value: computed by the same
+  // kind of operator, equally large, and crossing in the same way. This value
+  // is the first of them.
   int64_t alike = 1;
 
   Alternative best;  // method "forced"

@@ -20,9 +20,9 @@ absl::StatusOr<models::SplitPlan> SplitHeuristically(const models::Graph& graph,
 // Everything on the CN: always legal.
 models::SplitPlan AllCn(const models::Graph& graph, const base::Digest& model);
 
-// As much as legal on the HN: every operator that may run there and does not
-// feed an operator that may not. Sizes of tensors that the HN does not need
-// otherwise stay on the CN.
+// As many operators as legal on the HN: every operator that may run there and
+// does not feed an operator that may not. Sizes of tensors that the HN does not
+// need otherwise stay on the CN.
 absl::StatusOr<models::SplitPlan> AllHn(const models::Graph& graph,
                                         const base::Digest& model);
 

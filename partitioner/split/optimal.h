@@ -32,7 +32,7 @@ struct OptimalSplit {
   Alternative best;
   // No legal plan within the budget costs less.
   double lower_bound = 0;
-  bool proven = false;  // `best` is optimal; otherwise the gap is what is left
+  bool proven = false;  // `best` is optimal; otherwise gap() > 0
   int64_t cuts = 0;
   int64_t branches = 0;
   // heuristic (with SendSmallerAncestors), all-cn, all-hn.

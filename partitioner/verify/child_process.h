@@ -15,12 +15,12 @@
 namespace refract::partitioner {
 
 // A daemon that this process started and that does not outlive it: killed by
-// the destructor, and by the kernel should this process die first. Signals of
-// the terminal do not reach it. Belongs to the thread that started it.
+// the destructor, and by the kernel if this process dies first. Signals of the
+// terminal do not reach it. Belongs to the thread that started it.
 class ChildProcess {
  public:
   // Runs `arguments` (the program's path first); its standard error goes to the
-  // file `log`. Errors of exec() show in AwaitAddress().
+  // file `log`. AwaitAddress() reports errors of exec().
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(
       const std::vector<std::string>& arguments, const std::string& log);
   ~ChildProcess();
@@ -28,11 +28,11 @@ class ChildProcess {
   ChildProcess& operator=(const ChildProcess&) = delete;
 
   // HOST:PORT of the line "… listening on HOST:PORT" that Refract's daemons
-  // print when they do. Unavailable: it ended first, or said nothing in time.
+  // print. Unavailable: the daemon ended before, or printed no line in time.
   // Cancelled: InterruptGuard.
   absl::StatusOr<std::string> AwaitAddress(absl::Duration timeout);
 
-  // Unavailable when it has ended, with how.
+  // Unavailable if the daemon has ended, with its exit status or signal.
   absl::Status CheckAlive();
 
   pid_t pid() const { return pid_; }

@@ -46,7 +46,7 @@ struct LinkCounts {
   uint64_t bytes_down = 0;
 };
 
-// Both are gone with this object. Belongs to one thread.
+// Ends both nodes on destruction. Belongs to one thread.
 class NodePair {
  public:
   // Serves `repository`; logs go to `folder`. Returns when both listen, which

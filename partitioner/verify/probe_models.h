@@ -1,8 +1,8 @@
 #ifndef REFRACT_PARTITIONER_VERIFY_PROBE_MODELS_H_
 #define REFRACT_PARTITIONER_VERIFY_PROBE_MODELS_H_
 
-// Models that compute almost nothing, so that their requests show the time of a
-// request outside operators. They have no weights.
+// Models that compute almost nothing, so that their requests show the time
+// outside operators. They have no weights.
 
 #include <cstdint>
 #include <string>
@@ -23,9 +23,9 @@ struct ProbeModel {
   std::vector<models::Stage> stages;
 };
 
-// Items bring kProbeWidth numbers where they bring many.
+// Numbers per item in models with many bytes.
 inline constexpr int64_t kProbeWidth = 256;
-// Inputs of a model that brings many tensors.
+// Inputs of models with many tensors.
 inline constexpr int64_t kProbeTensors = 32;
 
 // in:      many bytes in, few out.

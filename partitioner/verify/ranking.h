@@ -1,7 +1,7 @@
 #ifndef REFRACT_PARTITIONER_VERIFY_RANKING_H_
 #define REFRACT_PARTITIONER_VERIFY_RANKING_H_
 
-// Does the prediction put cuts in the order in which they are measured?
+// Measures whether predictions order cuts as measurements do.
 
 #include <optional>
 #include <vector>

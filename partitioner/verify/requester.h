@@ -37,14 +37,14 @@ class Requester {
   // server's error otherwise, naming the model.
   absl::StatusOr<double> Time(size_t request);
   // The times of each subject, in seconds. A subject is a list of prepared
-  // requests, sent in turn. In each round each subject has its turn of one
-  // untimed request, because another subject has just had the caches, and four
-  // timed ones. Each round begins with another subject, so that the drift of
-  // the machine meets all alike. `progress` is told the rounds of `what`.
+  // requests, sent in turn. In each round each subject sends one untimed
+  // request, because another subject has just used the caches, and four timed
+  // requests. Each round begins with another subject, so that the drift of the
+  // machine affects all alike. Calls `progress` with the rounds of `what`.
   absl::StatusOr<std::vector<std::vector<double>>> TimeInRounds(
       absl::Span<const std::vector<size_t>> subjects, int rounds,
       absl::string_view what, const ProgressFn& progress);
-  // The answer's outputs instead.
+  // As Time(), but returns the answer's outputs.
   absl::StatusOr<loadgen::RecordedResponse> Ask(size_t request);
 
   // Sums over the requests of `model` that the CN has answered.

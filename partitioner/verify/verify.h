@@ -56,9 +56,9 @@ struct VerifiedCut {
 };
 
 struct Verification {
-  std::string transport;  // that was used: shm, tcp, verbs
+  std::string transport;  // data path in use: shm, tcp, verbs
   int64_t batch = 0;
-  int requests = 0;  // distinct ones
+  int requests = 0;  // distinct requests
   int rounds = 0;
   std::vector<VerifiedCut> cuts;
   // Spearman's, of the predicted times and the measured ones without the drift

@@ -21,7 +21,7 @@ struct WireCandidate {
     double bytes = 0;
   };
   std::vector<Option>
-      options;  // in any order; those that save nothing count not
+      options;  // in any order; options that save nothing are ignored
 };
 
 // The largest error of any output, when the tensors cross in these types.

@@ -44,7 +44,7 @@ class CrossingTable {
   struct Seen {
     base::TensorSpec spec;
     bool fits_int32 = false;
-    int64_t distinct_rows = 0;  // 0: it has no rows to speak of
+    int64_t distinct_rows = 0;  // 0: it has no rows
     base::TensorSpec index;
   };
   static Seen Look(const base::TensorView& view);

@@ -23,7 +23,7 @@ struct WireOptions {
   std::vector<std::string> samples;  // safetensors files, a request each
   uint64_t seed = 1;                 // of drawn requests, without samples
 
-  // Whether anything is to be chosen or measured at all.
+  // Whether forms must be chosen or errors measured at all.
   bool given = false;
 };
 
@@ -42,7 +42,7 @@ models::WireForm SmallestForm(const WireOptions& options,
 struct WireReport {
   WireForms forms;
   WireReading chosen;
-  WireReading plain;  // all tensors as they are
+  WireReading plain;  // all tensors plain
   // In wire order: the largest error of any output where that tensor alone has
   // its form, all others being exact (MeasureEachForm). nullopt: not measured.
   std::vector<std::optional<double>> up_errors;
@@ -61,8 +61,8 @@ absl::StatusOr<std::optional<WireReport>> ChooseWireForms(
     const WireOptions& options, const models::LoadedModel& model,
     const WireSamples& samples, models::SplitPlan& plan);
 
-// Fills the errors of single tensors in `report`, which ChooseWireForms made
-// for `plan`; of many tensors only the largest.
+// Fills in the errors of single tensors in `report`, which ChooseWireForms made
+// for `plan`; if there are many, only for the largest tensors.
 absl::Status MeasureEachForm(const models::LoadedModel& model,
                              const WireSamples& samples,
                              const models::SplitPlan& plan, WireReport& report);

@@ -42,8 +42,8 @@ struct WireForms {
 
 struct WireReading {
   std::vector<models::WireError> errors;  // one per output, over all samples
-  // Mean per sample: bytes of each value's tensors, each padded as in a
-  // message, with their entries in its table; and of whole messages.
+  // Means over the samples: bytes of each value's tensors, each padded as in a
+  // message, with their entries in its table; and bytes of whole messages.
   std::vector<double> up_bytes;
   std::vector<double> down_bytes;
   double message_bytes_up = 0;

@@ -18,11 +18,11 @@ struct PricedSplit {
 };
 
 // Cuts and chooses forms in turns until neither changes the other (WirePricing
-// says why that ends), and leaves the prices in `conditions`, with a note on
-// those that nobody measured. Without --wire-dtype auto forms do not depend on
-// the cut, and one turn is enough; with it, the optimum and what it is compared
-// with are priced in the forms that each of them gets under the bound, and the
-// cheapest of them is the optimum.
+// explains why that ends), and leaves the prices in `conditions`, with a note
+// on prices without measurement. Without --wire-dtype auto forms do not depend
+// on the cut, and one turn is enough; with it, the optimum and its alternatives
+// are each priced in the forms that they get under the bound, and the cheapest
+// of them is the optimum.
 //
 // Errors as SplitOptimally and ChooseWireForms.
 absl::StatusOr<PricedSplit> SplitWithForms(const WireOptions& options,

@@ -38,7 +38,7 @@ struct Options {
 // - take a number that the device would have to compute first;
 // - use integers in a way that is not known to be harmless.
 // Sizes that LibTorch does not check are checked before each call
-// (runtime/torch/guards/guards_torch.h): InvalidArgument, and the device goes on.
+// (runtime/torch/guards/guards_torch.h): InvalidArgument; the device goes on.
 std::unique_ptr<cuda_plan::ForeignOperators> MakeOperators(Options options);
 
 }  // namespace refract::runtime::cuda_aten
