@@ -4,7 +4,8 @@
     python3 bench/figures.py            # writes them
     python3 bench/figures.py --check    # fails where a page differs from its report
 
-A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`.
+A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`. Figures in
+other text are compared with bench/results/quoted.json (bench/quotes.py).
 """
 
 import argparse
@@ -14,6 +15,10 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from bench import quotes  # noqa: E402
+
 PAGES = ROOT / "docs" / "measurements"
 RESULTS = ROOT / "bench" / "results"
 MARKED = re.compile(
@@ -112,7 +117,10 @@ def main():
         return 1
     for name in wrong:
         print(f"{name}: {'differs from its reports' if options.check else 'written'}")
-    return 1 if wrong and options.check else 0
+    found = quotes.problems(ROOT)
+    for problem in found:
+        print(problem)
+    return 1 if found or (wrong and options.check) else 0
 
 
 if __name__ == "__main__":

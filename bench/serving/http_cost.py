@@ -92,7 +92,8 @@ def lean_http(node, model, tensors):
     return call
 
 
-def lean_grpc(node, model, tensors):
+def lean_grpc(node, model, tensors, credentials=None):
+    """As lean_http, over gRPC; `credentials`: of TLS."""
     import grpc
     from tritonclient.grpc import service_pb2
 
@@ -103,7 +104,11 @@ def lean_grpc(node, model, tensors):
         )
         request.raw_input_contents.append(tensor.tobytes())
     message = request.SerializeToString()
-    call = grpc.insecure_channel(node.address).unary_unary(INFER)
+    if credentials is None:
+        channel = grpc.insecure_channel(node.address)
+    else:
+        channel = grpc.secure_channel(node.address, credentials)
+    call = channel.unary_unary(INFER)
 
     def outputs():
         return b"".join(
@@ -152,25 +157,53 @@ def block(call, requests):
     return statistics.median(times)
 
 
+def model_and_request(folder, arguments):
+    """Makes folder/repository with the model, whole on the CPU node; one request."""
+    model = arguments.model
+    exported = repositories.export(model, folder / model, preset=arguments.preset)
+    repository = folder / "repository"
+    repositories.add_model(
+        repository, model, exported / f"{model}.pt2", method="all-cn"
+    )
+    described = zoo_inputs.read_description(exported / f"{model}.json")
+    return repository, {
+        name: numpy.ascontiguousarray(tensor.numpy())
+        for name, tensor in zoo_inputs.make_inputs(
+            described["inputs"], arguments.items, 1, bags="ragged"
+        ).items()
+    }
+
+
+def take_turns(calls, rounds, requests):
+    """Blocks of requests by each of two calls in turn; [{kind: p50, "ratio"}].
+
+    The ratio is that of the first kind to the second, within a round.
+    """
+    first, second = calls
+    for call in calls.values():
+        block(call, requests)
+    found = []
+    for number in range(rounds):
+        p50 = {
+            kind: block(calls[kind], requests)
+            for kind in (first, second)[:: 1 if number % 2 == 0 else -1]
+        }
+        ratio = p50[first] / p50[second]
+        found.append({first: p50[first], second: p50[second], "ratio": ratio})
+        print(
+            f"round {number + 1}: p50 {first} {1e6 * p50[first]:.0f} us, "
+            f"{second} {1e6 * p50[second]:.0f} us, ratio {ratio:.3f}",
+            flush=True,
+        )
+    return found
+
+
 def main():
     arguments = parse_arguments()
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         model = arguments.model
-        exported = repositories.export(
-            model, folder / model, preset=arguments.preset
-        )
-        repository = folder / "repository"
-        repositories.add_model(
-            repository, model, exported / f"{model}.pt2", method="all-cn"
-        )
-        described = zoo_inputs.read_description(exported / f"{model}.json")
-        tensors = {
-            name: numpy.ascontiguousarray(tensor.numpy())
-            for name, tensor in zoo_inputs.make_inputs(
-                described["inputs"], arguments.items, 1, bags="ragged"
-            ).items()
-        }
+        repository, tensors = model_and_request(folder, arguments)
         node = nodes.cpu_node(repository, [])
         stack.callback(node.close)
         if arguments.client == "lean":
@@ -193,20 +226,7 @@ def main():
             }
         if calls["http"]() != calls["grpc"]():
             sys.exit("HTTP and gRPC give different bytes")
-        for call in calls.values():
-            block(call, arguments.requests)
-        rounds = []
-        for number in range(arguments.rounds):
-            found = {}
-            for kind in ("http", "grpc")[:: 1 if number % 2 == 0 else -1]:
-                found[kind] = block(calls[kind], arguments.requests)
-            found["ratio"] = found["http"] / found["grpc"]
-            rounds.append(found)
-            print(
-                f"round {number + 1}: p50 HTTP {1e6 * found['http']:.0f} us, "
-                f"gRPC {1e6 * found['grpc']:.0f} us, ratio {found['ratio']:.3f}",
-                flush=True,
-            )
+        rounds = take_turns(calls, arguments.rounds, arguments.requests)
         result = {
             "benchmark": "http_cost",
             "client": arguments.client,

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Measures what metrics cost: answers per second with them and without.
+"""Measures what metrics and tracing cost: answers per second with and without.
 
-One CPU node and one GPU node (on its CPU). In every round the same model gets
-more requests than the nodes can answer, once while both nodes are scraped, and
-once with --metrics-port off. The ratio is formed within the round.
+Two pairs of a CPU node and a GPU node (on its CPU). In every round the same model
+gets more requests than the nodes can answer: once with nodes that are scraped and
+trace a share of the requests into a file, and once with --metrics-port off and
+without tracing. The ratio is formed within the round.
 """
 
 import argparse
@@ -31,6 +32,8 @@ def parse_arguments():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--duration", type=float, default=5, metavar="S")
     parser.add_argument("--interval", type=float, default=1, metavar="S")
+    parser.add_argument("--trace-rate", type=int, default=100, metavar="N",
+                        help="one request of N is traced; 0: none (default 100)")
     parser.add_argument("--items", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=pathlib.Path)
@@ -62,11 +65,11 @@ class Scraper:
         self.thread.join()
 
 
-def start(folder, stack, *options):
+def start(folder, stack, *options, cpu_node_options=()):
     repository = folder / "repository"
     hn = nodes.gpu_node(repository, *options)
     stack.callback(hn.close)
-    cn = nodes.cpu_node(repository, [hn.address], *options)
+    cn = nodes.cpu_node(repository, [hn.address], *options, *cpu_node_options)
     stack.callback(cn.close)
     return hn, cn
 
@@ -79,7 +82,16 @@ def main():
         repositories.add_model(
             folder / "repository", "dlrm", exported / "dlrm.pt2"
         )
-        measured = start(folder, stack)
+        traces = folder / "traces.jsonl"
+        tracing = ()
+        if arguments.trace_rate:
+            # Of late requests, which overload makes, none beyond the rate.
+            tracing = (
+                "--trace-config", f"triton,file={traces}",
+                "--trace-config", f"rate={arguments.trace_rate}",
+                "--trace-config", "failed=false", "--slow-request-ms", 0,
+            )
+        measured = start(folder, stack, cpu_node_options=tracing)
         plain = start(folder, stack, "--metrics-port", "off")
         clients = {
             kind: Client(folder / kind, pair[1], "dlrm", arguments.items)
@@ -111,8 +123,11 @@ def main():
                 f"{found['off']:.0f} without metrics, ratio {found['ratio']:.3f}",
                 flush=True,
             )
+        if arguments.trace_rate and not traces.stat().st_size:
+            sys.exit("no request was traced")
         result = {
             "benchmark": "metrics_cost",
+            "trace_rate": arguments.trace_rate,
             "offered_qps": qps,
             "scraped_over_off": quartiles([r["ratio"] for r in rounds]),
             "scrape_seconds": quartiles(scrapes),

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Measures gRPC with TLS beside plain gRPC: p50 of the same requests.
+
+Two CPU nodes that run the same whole model, one of them with a certificate made
+for the run. Blocks of requests to both take turns on one connection each, which is
+open before anything is timed; the ratio is formed within a round, between the
+medians of its two blocks. The client sends bytes made before. Both answers are
+compared first.
+"""
+
+import argparse
+import contextlib
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from bench.serving import http_cost  # noqa: E402
+from bench.serving.client import quartiles  # noqa: E402
+from scripts.lib import nodes  # noqa: E402
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model", default="dlrm")
+    parser.add_argument("--preset", default="tiny")
+    parser.add_argument("--items", type=int, default=33)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--requests", type=int, default=300, metavar="N",
+                        help="per block")
+    parser.add_argument("--json", type=pathlib.Path)
+    arguments = parser.parse_args()
+    if arguments.rounds < 3:
+        parser.error("--rounds must be at least 3")
+    return arguments
+
+
+def certificate(folder):
+    """Paths of a certificate for 127.0.0.1 and of its key."""
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(
+        [
+            "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1",
+            "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1",
+            "-keyout", key, "-out", cert,
+        ],
+        check=True, capture_output=True,
+    )
+    return cert, key
+
+
+def main():
+    arguments = parse_arguments()
+    import grpc
+
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        repository, tensors = http_cost.model_and_request(folder, arguments)
+        cert, key = certificate(folder)
+        plain = nodes.cpu_node(repository, [])
+        stack.callback(plain.close)
+        secure = nodes.cpu_node(repository, [], "--tls-cert", cert, "--tls-key", key)
+        stack.callback(secure.close)
+        credentials = grpc.ssl_channel_credentials(cert.read_bytes())
+        calls = {
+            "tls": http_cost.lean_grpc(secure, arguments.model, tensors, credentials),
+            "plain": http_cost.lean_grpc(plain, arguments.model, tensors),
+        }
+        if calls["tls"]() != calls["plain"]():
+            sys.exit("the two nodes give different bytes")
+        rounds = http_cost.take_turns(calls, arguments.rounds, arguments.requests)
+        result = {
+            "benchmark": "tls_cost",
+            "model": arguments.model,
+            "items": arguments.items,
+            "tls_over_plain_p50": quartiles([r["ratio"] for r in rounds]),
+            "rounds": rounds,
+        }
+        ratio = result["tls_over_plain_p50"]
+        print(
+            f"TLS / plain, p50: {ratio['median']:.3f} "
+            f"({ratio['q25']:.3f} to {ratio['q75']:.3f})"
+        )
+        if arguments.json:
+            arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
