@@ -2,11 +2,11 @@
 #define REFRACT_MODELS_TORCHSCRIPT_CONVERTER_TORCH_H_
 
 // Walks a TorchScript graph, decides whatever constants and the sample decide,
-// and builds the IR graph. One class over several files: nodes_torch.cc (each
-// node: calls of ATen operators, branches, loops), inputs_torch.cc (arguments
-// and results of the model), regions_torch.cc (nodes without a form in the IR)
-// and region_torch.cc (the IR node that a region of them becomes). Includes
-// LibTorch: for *_torch.cc only.
+// and builds the IR graph. One class over several files: nodes_torch.cc (calls
+// of ATen operators), control_flow_torch.cc (branches, loops), inputs_torch.cc
+// (arguments and results of the model), opaque_torch.cc (nodes without a form
+// in the IR) and region_torch.cc (the IR node that a region of them becomes).
+// Includes LibTorch: for *_torch.cc only.
 //
 // A model that has nodes without a form in the IR is walked twice:
 //
@@ -101,7 +101,7 @@ class Converter {
   absl::Status ConvertGetAttr(const JitNode& node);
   absl::Status ConvertUnpack(const JitNode& node);
 
-  // nodes_torch.cc: branches and loops
+  // control_flow_torch.cc
   absl::Status ConvertIf(const JitNode& node);
   absl::Status TakeBlock(const JitNode& node, const JitBlock& block);
   // Inputs of a loop: the largest number of rounds, whether to begin, carried
@@ -112,7 +112,7 @@ class Converter {
   absl::Status ConvertRange(const JitNode& node, bool length);
   absl::Status ConvertIs(const JitNode& node, bool is);
 
-  // nodes_torch.cc: calls of operators
+  // nodes_torch.cc
   // All casts become to.dtype; moves between devices are dropped.
   absl::Status ConvertTo(const JitNode& node);
   absl::Status ConvertOperator(const JitNode& node, absl::string_view op);
@@ -125,7 +125,7 @@ class Converter {
   // sizes among its arguments.
   absl::StatusOr<size_t> ListLength(const JitNode& node, const Node& out);
 
-  // regions_torch.cc
+  // opaque_torch.cc
   // Copies a node into the flat graph.
   JitNode* Copy(const JitNode& node);
   bool ReadsOpaque(const JitNode& node);

@@ -12,11 +12,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/process/resident_pages.h"
 #include "base/status_macros.h"
 #include "models/graph/op_traits.h"
 #include "runtime/compile/liveness.h"
 #include "runtime/compile/node_key.h"
+#include "runtime/compile/read_constants.h"
 #include "runtime/cpu/fused_kernels.h"
 #include "runtime/cpu/strided_copy.h"
 #include "runtime/executor.h"
@@ -80,7 +80,7 @@ class Compiler {
     MakeFusedKernels();
     DropUnusedConstants();
     // Only after the kernels are made, which read the weights to pack them.
-    if (target_ == Target::kCpu) ReleaseUnreadWeights();
+    if (target_ == Target::kCpu) ReleaseUnreadWeights(graph_, plan_);
     PlanMemory(graph_, plan_);
     plan_.signature =
         std::make_unique<Signature>(graph_, part_.inputs, part_.outputs);
@@ -530,85 +530,22 @@ class Compiler {
     }
   }
 
-  // Whether a step's kernel holds its operand `i` packed and never reads it at
-  // its original address.
-  bool IsPacked(const Step& step, size_t i) const {
-    const int local = step.operands[i];
-    return target_ == Target::kCpu && step.fused &&
-           RearrangesConstant(*step.fused, static_cast<int>(i)) &&
-           plan_.locals[local].is_constant &&
-           plan_.constants[local].kind == OperandKind::kTensor;
-  }
-
-  // Addresses of the constants that the steps read, ascending. Addresses,
-  // because a constant may point into another constant's memory.
-  std::vector<const std::byte*> ReadAddresses() const {
-    std::vector<const std::byte*> read;
-    const auto add = [&](int local) {
-      if (!plan_.locals[local].is_constant) return;
-      const Operand& operand = plan_.constants[local];
-      read.push_back(operand.kind == OperandKind::kWeight
-                         ? operand.weight->data
-                         : operand.tensor.data);
-    };
-    for (const Step& step : plan_.steps) {
-      for (size_t i = 0; i < step.operands.size(); ++i) {
-        if (!IsPacked(step, i)) add(step.operands[i]);
-      }
-    }
-    for (const PlanOutput& output : plan_.outputs) add(output.local);
-    std::sort(read.begin(), read.end());
-    return read;
-  }
-
-  static bool IsRead(const std::vector<const std::byte*>& read,
-                     const std::byte* data, size_t bytes) {
-    if (data == nullptr) return false;
-    const auto first = std::lower_bound(read.begin(), read.end(), data);
-    return first != read.end() && *first < data + std::max<size_t>(bytes, 1);
-  }
-
-  // Keeps the memory of constants that a step still reads. Of the others only
-  // the shapes remain.
+  // Keeps the memory of folded constants that a step still reads. Of the others
+  // only the shapes remain.
   void DropUnusedConstants() {
-    const std::vector<const std::byte*> read = ReadAddresses();
+    const ReadConstants read(plan_, target_ == Target::kCpu);
     for (Folded& folded : folded_) {
       const base::TensorView& result = folded.result.operand.tensor;
-      if (IsRead(read, folded.buffer.data(), folded.buffer.size())) {
+      if (read.Reads(folded.buffer.data(), folded.buffer.size())) {
         plan_.constant_buffers.push_back(std::move(folded.buffer));
-      } else if (IsRead(read, result.data, result.bytes)) {
+      } else if (read.Reads(result.data, result.bytes)) {
         plan_.constant_results.push_back(std::move(folded.result));
       }
     }
     // Dense copies of weights that were only needed for folding.
     std::erase_if(plan_.constant_buffers, [&](const auto& buffer) {
-      return !IsRead(read, buffer.data(), buffer.size());
+      return !read.Reads(buffer.data(), buffer.size());
     });
-  }
-
-  // Packed and folded weights are not read at their mapped addresses, so their
-  // resident pages would be wasted.
-  void ReleaseUnreadWeights() {
-    const std::vector<const std::byte*> read = ReadAddresses();
-    for (const Local& local : plan_.locals) {
-      if (local.id == models::kNoValue) continue;
-      const Value& value = graph_.value(local.id);
-      if (!value.is_weight()) continue;
-      const auto view = plan_.weights->GetAsStored(value.weight);
-      if (!view.ok() || view->rows) continue;
-      // The address range from the first to the last element, gaps included.
-      int64_t last = view->data == nullptr ? -1 : 0;
-      for (size_t d = 0; d < view->sizes.size() && last >= 0; ++d) {
-        last = view->sizes[d] == 0
-                   ? -1
-                   : last + (view->sizes[d] - 1) * view->strides[d];
-      }
-      const size_t bytes =
-          static_cast<size_t>(last + 1) * base::SizeOf(view->dtype);
-      if (!IsRead(read, view->data, bytes)) {
-        base::DropResidentPages({view->data, bytes});
-      }
-    }
   }
 
   struct Folded {
