@@ -68,8 +68,8 @@ std::vector<int64_t> ContiguousStrides(const std::vector<int64_t>& sizes) {
   return strides;
 }
 
-// A parameter that was exported without values: its rows share one. Buffers and
-// constants may be just that, and have their values.
+// A parameter exported without values: all its rows share one row. Buffers and
+// constants may have such values really.
 bool IsStandIn(const ImportedModel& model, const WeightEntry& entry) {
   return !model.buffers.contains(entry.name) && !entry.sizes.empty() &&
          entry.sizes[0] > 1 && !entry.strides.empty() && entry.strides[0] == 0;
@@ -143,7 +143,7 @@ class TableBinder {
     return absl::OkStatus();
   }
 
-  // What the tensor could have been for.
+  // The stand-ins without values, as candidates for the tensor.
   std::string StandIns() const {
     constexpr size_t kNamed = 5;
     std::vector<std::string> names;
@@ -157,8 +157,8 @@ class TableBinder {
         names.size() > first.size() ? ", ..." : "");
   }
 
-  // What a tensor holds for a parameter; nullopt: its elements. Rows decode to
-  // float32, so that they suit parameters of float32 only.
+  // Row format of a tensor for a parameter; nullopt: it has elements. Rows
+  // decode to float32, so that they fit only parameters of float32.
   static absl::StatusOr<std::optional<RowLayout>> LayoutOfTable(
       const SafetensorsEntry& tensor, absl::string_view rows,
       const WeightEntry& entry) {
@@ -225,7 +225,7 @@ constexpr absl::string_view kSaveAs =
     "save the PyTorch model with torch.export.save (.pt2) or, traced or "
     "scripted, with torch.jit.save (.pt)";
 
-// What a file that is no zip archive is, by how it begins; empty: unknown.
+// Name of a format that is no zip archive, by its first bytes; empty: unknown.
 absl::string_view NameOfForeign(absl::string_view path,
                                 absl::string_view begin) {
   if (absl::StartsWith(begin, "\x89HDF")) return "an HDF5 file (Keras)";

@@ -37,8 +37,8 @@ std::optional<double> ValueAt(const base::TensorView& view, size_t i) {
   }
 }
 
-// Halves have neighbours 2^−10 and 2^−7 away, and each operator may round to
-// another one.
+// Neighbours of half floats are 2^−10 and 2^−7 apart, and each operator may
+// round to a neighbour.
 double ShareOf(base::DType dtype) {
   switch (dtype) {
     case base::DType::kFloat16:
@@ -50,9 +50,9 @@ double ShareOf(base::DType dtype) {
   }
 }
 
-// Rounding of scores far below 1.
+// Allows for the rounding of scores far below 1.
 constexpr double kLeastAllowed = 1e-5;
-// Of weights, arithmetic or messages with 8 to 16 bits, through some layers.
+// For weights, arithmetic or messages with 8 to 16 bits, through some layers.
 constexpr double kLossyShare = 0.05;
 
 std::optional<int64_t> IntegerAt(const base::TensorView& view, size_t i) {
@@ -84,7 +84,7 @@ std::string PositionText(const base::Dims& dims, size_t i) {
   return base::DimsToString(position);
 }
 
-// As CompareWithRecorded(), of one output, after its name.
+// As CompareWithRecorded(), for one output; the text follows its name.
 absl::Status CompareOutput(const base::TensorView& answer,
                            const base::TensorView& recorded,
                            const Tolerance& tolerance) {
@@ -116,7 +116,7 @@ absl::Status CompareOutput(const base::TensorView& answer,
   const double share = halves ? std::max(tolerance.share, ShareOf(answer.dtype))
                               : tolerance.share;
   const double allowed = kLeastAllowed + share * scale;
-  // The worst, so that one look tells a rounding from a wrong row.
+  // The largest difference, which tells a rounding from a wrong row.
   double worst = 0;
   size_t at = 0;
   for (size_t i = 0; i < count; ++i) {

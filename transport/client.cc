@@ -14,14 +14,14 @@
 namespace refract::transport {
 namespace {
 
-// Of an offer besides texts: tags, lengths, version and two digests; and of a
-// setting.
+// Bytes of an offer besides texts: tags, lengths, version and two digests; and
+// of a setting.
 constexpr size_t kMaxOfferNumbersBytes = 64;
 constexpr size_t kMaxSettingNumbersBytes = 6;
 // The rest of a frame is for identity, limits and paths.
 constexpr size_t kMaxOffersBytes = kMaxSessionBodyBytes - 4096;
 
-// Whether they fit into one frame.
+// Whether the offers fit into one frame.
 absl::Status CheckOffers(absl::Span<const ModelOffer> models) {
   size_t offers_bytes = 0;
   if (models.size() > kMaxModelOffers) {
@@ -100,7 +100,7 @@ absl::StatusOr<std::unique_ptr<Client>> ClientImpl::Start(
   std::unique_ptr<ClientImpl> client(new ClientImpl(
       std::move(hub), options, std::move(address), std::move(paths),
       std::move(dialer), std::move(on_change)));
-  // Only now: the polling thread may use it before this returns.
+  // Last: the polling thread may use the client before this returns.
   absl::Status joined = client->hub_->Join(client.get());
   client->joined_ = joined.ok();
   REFRACT_RETURN_IF_ERROR(joined);
@@ -130,8 +130,8 @@ ClientImpl::ClientImpl(std::shared_ptr<ClientHub> hub,
 
 ClientImpl::~ClientImpl() {
   if (joined_) hub_->Leave(this);
-  // Cancels and joins, here and not on the polling thread: a name look-up, say,
-  // cannot be cut short.
+  // Cancels and joins here, not on the polling thread: a name look-up, for
+  // example, cannot be interrupted.
   const bool dialling = dialer_->busy();
   dialer_.reset();
   if (dialling) hub_->OnDialEnded();
@@ -186,7 +186,7 @@ absl::StatusOr<OutgoingMessage> ClientImpl::Allocate(
     limit = max_in_flight_;
     if (!takes_request_ids_) request_id = {};
     may_ask_times = sends_call_times_;
-    // Under the lock: a link that is replaced lives until its tokens are back.
+    // Under the lock: a replaced link lives until its tokens are returned.
     token = RequestToken::Take(memory, limit);
   }
   if (!token.has_value()) {
@@ -247,7 +247,7 @@ void ClientImpl::TakeModels(const ClientLink& link) {
   for (size_t i = 0; i < places_.size(); ++i) {
     const ClientLink::Offered* const offered = link.offer(places_[i].key);
     if (offered == nullptr) {
-      // The link's next step tells the server of it.
+      // The link's next step tells the server of the offer.
       state_.models[i] = places_[i].offer.has_value()
                              ? absl::UnavailableError("was not asked yet")
                              : absl::NotFoundError("not offered");
@@ -282,7 +282,7 @@ void ClientImpl::Shutdown() {
 }
 
 void ClientImpl::Start(ClientRequest request) {
-  // The link whose memory the message lies in; it may be an old one.
+  // The link with the message's memory; it may be an old link.
   const LinkMemory* const memory =
       request.message == nullptr ? nullptr : request.message->memory.get();
   ClientLink* link = nullptr;
@@ -301,7 +301,7 @@ void ClientImpl::Start(ClientRequest request) {
     return;
   }
   link->Start(std::move(request));
-  // Only this link takes a step for it.
+  // Wakes only this link's step.
   link->memory()->waker->Wake();
 }
 
@@ -338,7 +338,7 @@ void ClientImpl::OnEnd(ClientLink& link, const absl::Status& why) {
     ++counters_.path_failures;
     const LinkFacts& facts = link.facts();
     suspicion_ = {facts.path, facts.rail, now, facts.server_process};
-    // The reason is known.
+    // A rail that is known to be down explains the loss.
     if (rails_.down(RailName(facts.path, facts.rail))) suspicion_.reset();
   }
   if (&link != current_) {
@@ -371,7 +371,7 @@ void ClientImpl::SetConnected(const ClientLink& link, bool switched) {
   NoteChange();
 }
 
-// After `health_` has heard of it: the hub then looks when to dial next.
+// Call after `health_` was told: the hub then asks for the next dial.
 void ClientImpl::SetDisconnected(const absl::Status& why) {
   bool was_connected = false;
   {

@@ -86,7 +86,7 @@ void ClientHub::Leave(ClientImpl* client) {
            leaving_.end();
   };
   mu_.Await(absl::Condition(&gone));
-  // The polling thread notes no further change of it.
+  // The polling thread records no further change of the client.
   std::erase(changed_, client);
   const auto not_called = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return notifying_ != client;
@@ -114,8 +114,8 @@ void ClientHub::Run() {
   while (!stopping_) {
     StartRequests();
     const absl::Time now = options_.clock->Now();
-    // Either what came from outside, or a timer of a client; links have timers
-    // of their own.
+    // Either an outside call or a timer of a client; links have timers of their
+    // own.
     if (attention_->Take() || now >= next_look_) LookAfterClients(now);
     loop_->Round(next_look_);
   }
@@ -138,8 +138,8 @@ void ClientHub::LookAfterClients(absl::Time now) {
   for (ClientImpl* client : clients_) client->TakeDialled(now);
   Dial(now);
   next_look_ = absl::InfiniteFuture();
-  // Without room for an attempt the end of one comes first, and calls for
-  // attention.
+  // Without room for an attempt, the end of another attempt comes first, and
+  // wakes this thread.
   if (dials_ >= kMaxDials) return;
   for (const ClientImpl* client : clients_) {
     next_look_ = std::min(next_look_, client->next_dial());
@@ -171,8 +171,8 @@ void ClientHub::TakeJoinedAndLeft() {
   for (ClientImpl* client : left) std::erase(leaving_, client);
 }
 
-// Fair among clients: a server that never answers takes a slot for the length
-// of a time-out, and then comes after all that became due meanwhile.
+// Fair among clients: a server that never answers takes a slot for a time-out,
+// and then comes after all clients that became due meanwhile.
 void ClientHub::Dial(absl::Time now) {
   while (dials_ < kMaxDials) {
     ClientImpl* next = nullptr;

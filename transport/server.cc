@@ -20,7 +20,7 @@ namespace {
 // A handshake waits for its client most of the time, but registering memory
 // with a device blocks its thread for milliseconds.
 constexpr size_t kHandshakeThreads = 4;
-// More than any NIC has use for; a guard against a slip of the operator's hand.
+// More than any NIC can use; guards against mistyped numbers.
 constexpr int kMaxPollers = 64;
 // Pause after running out of descriptors, so that accepting does not spin.
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(20);
@@ -106,9 +106,9 @@ absl::Status ServerImpl::StartAll() {
 
 ServerImpl::~ServerImpl() {
   shared_->stopping = true;
-  // Null, or not started: the start failed.
+  // Null or not started if Start() failed.
   if (waker_ != nullptr) waker_->Wake();
-  // In parallel, because each may have to wait for clients.
+  // All at once, because each may have to wait for clients.
   for (const auto& poller : pollers_) poller->Wake();
   if (acceptor_.joinable()) acceptor_.join();
 }
@@ -151,7 +151,7 @@ void ServerImpl::Accept() {
   std::vector<pollfd> fds;
   while (!shared_->stopping) {
     if (shared_->draining) {
-      // Connection attempts are refused from now on, and do not wait in the
+      // Connection attempts are refused from now on instead of waiting in the
       // backlog.
       tcp_.Reset(-1);
       local_.Reset(-1);
@@ -204,8 +204,8 @@ absl::Status ServerImpl::TakeFirstFrame(Lobby::Visitor visitor,
         "a process of another user on the unix socket");
   }
   if (absl::IsFailedPrecondition(frame.status())) {
-    // Another protocol version: the header is the same in all of them, so the
-    // peer can be told.
+    // Another protocol version: all versions have the same header, so the peer
+    // can be told.
     proto::HelloReply refusal;
     *refusal.mutable_status() = ToWire(frame.status(), kMaxStatusTextBytes);
     visitor.session.Send(FrameKind::kHelloReply, refusal).IgnoreError();

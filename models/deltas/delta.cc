@@ -198,7 +198,7 @@ absl::StatusOr<std::vector<int64_t>> ReadIds(absl::Span<const std::byte> bytes,
   return ids;
 }
 
-// How rows lie in the file.
+// Reads the rows of a table from the file.
 absl::Status ReadRows(absl::Span<const std::byte> bytes,
                       const SafetensorsEntry* entry, absl::string_view name,
                       const std::string* format, const DeltaTable& table,
@@ -239,7 +239,7 @@ absl::Status ReadRows(absl::Span<const std::byte> bytes,
     return Invalid("tensor '", name, "' has rows of ", width,
                    " elements; the table's have ", table.dim);
   }
-  // The table's own type, or floats that are rounded to it.
+  // The table's own type, or floats, which are rounded to it.
   const bool own = !table.layout && entry->dtype == table.dtype;
   if (!own && entry->dtype != base::DType::kFloat32) {
     return Invalid("tensor '", name, "' is ", base::Name(entry->dtype),

@@ -33,7 +33,7 @@ std::vector<NodeId> NodesOfPart(const Graph& graph, const SplitPlan& plan,
   if (stage == Stage::kCnPost) {
     for (const ValueId id : graph.outputs) want_maker(id);
   }
-  // From the last node back: who reads comes after who makes.
+  // From the last node backwards: readers come after producers.
   for (size_t n = graph.nodes.size(); n-- > 0;) {
     if (!constant[n]) wanted[n] = plan.stages[n] == stage;
     if (!wanted[n]) continue;
@@ -48,7 +48,7 @@ std::vector<NodeId> NodesOfPart(const Graph& graph, const SplitPlan& plan,
 
 std::vector<std::vector<NodeId>> ReadersOfWeights(const Graph& graph) {
   const std::vector<bool> constant = ConstantNodes(graph);
-  // Per value: the weights that it is, or is made of as a constant.
+  // Per value: the weights of which it is made as a constant, or itself.
   std::vector<std::vector<ValueId>> behind(graph.values.size());
   std::vector<std::vector<NodeId>> readers(graph.values.size());
   for (size_t id = 0; id < graph.values.size(); ++id) {

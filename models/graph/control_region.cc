@@ -46,7 +46,7 @@ absl::StatusOr<size_t> Count(const Node& node, absl::string_view name) {
   return static_cast<size_t>(count);
 }
 
-// What a graph of the region reads and gives.
+// Inputs and outputs of a graph of the region.
 struct Signature {
   size_t inputs = 0;
   size_t outputs = 0;

@@ -243,7 +243,7 @@ proto::Graph ToProto(const Graph& graph) {
     to.mutable_digest()->set_low(library.digest.low);
     to.mutable_digest()->set_high(library.digest.high);
   }
-  // Left out where nobody looked, as in files of older versions.
+  // Omitted if never determined, as in files of older versions.
   if (!(graph.rows == RowDependence())) {
     *stored.mutable_rows() = ToProto(graph.rows);
   }

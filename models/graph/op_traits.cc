@@ -30,7 +30,7 @@ OpClass ClassOfFbgemm(absl::string_view name) {
   return OpClass::kUnknown;
 }
 
-// The record of the operator, that of its parts for one of complex numbers.
+// The record of the operator, for complex numbers that of the real one.
 const Operator& RecordOf(const Node& node) {
   static const Operator& none = *new Operator;
   if (!IsComplexOp(node.op)) return OperatorOf(node.op);
@@ -56,7 +56,7 @@ std::optional<double> NumberArg(const Node& node, absl::string_view name) {
   return std::nullopt;
 }
 
-// A weight, or a weight seen through views only.
+// Whether it is a weight, or a weight seen through views only.
 bool IsTable(const Graph& graph, ValueId id) {
   while (id != kNoValue) {
     const Value& value = graph.value(id);
@@ -100,7 +100,7 @@ Gather GatherOf(const Node& node) {
   return gather;
 }
 
-// Table row counts and ids of one look-up, whatever its spelling.
+// Table row counts and ids of a look-up, in any of its forms.
 struct LookUp {
   ValueId weight = kNoValue;
   ValueId indices = kNoValue;
@@ -123,7 +123,7 @@ std::optional<LookUp> LookUpOf(const Graph& graph, const Node& node) {
   return LookUp{.weight = gather.source, .indices = gather.indices.front()};
 }
 
-// Operators that hand ids on unchanged, perhaps fewer or in another order. The
+// Operators that pass ids on unchanged, perhaps fewer or in another order. The
 // first operand carries the ids; for cat and stack every operand does.
 bool KeepsIds(const Node& node) {
   const Operator& op = OperatorOf(node.op);
@@ -134,7 +134,7 @@ bool JoinsOperands(const Node& node) {
   return OperatorOf(node.op).rows == RowRule::kJoin;
 }
 
-// `missing` when the argument is left out; nullopt when it is no literal.
+// `missing` if the argument is left out; nullopt if it is no literal.
 std::optional<int64_t> IntArg(const Node& node, absl::string_view name,
                               int64_t missing) {
   const Argument* arg = node.FindArg(name);
@@ -143,7 +143,7 @@ std::optional<int64_t> IntArg(const Node& node, absl::string_view name,
   return value == nullptr ? std::nullopt : std::optional<int64_t>(*value);
 }
 
-// A graph input, or one column of it, that ids or offsets come from.
+// A graph input, or a column of it, from which ids or offsets come.
 struct Source {
   ValueId input = kNoValue;
   int64_t column = -1;  // -1: all of it
@@ -151,8 +151,8 @@ struct Source {
   friend auto operator<=>(const Source&, const Source&) = default;
 };
 
-// What `id`, a result of `node`, takes from a matrix input: a column of it, or
-// nullopt when it is something else.
+// The column of a matrix input that `node` takes as its result `id`; nullopt
+// for other nodes.
 std::optional<Source> ColumnOfInput(const Graph& graph, const Node& node,
                                     ValueId id) {
   const OpName op = SplitOpName(node.op);
@@ -216,7 +216,7 @@ std::vector<Source> SourcesOf(const Graph& graph, ValueId id) {
 
 OpClass ClassOf(absl::string_view op) {
   const OpName name = SplitOpName(op);
-  // Python built-ins and math functions only ever see sizes.
+  // Python built-ins and math functions only work on sizes.
   if (name.space == "py" || name.space == "math") return OpClass::kSize;
   if (name.space == "fbgemm") return ClassOfFbgemm(name.name);
   if (name.space == "quantized" && absl::StrContains(name.name, "embedding")) {

@@ -18,7 +18,7 @@ using R = RowRule;
 
 constexpr absl::string_view kAnyOverload;
 
-// Operators that agree in everything but their names, which are separated by
+// Operators that differ only in their names, which are separated by
 // spaces.
 struct Op {
   constexpr Op(absl::string_view names, OpClass op_class, RowRule rows)

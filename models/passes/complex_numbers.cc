@@ -20,7 +20,7 @@ bool IsComplexValue(const Graph& graph, ValueId id) {
   return id != kNoValue && IsComplex(graph.value(id).dtype);
 }
 
-// Element types of arguments become names. True: there was one.
+// Replaces complex element types of arguments by names. True: there was one.
 bool NameComplexTypes(Node& node) {
   bool found = false;
   for (NamedArgument& arg : node.args) {
@@ -33,7 +33,7 @@ bool NameComplexTypes(Node& node) {
   return found;
 }
 
-// The size of a dimension counted from the end: that of the pairs is behind it.
+// Rewrites a dimension counted from the end, where the pairs are.
 void CountFromFront(Node& node) {
   for (NamedArgument& arg : node.args) {
     auto* dim = std::get_if<int64_t>(&arg.value);
@@ -42,7 +42,7 @@ void CountFromFront(Node& node) {
 }
 
 absl::Status ToPairs(const Graph& graph, Node& node) {
-  // Its script makes and takes pairs.
+  // The script itself makes and takes pairs.
   if (IsScriptRegion(node)) return absl::OkStatus();
   BoolList operands;
   for (const ValueId id : InputsOf(node)) {

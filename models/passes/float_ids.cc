@@ -60,13 +60,13 @@ std::optional<LookUp> LookUpOf(const Graph& graph, const Node& node) {
   }
   const Argument* list = Find(node, "indices");
   if (const auto* ids = list ? std::get_if<ValueList>(list) : nullptr) {
-    // Rows are named by the first index.
+    // The first index selects the row.
     if (!ids->empty()) gather.ids.push_back(ids->front());
   }
   return gather;
 }
 
-// Hands values on, perhaps rounded or bounded.
+// Whether it passes values on, perhaps rounded or bounded.
 bool KeepsValues(const Node& node) {
   static const auto& names = *new absl::flat_hash_set<absl::string_view>{
       "to",         "_to_copy", "type_as", "clone",        "contiguous",
@@ -85,7 +85,7 @@ bool JoinsValues(const Node& node) {
          name == "hstack" || name == "column_stack" || name == "where";
 }
 
-// The one column of dimension 1 that a slice, select or unbind takes.
+// The single column of dimension 1 that a slice, select or unbind takes.
 std::optional<int64_t> ColumnOf(const Graph& graph, const Node& node,
                                 ValueId result) {
   const auto integer = [&](absl::string_view name,
@@ -106,7 +106,7 @@ std::optional<int64_t> ColumnOf(const Graph& graph, const Node& node,
     const auto it = std::find(node.outputs.begin(), node.outputs.end(), result);
     return it - node.outputs.begin();
   }
-  // −1 where it is not known.
+  // −1: unknown.
   const int64_t width =
       matrix.shape.size() > 1 ? matrix.shape[1].constant().value_or(-1) : -1;
   std::optional<int64_t> first =
@@ -141,7 +141,7 @@ class Tracer {
         here.dtype = value.dtype;
       }
       if (value.producer == kNoNode) {
-        // An integer input brings its ids whole, unless a float came between.
+        // An integer input has exact ids, unless a float type came between.
         if (here.dtype == base::DType::kUnknown) continue;
         here.input = value.name;
         here.limit = int64_t{1} << Precision(here.dtype);

@@ -16,14 +16,14 @@
 namespace refract::models {
 namespace {
 
-// Two kinds of things are told apart here. A *tensor object* is what a value id
-// of the graph as given stands for: memory that may be written, and that other
+// The code distinguishes two things. A *tensor object* is what a value id of
+// the given graph stands for: memory that may be written, and that other
 // objects may see through views. *Contents* are values of the functional graph,
 // which never change. Objects that share memory form a tree: the parent of an
-// object is the one that it is a view of. Writing into an object gives it new
-// contents, writes these through to its parents, and makes every other object
-// of the tree stale; a stale object is viewed again from its parent when it is
-// read.
+// object is the object that it is a view of. Writing into an object gives it
+// new contents, writes these through to its parents, and makes every other
+// object of the tree stale; a stale object is viewed again from its parent when
+// it is read.
 class Functionalizer {
  public:
   explicit Functionalizer(Graph& graph) : graph_(graph) {}
@@ -65,16 +65,16 @@ class Functionalizer {
     ValueId parent = kNoValue;  // kNoValue: owns its memory
     int32_t view = -1;          // in views_; −1: same shape as the parent
     int32_t output = 0;         // which result of that view
-    // Whether it shares the parent's memory at all is undecided.
+    // Whether it shares the parent's memory at all is unknown.
     bool undecided = false;
     // Known to be row-major in PyTorch's memory.
     bool contiguous = false;
     ValueId contents = kNoValue;
     int64_t version = 0;  // of the root's memory that `contents` shows
-    // Roots only: writes so far, and who wrote last.
+    // Roots only: writes so far, and the last writer.
     int64_t writes = 0;
     std::string writer;
-    // A write may or may not have reached it: the writer and the reason.
+    // Not empty: a write may have missed it. The writer and the reason.
     std::string lost;
   };
 
@@ -85,7 +85,7 @@ class Functionalizer {
     return object;
   }
 
-  // The contents of an object now; views it again when it is stale.
+  // The present contents of an object; views it again if it is stale.
   absl::StatusOr<ValueId> Read(ValueId id) { return ReadObject(same_[id]); }
 
   absl::StatusOr<ValueId> ReadObject(ValueId object) {
@@ -187,7 +187,7 @@ class Functionalizer {
       object.output = static_cast<int32_t>(i);
       object.undecided = sharing != Sharing::kView;
       object.version = version;
-      // Contiguous is what kMaybeSame stands for; other views may transpose.
+      // kMaybeSame applies to contiguous sources; other views may transpose.
       object.contiguous =
           dropped || (objects_[parent].contiguous && KeepsContiguous(node));
       if (dropped) {
@@ -198,7 +198,7 @@ class Functionalizer {
     return absl::OkStatus();
   }
 
-  // From here on every name of the object means the view.
+  // From now on every name of the object means the view.
   absl::Status VisitReshape(Node& node, const std::string& functional) {
     const Argument* source = SourceArg(node);
     if (source == nullptr || !std::holds_alternative<ValueRef>(*source) ||
@@ -271,8 +271,8 @@ class Functionalizer {
     return Write(object, contents, writer);
   }
 
-  // copy_ of a tensor that is known to be like the one it overwrites: the new
-  // contents are that tensor's.
+  // copy_ of a tensor with the same dtype and shape as the overwritten one: the
+  // new contents are that tensor's.
   bool CopiesAll(const Node& node, ValueId& contents) const {
     if (node.op != "aten.copy.default") return false;
     const Argument* arg = node.FindArg("src");
@@ -291,12 +291,12 @@ class Functionalizer {
   absl::Status Write(ValueId object, ValueId contents,
                      const std::string& writer) {
     const ValueId root = Root(object);
-    // Old contents of the parents, which the new ones are put into.
+    // Old contents of the parents, into which the new contents are put.
     std::vector<std::pair<ValueId, ValueId>> parents;
     ValueId child = object;
     while (objects_[child].parent != kNoValue && !objects_[child].undecided) {
       child = objects_[child].parent;
-      // An earlier write could not be put into it: nobody may read it again.
+      // An earlier write could not be put into it: it must not be read again.
       if (!objects_[child].lost.empty()) break;
       REFRACT_ASSIGN_OR_RETURN(const ValueId old, ReadObject(child));
       parents.push_back({child, old});
@@ -330,7 +330,7 @@ class Functionalizer {
                       contents);
         if (!inverse.ok()) {
           if (MayOverlapItself(object)) return inverse.status();
-          // An error only if somebody reads what was written through.
+          // An error only if the written memory is read.
           for (ValueId id = parent; id != kNoValue; id = objects_[id].parent) {
             objects_[id].lost = std::string(inverse.status().message());
           }
@@ -342,7 +342,7 @@ class Functionalizer {
       update(parent, contents);
       child = parent;
     }
-    // Above an undecided link nobody knows whether the write arrived.
+    // Above an undecided link it is unknown whether the write arrived.
     if (objects_[child].undecided) {
       const std::string reason =
           absl::StrCat(writer, " writes into memory that ",
@@ -356,7 +356,7 @@ class Functionalizer {
     return absl::OkStatus();
   }
 
-  // Redirects what `node` reads to contents.
+  // Redirects the operands of `node` to contents.
   absl::Status ReadArguments(Node& node) {
     for (NamedArgument& arg : node.args) {
       if (auto* ref = std::get_if<ValueRef>(&arg.value)) {
@@ -376,8 +376,8 @@ class Functionalizer {
     return absl::OkStatus();
   }
 
-  // Operators allocate row-major results, but pointwise ones follow the strides
-  // of what they read.
+  // Operators allocate row-major results, but pointwise operators follow the
+  // strides of their operands.
   void MarkContiguous(const Node& node) {
     bool contiguous = true;
     if (ClassOf(node.op) == OpClass::kElementwise) {
@@ -420,9 +420,9 @@ class Functionalizer {
   }
 
   Graph& graph_;
-  // By value id of the graph as given; contents made here have no object.
+  // By value id of the given graph; contents made here have no object.
   std::vector<Object> objects_;
-  // Objects that are one: the result of relu_(x) is x.
+  // Identical objects: the result of relu_(x) is x.
   std::vector<ValueId> same_;
   std::vector<Node> views_;
   absl::flat_hash_set<std::string> names_;

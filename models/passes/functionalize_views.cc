@@ -38,7 +38,7 @@ absl::string_view SourceName(const Node& node) {
   return node.FindArg("self") != nullptr ? "self" : "input";
 }
 
-// `view`'s arguments with the source replaced.
+// `view`'s arguments with another source.
 std::vector<NamedArgument> ArgsOver(const Node& view, ValueId source) {
   std::vector<NamedArgument> args = view.args;
   for (NamedArgument& arg : args) {
@@ -70,7 +70,7 @@ std::vector<NamedArgument> WithoutSource(const Node& view) {
   return args;
 }
 
-// Where part `output` of a split begins and ends; false if that is computed.
+// Begin and end of part `output` of a split; false if they are computed.
 bool SplitRange(const Node& view, size_t output, int64_t& start, int64_t& end) {
   const Argument* sizes = view.FindArg("split_sizes");
   if (sizes == nullptr) sizes = view.FindArg("split_size");
@@ -100,7 +100,7 @@ Sharing SharingOfCast(const Graph& graph, const Node& node) {
   const base::DType from = graph.value(std::get<ValueRef>(*source).id).dtype;
   const base::DType to = graph.value(node.outputs[0]).dtype;
   if (from == base::DType::kUnknown || to == base::DType::kUnknown) {
-    // The cast stays; whether it shares memory is open.
+    // The cast stays; whether it shares memory is unknown.
     return Sharing::kMaybeView;
   }
   if (from != to) return Sharing::kNone;
@@ -206,7 +206,7 @@ absl::StatusOr<Node> InverseOf(const Node& view, size_t output, ValueId base,
         std::holds_alternative<int64_t>(*length)) {
       const int64_t begin = std::get<int64_t>(*start);
       const int64_t end = begin + std::get<int64_t>(*length);
-      // A negative start counts from the end, where 0 would mean the begin.
+      // A negative start counts from the end, where 0 would mean the beginning.
       return ScatterSlice(base, contents, IntArg(view, "dim", 0), begin,
                           begin < 0 && end == 0 ? INT64_MAX : end);
     }
@@ -296,7 +296,7 @@ bool IsCheck(absl::string_view op) {
            absl::StartsWith(name.name, "sym_constrain_range") ||
            absl::StartsWith(name.name, "_functional_sym_constrain_range");
   }
-  // Looks for ids outside their tables; here the server's id policy does.
+  // Checks for ids outside their tables; here the server's id policy does that.
   return name.space == "fbgemm" &&
          absl::StartsWith(name.name, "bounds_check_indices");
 }

@@ -17,7 +17,7 @@
 namespace refract::models {
 namespace {
 
-// So that a row of zeros divides by no zero (ATen/native/Embedding.cpp).
+// Keeps a row of zeros from a division by zero (ATen/native/Embedding.cpp).
 constexpr double kEpsilon = 1e-7;
 
 bool IsRenorm(const Node& node) {
@@ -25,7 +25,7 @@ bool IsRenorm(const Node& node) {
          node.op == "aten.embedding_renorm.default";
 }
 
-// Gives its operand under another name.
+// Whether it returns its operand under another name.
 bool IsAlias(const Node& node) {
   return absl::StartsWith(node.op, "aten.detach.") ||
          absl::StartsWith(node.op, "aten.alias.") ||
@@ -88,13 +88,13 @@ class Rewriter {
     return !EmbeddingArgsOf(node.op).weight.empty();
   }
 
-  // The table that a value is; kNoValue for others.
+  // The table behind a value; kNoValue for other values.
   ValueId Table(ValueId id) const {
     const auto it = alias_of_.find(id);
     return it == alias_of_.end() ? kNoValue : it->second;
   }
 
-  // The scaled table that `node` reads.
+  // The scaled table in the operands of `node`.
   ValueId TableOf(const Node& node) const {
     for (const ValueId id : InputsOf(node)) {
       if (const ValueId table = Table(id); renorms_.contains(table)) {
@@ -104,7 +104,7 @@ class Rewriter {
     return kNoValue;
   }
 
-  // Ids, whatever names they go by.
+  // The source of ids behind aliases.
   ValueId Source(ValueId id) const {
     while (id != kNoValue && graph_.value(id).producer != kNoNode) {
       const Node& node = graph_.nodes[graph_.value(id).producer];
@@ -171,7 +171,7 @@ class Rewriter {
     return absl::OkStatus();
   }
 
-  // A look-up of rows that were scaled just before, and nothing else.
+  // Whether it only looks up rows that were scaled just before.
   bool IsScaled(const Node& node, NodeId at,
                 const std::vector<Renorm>& renorms) const {
     const EmbeddingArgs args = EmbeddingArgsOf(node.op);
@@ -209,7 +209,7 @@ class Rewriter {
     return name;
   }
 
-  // A node of one result like `like`, which it is not given the id of.
+  // Adds a node of one result like `like`, under a new id.
   ValueId Emit(const std::string& name, absl::string_view op,
                std::vector<NamedArgument> args, Value like) {
     Node node;
@@ -224,7 +224,7 @@ class Rewriter {
     return id;
   }
 
-  // `rows` [..., D], scaled; the last node's result is `result` if that is one.
+  // `rows` [..., D], scaled; `result`, if given, is the last node's result.
   ValueId Scaled(const std::string& name, ValueId rows, const Renorm& renorm,
                  ValueId result) {
     Value each = graph_.value(rows);  // one number per row
@@ -273,7 +273,7 @@ class Rewriter {
       Scaled(name, rows, renorm, result);
       return;
     }
-    // Bags add up rows that are scaled already: a table of one row per id.
+    // Bags sum rows that are scaled already: from a table of one row per id.
     const ValueId ids = node.ValueArg(names.indices);
     const Value& weight = graph_.value(table);
     const Value& indices = graph_.value(ids);

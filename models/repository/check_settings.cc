@@ -15,11 +15,11 @@
 namespace refract::models {
 namespace {
 
-// Of model_warmup. They are kept in memory while the version is served.
+// Most requests of model_warmup, which stay in memory with the version.
 constexpr int kMostWarmUps = 64;
 constexpr uint32_t kMostWarmUpRuns = 1000;
 constexpr size_t kMostWarmUpBytes = size_t{64} << 20;
-// Each request looks at all of them.
+// Bounds the work per request: each request reads all shares.
 constexpr size_t kMostShares = 16;
 
 base::DType TypeOf(const Value& value) {
@@ -33,7 +33,7 @@ inference::DataType WarmUpTypeOf(const Value& value) {
   return type;
 }
 
-// One input of a request of model_warmup.
+// Reads an input of a request of model_warmup.
 absl::StatusOr<WarmUpRequest::Input> ReadWarmUpInput(
     const inference::ModelWarmup::Input& given, const Value& wanted) {
   const auto invalid = [](const auto&... parts) {

@@ -16,8 +16,8 @@
 namespace refract::models {
 namespace {
 
-// Large enough that a disk streams, and a multiple of any block size, which
-// sharing blocks needs.
+// Large enough for streaming, and a multiple of any block size, which sharing
+// blocks needs.
 constexpr size_t kChunkBytes = size_t{4} << 20;
 
 absl::Status ErrnoError(absl::string_view path, absl::string_view call) {
@@ -46,7 +46,7 @@ absl::Status WriteAll(int fd, const std::byte* data, size_t bytes,
 }
 
 // Copies `bytes` at the current offset of both files inside the kernel; false
-// when this pair of file systems can't (nothing was copied then).
+// if this pair of file systems cannot (nothing was copied then).
 absl::StatusOr<bool> CopyInKernel(int in, int out, off64_t at, size_t bytes,
                                   const std::string& to) {
   off64_t in_offset = at;
@@ -120,14 +120,14 @@ absl::StatusOr<CopiedFile> CopyFile(const std::string& from,
                        S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH);
   if (out < 0) return ErrnoError(to, "open");
   auto result = Transfer(from, out, to);
-  // Some file systems tell only now that the disk is full.
+  // Some file systems report a full disk only now.
   if (close(out) != 0 && result.ok()) return ErrnoError(to, "close");
   return result;
 }
 
 absl::StatusOr<CopiedFile> LinkFile(const std::string& from,
                                     const std::string& to) {
-  // What a symbolic link points to, not the link.
+  // Links the target of a symbolic link, not the link.
   if (linkat(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), AT_SYMLINK_FOLLOW) !=
       0) {
     return ErrnoError(errno == ENOENT ? from : to,

@@ -32,7 +32,7 @@ namespace fs = std::filesystem;
 
 constexpr uint32_t kHnPartFormatVersion = 1;
 constexpr char kWeightsFile[] = "hn_weights.bin";
-// Weights are read where they are mapped; kernels want cache lines.
+// Weights are read from the mapping; kernels want them aligned to cache lines.
 constexpr uint64_t kAlignBytes = 64;
 
 absl::Status PackageError(const std::string& path,
@@ -114,7 +114,7 @@ absl::Status WritePackage(const LoadedModel& model, const WeightTable& weights,
                               .status());
   REFRACT_RETURN_IF_ERROR(SavePlan(model.graph, *model.plan,
                                    absl::StrCat(to, "/", kSplitPlanFile)));
-  // The node warms the model up with it.
+  // The node warms the model up with this sample.
   const std::string sample = absl::StrCat(model.folder, "/", kSampleFile);
   if (std::error_code error; fs::exists(sample, error)) {
     REFRACT_RETURN_IF_ERROR(
@@ -158,7 +158,7 @@ absl::StatusOr<std::optional<WeightTable>> ReadHnPart(
   if (std::error_code error; !fs::exists(path, error)) return std::nullopt;
   REFRACT_ASSIGN_OR_RETURN(const std::string text, base::ReadText(path));
   proto::StoredHnPart stored;
-  const google::protobuf::LogSilencer silencer;  // it prints lines of its own
+  const google::protobuf::LogSilencer silencer;  // Protobuf would print errors
   if (!stored.ParseFromString(text) ||
       stored.format_version() != kHnPartFormatVersion) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -31,12 +31,12 @@ constexpr absl::string_view kBatchKey = "batch_symbol";
 constexpr absl::string_view kShareKey = "share";
 constexpr absl::string_view kDenseWeightsKey = "dense_weights";
 constexpr absl::string_view kGpuPrecisionKey = "gpu_precision";
-// Wide enough for anything sensible, narrow enough to catch a slip.
+// Wide enough for any sensible share, narrow enough to catch a typing error.
 constexpr double kLeastShare = 0.001;
 constexpr double kMostShare = 1000;
 constexpr int kMostInstances = 1024;
 
-// Fields of Triton's that Refract does not have, and what to do instead.
+// Fields of Triton's that Refract lacks, with what to do instead.
 struct Alternative {
   absl::string_view message;  // without package
   absl::string_view field;
@@ -121,7 +121,7 @@ constexpr Alternative kAlternatives[] = {
     {"ModelOutput", "is_non_linear_format_io", "remove it"},
 };
 
-// As it stands in config.pbtxt; empty: the file itself.
+// Name of the message in config.pbtxt; empty: the file itself.
 absl::string_view NameOfMessage(absl::string_view message) {
   const std::pair<absl::string_view, absl::string_view> names[] = {
       {"ModelInput", "input"},
@@ -157,7 +157,7 @@ std::string TextOf(const UnknownField& unknown) {
                       parent.empty() ? "a model configuration" : "it");
 }
 
-// Triton's names are KServe's behind a prefix.
+// Triton's names are KServe's with a prefix.
 inference::DataType ToDataType(base::DType dtype) {
   inference::DataType type = inference::TYPE_INVALID;
   inference::DataType_Parse(absl::StrCat("TYPE_", base::KServeName(dtype)),
@@ -165,7 +165,7 @@ inference::DataType ToDataType(base::DType dtype) {
   return type;
 }
 
-// Constants as they are, everything else -1.
+// Constant sizes unchanged, others -1.
 std::vector<int64_t> DimsOf(const Value& value) {
   std::vector<int64_t> dims;
   for (const SymExpr& size : value.shape) {
@@ -174,8 +174,8 @@ std::vector<int64_t> DimsOf(const Value& value) {
   return dims;
 }
 
-// What a client needs to make valid requests, and metadata does not tell: the
-// parameters for the reader of the header, with their texts.
+// Facts that a client needs to make valid requests and that metadata does not
+// tell: the parameters for readers, as the header lists them.
 std::map<std::string, std::string> ReaderParameters(const Graph& graph) {
   std::map<std::string, std::string> parameters;
   for (const IdInput& use : FindIdInputs(graph)) {
@@ -212,8 +212,8 @@ std::optional<IdPolicy> ParsePolicy(absl::string_view text) {
   return std::nullopt;
 }
 
-// Tensors of the file against those of the model, by name. An empty list leaves
-// them to the model, as in Triton.
+// Compares tensors of the file with those of the model, by name. An empty list
+// leaves them to the model, as in Triton.
 template <typename Tensors>
 absl::Status CheckTensors(const Tensors& listed, absl::string_view field,
                           const std::vector<std::string>& names,
@@ -316,7 +316,7 @@ absl::Status CheckParameter(const std::string& key, const std::string& text,
     return absl::InvalidArgumentError(
         absl::StrCat("\"", text, "\" is none of fp32, tf32, fp16, bf16"));
   }
-  // For the reader alone: rows may differ between versions.
+  // For readers only: rows may differ between versions.
   if (key == kBatchKey) return absl::OkStatus();
   absl::string_view input = key;
   if (absl::ConsumePrefix(&input, kIdsPrefix) ||
@@ -430,7 +430,7 @@ absl::StatusOr<inference::ModelConfig> ParseConfigText(absl::string_view text,
 
 absl::StatusOr<inference::ModelConfig> ParseVersionOverride(
     absl::string_view json, absl::string_view name) {
-  // What a request may hold is a few numbers.
+  // A valid request is a few numbers.
   constexpr size_t kMostBytes = 64 << 10;
   if (json.size() > kMostBytes) {
     return absl::InvalidArgumentError(

@@ -42,9 +42,9 @@ constexpr uint32_t kFormatVersion = 1;
 constexpr absl::string_view kConfigFile = "config.pbtxt";
 constexpr absl::string_view kGraphFile = "graph.pb";
 constexpr absl::string_view kTablesFolder = "tables";
-// Versions in the making; never listed, because a version is a number.
+// Versions being written; never listed, because a version is a number.
 constexpr absl::string_view kTemporaryPrefix = ".tmp-";
-// Two imports that finish together race for a number; the loser takes the next.
+// Two imports that finish together race for a number; the loser takes another.
 constexpr int kMaxRenameAttempts = 100;
 
 std::string Join(absl::string_view folder, absl::string_view name) {
@@ -116,7 +116,7 @@ absl::StatusOr<std::vector<std::string>> ListFolders(const std::string& path) {
   return names;
 }
 
-// A stored name that could lead out of the version's folder.
+// Rejects a stored name that could lead out of the version's folder.
 bool IsSafeRelativePath(absl::string_view name) {
   const fs::path path{std::string(name)};
   return !name.empty() && path.is_relative() &&
@@ -140,7 +140,7 @@ class FilePlacer {
         continue;
       }
       std::string name = base;
-      // Files of one name from several folders.
+      // Files of equal names from several folders.
       for (int i = 1; !taken.insert(name).second; ++i) {
         name = absl::StrCat(i, "_", base);
       }
@@ -158,7 +158,7 @@ class FilePlacer {
   absl::flat_hash_map<std::string, std::string> names_;  // source → in folder
 };
 
-// Copies what `model` needs into `folder`; returns the table with names there.
+// Copies the files of `model` into `folder`; returns the table of the copies.
 absl::StatusOr<WeightTable> PlaceFiles(const ImportedModel& model,
                                        const FilePlacer& placer,
                                        const AddOptions& options,
@@ -197,8 +197,8 @@ absl::StatusOr<WeightTable> PlaceFiles(const ImportedModel& model,
   return weights;
 }
 
-// Weights that the graph reads exist with the dtype and sizes that it expects.
-// `names`: the weights to check; null for all.
+// Checks that weights read by the graph exist with its dtype and sizes.
+// `names`: the weights to check; null: all.
 absl::Status CheckWeights(const Graph& graph, const WeightStore& weights,
                           const std::set<std::string>* names) {
   for (const Value& value : graph.values) {
@@ -226,8 +226,8 @@ absl::Status CheckWeights(const Graph& graph, const WeightStore& weights,
   return absl::OkStatus();
 }
 
-// Of all that graph.pb holds but its own digest. The message is free of maps,
-// hence serialised in one way only.
+// Digest of all fields of graph.pb but the digest itself. The message has no
+// maps, hence a single serialisation.
 base::Digest StoredDigest(proto::StoredModel stored) {
   stored.clear_digest();
   return base::DigestOf(stored.SerializeAsString());
@@ -247,7 +247,7 @@ absl::Status LoadSplitPlan(const std::string& path, LoadedModel& model) {
   return absl::OkStatus();
 }
 
-// Which weights to map, and where they lie: `weights` is the table of graph.pb.
+// Weights to map, with their places: `weights` is the table of graph.pb.
 struct NeededWeights {
   WeightTable table;
   std::optional<std::set<std::string>> names;  // nullopt: all
@@ -278,8 +278,8 @@ absl::StatusOr<NeededWeights> Needed(const WeightTable& weights,
                        .names = std::move(names)};
 }
 
-// graph.pb of a version, and the weight files that it lists, into `model`; the
-// plan too for kHnPart, whose weights it determines.
+// Loads graph.pb of a version, and the weight files that it lists, into
+// `model`; the plan too for kHnPart, whose weights it determines.
 absl::Status LoadGraph(const std::string& path, const LoadOptions& options,
                        LoadedModel& model) {
   REFRACT_ASSIGN_OR_RETURN(const std::shared_ptr<const base::MappedFile> file,
@@ -327,14 +327,14 @@ absl::Status LoadGraph(const std::string& path, const LoadOptions& options,
                ? store.status()
                : base::Annotate(store.status(), path);
   }
-  // After the checks of structure, sizes and ranges, whose messages tell more.
+  // After checks of structure, sizes and ranges: their messages tell more.
   if (stored.has_digest() &&
       !(StoredDigest(stored) == base::Digest{.low = stored.digest().low(),
                                              .high = stored.digest().high()})) {
     return absl::InvalidArgumentError(absl::StrCat(
         path, ": differs from what was imported; import the model again"));
   }
-  // After the digest: a damaged graph.pb fits no plan.
+  // After the digest: a plan cannot fit a damaged graph.pb.
   REFRACT_RETURN_IF_ERROR(plan);
   REFRACT_ASSIGN_OR_RETURN(
       VerifiedFiles verified,
@@ -350,13 +350,13 @@ absl::Status LoadGraph(const std::string& path, const LoadOptions& options,
 }  // namespace
 
 base::Digest ModelDigest(const Graph& graph, const WeightTable& weights) {
-  // Golden requests are no part of what the model is: machines differ in the
-  // last bits of their answers.
+  // Golden requests are no part of the identity: machines differ in the last
+  // bits of their answers.
   WeightTable rest = weights;
   std::erase_if(rest.files, [](const WeightFile& file) {
     return fs::path(file.file).filename() == kGoldenFile;
   });
-  // Both messages are free of maps, hence serialised in one way only.
+  // Both messages have no maps, hence a single serialisation.
   base::DigestBuilder digest;
   digest.AddString(ToProto(graph).SerializeAsString());
   digest.AddString(ToProto(rest).SerializeAsString());
@@ -373,7 +373,7 @@ absl::StatusOr<int64_t> Repository::AddVersion(
   std::error_code error;
   const bool is_new = !fs::exists(config_path, error);
   if (!is_new) {
-    // The file of the versions before stays in force, so it has to fit.
+    // The config.pbtxt of earlier versions stays in force, so it must fit.
     REFRACT_ASSIGN_OR_RETURN(const std::string text, ReadText(config_path));
     REFRACT_ASSIGN_OR_RETURN(const inference::ModelConfig config,
                              ParseConfigText(text, config_path));
@@ -391,8 +391,8 @@ absl::StatusOr<int64_t> Repository::AddVersion(
   absl::Cleanup clean_up = [&] {
     std::error_code ignored;
     fs::remove_all(temporary, ignored);
-    // A model that did not come into being leaves nothing behind; rmdir()
-    // keeps a folder that holds something.
+    // A model whose first version failed leaves nothing behind; rmdir() keeps a
+    // folder that is not empty.
     if (is_new) rmdir(model_folder.c_str());
   };
   const FilePlacer placer(model);
@@ -412,7 +412,7 @@ absl::StatusOr<int64_t> Repository::AddVersion(
   stored.mutable_digest()->set_high(digest.high);
   REFRACT_RETURN_IF_ERROR(
       WriteText(Join(temporary, kGraphFile), stored.SerializeAsString()));
-  // As a server will load it.
+  // Loaded as a server will load it.
   LoadedModel check;
   check.folder = temporary;
   REFRACT_RETURN_IF_ERROR(LoadGraph(Join(temporary, kGraphFile),
@@ -473,7 +473,7 @@ absl::Status Repository::RemoveVersion(absl::string_view name,
   if (error) return FileError(aside, error);
   if (versions.size() > 1) return absl::OkStatus();
   fs::remove(Join(model_folder, kConfigFile), error);
-  rmdir(model_folder.c_str());  // keeps a folder that holds something else
+  rmdir(model_folder.c_str());  // keeps a folder that is not empty
   return absl::OkStatus();
 }
 
@@ -555,8 +555,8 @@ absl::StatusOr<ModelPath> ParseModelPath(absl::string_view path) {
   fs::path parts{std::string(path)};
   if (!parts.has_filename()) parts = parts.parent_path();  // trailing slash
   ModelPath result;
-  // A last part that is a number is a version when a model is before it; a
-  // model may itself be named 7.
+  // A number as the last part is a version if a model is before it; a model
+  // itself may be named 7.
   const std::optional<int64_t> version =
       ParseVersion(parts.filename().string());
   std::error_code error;

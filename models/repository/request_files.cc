@@ -24,10 +24,10 @@ std::string OutputNames(const Graph& graph) {
   return absl::StrJoin(graph.output_names, ", ");
 }
 
-// Element type and rank; extents are the program's to check.
+// Checks element type and rank; the program checks extents.
 absl::Status CheckInput(absl::string_view path, const Value& input,
                         const SafetensorsEntry& entry) {
-  // A size that the caller chooses comes as an int64 scalar.
+  // A size chosen by the caller comes as an int64 scalar.
   const bool is_size = input.kind != ValueKind::kTensor;
   const base::DType wanted = is_size ? base::DType::kInt64 : input.dtype;
   if (wanted != base::DType::kUnknown && wanted != entry.dtype) {
@@ -43,13 +43,13 @@ absl::Status CheckInput(absl::string_view path, const Value& input,
   return absl::OkStatus();
 }
 
-// Takes tensors out of a file by name, and knows which are left.
+// Takes tensors out of a file by name, and knows which remain.
 class TensorTaker {
  public:
   TensorTaker(absl::string_view path, const SafetensorsFile& file)
       : path_(path), file_(file) {}
 
-  // The inputs of `graph`, each under `prefix` and its name.
+  // Takes the inputs of `graph`, each under `prefix` and its name.
   absl::Status TakeInputs(const Graph& graph, absl::string_view prefix,
                           std::vector<base::Tensor>& inputs) {
     for (const ValueId id : graph.inputs) {
@@ -67,7 +67,7 @@ class TensorTaker {
     return absl::OkStatus();
   }
 
-  // The outputs of `graph` that there are.
+  // Takes the outputs of `graph` that the file has.
   absl::Status TakeOutputs(const Graph& graph, absl::string_view prefix,
                            std::vector<base::Tensor>& outputs) {
     bool any = false;
@@ -90,7 +90,7 @@ class TensorTaker {
         path_, ": holds no output; the model gives ", OutputNames(graph)));
   }
 
-  // Null: all were taken.
+  // Null: no tensor remains.
   const SafetensorsEntry* Left() const {
     for (const SafetensorsEntry& entry : file_.entries()) {
       if (!used_.contains(entry.name)) return &entry;

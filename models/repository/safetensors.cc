@@ -18,7 +18,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr uint64_t kLengthBytes = 8;
-// The format's own bound on its header.
+// The format's limit for its header.
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
 std::optional<uint64_t> Unsigned(const Json& json) {
@@ -175,7 +175,7 @@ absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(
     const absl::btree_map<std::string, std::string>& metadata) {
   SafetensorsWriter writer;
   writer.path_ = std::string(path);
-  // Insertion order is the order of the bytes, as readers like it.
+  // The order of insertion is the order of the bytes, as readers prefer.
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   for (const auto& [key, value] : metadata) {
     header["__metadata__"][key] = value;

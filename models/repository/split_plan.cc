@@ -32,7 +32,7 @@ constexpr uint32_t kPlanFormatVersion = 2;
 
 int Number(Stage stage) { return static_cast<int>(stage); }
 
-// Stage of what makes `id`: inputs and weights are there from the start.
+// Stage of the producer of `id`; inputs and weights exist from the start.
 Stage StageOfProducer(const Graph& graph, const SplitPlan& plan, ValueId id) {
   const NodeId producer = graph.value(id).producer;
   return producer == kNoNode ? Stage::kCnPre : plan.stages[producer];
@@ -55,7 +55,7 @@ Crossings FindCrossings(const Graph& graph, const SplitPlan& plan) {
   std::vector<bool> down(count, false);
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Stage stage = plan.stages[n];
-    // A constant is computed where it is read, and so are its operands.
+    // A constant is computed by its readers, and so are its operands.
     if (stage == Stage::kCnPre || constant[n]) continue;
     for (const ValueId id : InputsOf(graph.nodes[n])) {
       if (is_constant(id)) continue;
@@ -91,8 +91,8 @@ absl::Status CheckEdges(const Graph& graph, const SplitPlan& plan) {
   return absl::OkStatus();
 }
 
-// Look-ups of one table may be on the HN, where the partitioner found room for
-// it; those of many tables at once (fbgemm's) may not. What they need is not
+// Look-ups of one table may be on the HN, if the partitioner found room for it;
+// look-ups of many tables at once (fbgemm's) may not. Their operands are not
 // after them, because stages never fall.
 absl::Status CheckPlacement(const Graph& graph, const SplitPlan& plan) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -195,7 +195,7 @@ void AddForms(const std::vector<WireForm>& forms, base::DigestBuilder& digest) {
   }
 }
 
-// A plan that was edited by hand may not allow what mixes requests.
+// A hand-edited plan must not allow merging where rows depend on each other.
 absl::Status CheckRowClaims(const RowDependence& claimed,
                             const RowDependence& found,
                             absl::string_view what) {
@@ -344,7 +344,7 @@ base::Digest SchemaDigest(const Graph& graph, const SplitPlan& plan) {
   base::DigestBuilder digest;
   AddSchema(graph, plan.up, digest);
   AddSchema(graph, plan.down, digest);
-  // Plans without forms keep the digest that they had before there were any.
+  // Plans without forms keep the digest of the time before forms existed.
   if (plan.has_wire_forms()) {
     AddForms(plan.up_forms, digest);
     AddForms(plan.down_forms, digest);
@@ -381,7 +381,7 @@ absl::Status SavePlan(const Graph& graph, const SplitPlan& plan,
   *stored.mutable_hn_rows() = ToProto(plan.hn_rows);
 
   // Written aside and renamed, so that a node that loads meanwhile reads the
-  // old plan or the new one, never half of one.
+  // old plan or the new plan, never half of one.
   const std::string target(path);
   const std::string aside = absl::StrCat(path, ".tmp.", getpid());
   {
@@ -488,7 +488,7 @@ absl::StatusOr<SplitPlan> LoadPlan(const Graph& graph, absl::string_view path) {
   if (stored.has_measured()) {
     plan.measured = MeasurementFrom(stored.measured());
   }
-  // The last fields: a file that lacks them is cut, or of an older program.
+  // The last fields: a file without them is truncated, or of an older program.
   if (!stored.has_rows() || !stored.has_hn_rows()) {
     return Malformed(path,
                      "does not say whether rows depend on each other; write "
@@ -510,7 +510,7 @@ absl::Status ActivatePlan(const Graph& graph, const base::Digest& model,
   REFRACT_RETURN_IF_ERROR(ValidatePlan(graph, model, plan));
   const std::string path = absl::StrCat(folder, "/", kSplitPlanFile);
   if (HasPlan(folder)) {
-    // As it stands, good or bad.
+    // Kept as it is, valid or not.
     REFRACT_ASSIGN_OR_RETURN(const std::string former, base::ReadText(path));
     REFRACT_RETURN_IF_ERROR(
         base::ReplaceText(absl::StrCat(folder, "/", kFormerPlanFile), former));

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kMostNested = 32;
 
-// Keeps the first error, and the unknown fields, which Protobuf warns of.
+// Keeps the first error, and the unknown fields, about which Protobuf warns.
 class Listener : public google::protobuf::io::ErrorCollector {
  public:
   void AddError(int line, google::protobuf::io::ColumnNumber column,
@@ -39,7 +39,7 @@ class Listener : public google::protobuf::io::ErrorCollector {
   std::vector<UnknownField> unknown_;
 };
 
-// `unknown`: null where such fields are errors.
+// `unknown`: null if unknown fields are errors.
 absl::Status Parse(absl::string_view text, absl::string_view file,
                    google::protobuf::Message& message,
                    std::vector<UnknownField>* unknown) {

@@ -21,7 +21,7 @@ using Json = nlohmann::json;
 
 constexpr absl::string_view kNotesFile = ".verified.json";
 
-// A file as it stood when it was read, and the digest that it had.
+// State of a file when it was read, with its digest.
 struct Note {
   uint64_t inode = 0;
   uint64_t bytes = 0;
@@ -45,7 +45,7 @@ std::optional<Note> Stand(const std::string& path) {
               .digest = ""};
 }
 
-// Notes that cannot be read are as good as none: the files are read again.
+// Unreadable notes count as missing: the files are read again.
 Notes ReadNotes(const std::string& folder) {
   Notes notes;
   const auto file =
@@ -125,7 +125,7 @@ absl::StatusOr<VerifiedFiles> VerifyFiles(const std::string& folder,
                        read.digest.ToHex(), ", recorded ", digest,
                        "); put the original back or import the model again"));
     }
-    // A file that changed during the reading is not noted.
+    // A file that changed while it was read gets no note.
     std::optional<Note> after = Stand(path);
     if (after.has_value()) after->digest = digest;
     if (before.has_value() && before == after) notes[file.file] = *after;

@@ -26,7 +26,7 @@ absl::StatusOr<unsigned __int128> SpannedElements(const WeightEntry& entry) {
     return absl::InvalidArgumentError(absl::StrCat(
         entry.sizes.size(), " sizes but ", entry.strides.size(), " strides"));
   }
-  // Also bounds the number of elements, as tensors everywhere.
+  // Also limits the number of elements, as for all tensors.
   REFRACT_ASSIGN_OR_RETURN(const int64_t elements,
                            base::NumElements(entry.sizes));
   unsigned __int128 last = static_cast<uint64_t>(entry.storage_offset);
@@ -47,7 +47,7 @@ absl::StatusOr<unsigned __int128> SpannedElements(const WeightEntry& entry) {
   return elements == 0 ? 0 : last + 1;
 }
 
-// Rows of a format are dense: no offset, no strides of their own.
+// Rows in a format are dense: no offset, no strides of their own.
 absl::Status CheckRows(const WeightEntry& entry) {
   const RowLayout& rows = *entry.rows;
   if (entry.dtype != base::DType::kFloat32 || entry.sizes.size() != 2 ||

@@ -65,7 +65,7 @@ absl::Status Broken(absl::string_view what) {
   return absl::InvalidArgumentError(what);
 }
 
-// The end record stands at the end, followed by nothing but its comment.
+// The end record is at the end; only its comment follows.
 absl::StatusOr<uint64_t> FindEndRecord(const Reader& file) {
   if (!file.Has(0, 4) ||
       (file.U32(0) != kLocalSignature && file.U32(0) != kEndSignature)) {
@@ -119,7 +119,7 @@ absl::StatusOr<Directory> FindDirectory(const Reader& file) {
   return directory;
 }
 
-// Numbers that the 32-bit fields of a central record leave to its extra field.
+// Numbers that exceed 32 bits, from the extra field of a central record.
 struct Sizes {
   uint64_t content = 0;  // uncompressed
   uint64_t stored = 0;   // in the file

@@ -23,7 +23,7 @@ bool Multiply(int64_t& product, int64_t factor) {
   return !__builtin_mul_overflow(product, factor, &product);
 }
 
-// The first operand that mixes, whatever the operator.
+// The first mixed operand decides, whatever the operator.
 std::optional<Flow> MixedInput(const NodeView& view) {
   for (const ValueId id : view.inputs()) {
     const Flow flow = view.FlowOf(id);
@@ -257,14 +257,14 @@ Flow BroadcastInputs(const NodeView& view) {
   }
   if (rank < 0) return Flow::Unproven();
   if (numbered && operands.size() > 1) {
-    // Row numbers in arithmetic: offsets, as long as nothing but rows' places
-    // is made of them.
+    // Row numbers in arithmetic become offsets, as long as only places of rows
+    // are made of them.
     for (Operand& operand : operands) {
       if (operand.flow.kind == Kind::kRowIndex) operand.flow = Flow::Bags();
     }
   }
   const Flow flow = Broadcast(operands, rank);
-  // Counts and places of rows may not become values of a row.
+  // Counts and places of rows must not become values of a row.
   if (flow.kind == Kind::kBags && !view.IsInteger(output)) return Flow::Mixed();
   if (flow.kind == Kind::kRowIndex && !view.IsInteger(output)) {
     return Flow::Mixed();
@@ -438,7 +438,7 @@ Flows Apply(const NodeView& view) {
                         view.op.rows == RowRule::kMade ||
                         view.op.rows == RowRule::kMadeLike;
   if (!of_sizes && AllShared(view)) {
-    // Made of nothing that rows have: the rows' number alone can't be in it.
+    // Made of nothing that has rows: rows cannot be in it.
     for (const ValueId id : view.node.outputs) {
       if (id != kNoValue &&
           !view.sizes.BatchAxes(view.graph.value(id)).empty()) {

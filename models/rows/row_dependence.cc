@@ -16,7 +16,7 @@ using rows::Flow;
 using rows::Kind;
 using rows::Sizes;
 
-// Walks the nodes of a part and holds where rows are in every value.
+// Walks the nodes of a part and keeps the place of rows in every value.
 class Walk {
  public:
   explicit Walk(const Graph& graph)
@@ -26,7 +26,7 @@ class Walk {
   const Sizes& sizes() const { return sizes_; }
   void Set(ValueId id, const Flow& flow) { flows_[id] = flow; }
 
-  // Inputs of a request that hold no bags: by their shapes.
+  // Flow of an input without bags, by its shape.
   Flow ByShape(ValueId id) const {
     const Value& value = graph_.value(id);
     if (value.kind != ValueKind::kTensor) {
@@ -41,8 +41,8 @@ class Walk {
     if (axes.size() == 1 && size.symbol() == graph_.batch_symbol) {
       return Flow::Rows(axes[0]);
     }
-    // Lengths of several features' bags, one feature after the other, and
-    // offsets have sizes made of the batch; of floats nobody knows the layout.
+    // Lengths of several features' bags, feature after feature, and offsets
+    // have sizes made of the batch; the layout of floats is unknown.
     const bool integers = value.dtype == base::DType::kInt64 ||
                           value.dtype == base::DType::kInt32;
     return axes.size() == 1 && value.shape.size() == 1 && integers
@@ -63,7 +63,7 @@ class Walk {
     }
   }
 
-  // The answer, given what goes in and what comes out.
+  // Concludes from inputs and outputs.
   RowDependence Judge(const std::vector<ValueId>& inputs,
                       const std::vector<ValueId>& outputs) const {
     RowDependence result;
@@ -109,7 +109,7 @@ class Walk {
   }
 
  private:
-  // A size that crosses as a number and follows from the rows that cross.
+  // A size that crosses as a number and follows from rows that cross.
   bool IsSizeOfBatch(ValueId id) const {
     return graph_.value(id).kind == ValueKind::kSymInt &&
            !graph_.value(id).sym_value.is_unknown();
@@ -156,8 +156,8 @@ void SetInputs(const Graph& graph, Walk& walk) {
     bags |= flow.kind == Kind::kBags;
     walk.Set(id, flow);
   }
-  // Vectors of a length of their own, beside offsets or lengths: entries of
-  // bags, such as ids and their weights.
+  // Vectors of a separate length, beside offsets or lengths: entries of bags,
+  // such as ids and their weights.
   for (const ValueId id : graph.inputs) {
     const Value& value = graph.value(id);
     const bool own_length =

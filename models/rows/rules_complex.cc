@@ -1,4 +1,4 @@
-// Operators of complex numbers: pairs in a last dimension of their own.
+// Operators of complex numbers, which are pairs in a last dimension.
 
 #include <algorithm>
 #include <optional>
@@ -36,8 +36,8 @@ bool IsPointwise(absl::string_view name) {
          name == "complex" || name == "polar" || name == "where";
 }
 
-// Point by point: all operands are pairs, or none is; an operand that is no
-// pair counts for both parts.
+// Pointwise: all operands are pairs, or none is; an operand that is no pair
+// applies to both parts.
 Flow Pointwise(const NodeView& view) {
   const std::vector<ValueId> inputs = view.inputs();
   const BoolList* complex = Flags(view, kComplexOperandsArg);

@@ -1,4 +1,4 @@
-// Operators that read or write at places that other tensors name.
+// Operators that read or write at indices from other tensors.
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 namespace refract::models::rows {
 namespace {
 
-// self[indices]: where its rows are, and its shape.
+// self[indices]: place of its rows, and its shape.
 struct Indexed {
   Flow flow;
   int rank = 0;
@@ -21,7 +21,7 @@ Indexed IndexFlow(const NodeView& view) {
   const std::vector<ValueId> indices = view.List("indices");
   const int rank = view.Rank(self);
   if (rank < 0) return Fail(Flow::Unproven());
-  // Broadcast the indices; remember which dimensions of `self` they replace.
+  // Broadcasts the indices; records which dimensions of `self` they replace.
   std::vector<Operand> operands;
   std::vector<int> replaced;
   int index_rank = 0;
@@ -62,8 +62,8 @@ Indexed IndexFlow(const NodeView& view) {
   if (replaced.empty()) return {source, rank};
   const Flow joined = Broadcast(operands, index_rank);
   if (joined.mixed() || joined.kind == Kind::kBags) return Fail(Flow::Mixed());
-  // Index dimensions stand where the first index was, or in front when they are
-  // not side by side.
+  // Index dimensions are at the place of the first index, or in front if they
+  // are not adjacent.
   const bool adjacent = replaced.back() - replaced.front() + 1 ==
                         static_cast<int>(replaced.size());
   const int place = adjacent ? replaced.front() : 0;
@@ -100,7 +100,7 @@ bool IsMaskOfRows(const NodeView& view) {
          view.FlowOf(indices[0]).rows();
 }
 
-// Along `dim`, every operand with its rows in the same other dimension.
+// Along `dim`; every operand has its rows in the same other dimension.
 Flow Along(const NodeView& view, std::vector<ValueId> operands) {
   const int rank = view.Rank(operands[0]);
   const auto dims = view.Dims("dim", rank);
@@ -125,7 +125,7 @@ Flow Along(const NodeView& view, std::vector<ValueId> operands) {
     }
   }
   if (!rows) return request ? Flow::Request() : Flow::Constant();
-  // Entry by entry beside the rows: what a row meets depends on its number.
+  // Entry by entry beside the rows: a row meets the entry of its number.
   for (const Shape& shape : shared) {
     if (static_cast<int>(shape.size()) == rank && rank > 0 &&
         shape[rows->axis] != 1) {
@@ -168,7 +168,7 @@ Flow Gather(const NodeView& view) {
   const Flow index = view.FlowOf(index_id);
   const auto dims = view.Dims("dim", view.Rank(index_id));
   if (!dims) return Flow::Unproven();
-  // Each row of a shared table's dimension may be asked for by any row.
+  // Any row may ask for each row of a shared table's dimension.
   if (self.shared() && index.rows() && index.axis == dims->front()) {
     return index;
   }

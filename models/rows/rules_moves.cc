@@ -1,5 +1,5 @@
-// Operators that move entries without arithmetic, at places that are the same
-// for every row.
+// Operators that move entries without arithmetic, to the same places for every
+// row.
 
 #include <algorithm>
 
@@ -8,7 +8,7 @@
 namespace refract::models::rows {
 namespace {
 
-// Operands side by side along `axis`, all with their rows in one place.
+// Concatenates operands along `axis`; all have their rows at one place.
 Flow Join(const NodeView& view, const std::vector<ValueId>& operands, int axis,
           bool stack) {
   std::optional<Flow> rows;
@@ -38,12 +38,12 @@ Flow Join(const NodeView& view, const std::vector<ValueId>& operands, int axis,
   if (!rows) return request ? Flow::Request() : Flow::Constant();
   const bool all = std::all_of(operands.begin(), operands.end(),
                                [&](auto id) { return view.FlowOf(id).rows(); });
-  // Entries that all rows share, beside the rows: one for each row's number.
+  // Shared entries beside the rows: one entry per row number.
   if (!all) return Flow::Unproven();
   if (stack) return rows->At(rows->axis + (axis <= rows->axis ? 1 : 0));
   if (axis != rows->axis) return *rows;
   if (operands.size() == 1) return *rows;
-  // One block of rows after the other.
+  // Blocks of rows follow each other.
   return rows->inner == 1 ? Flow::Rows(axis, outer) : Flow::Mixed();
 }
 

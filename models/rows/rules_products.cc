@@ -1,8 +1,8 @@
 // Matrix products, convolutions, recurrent layers and attention.
 //
-// A product is written with one letter per dimension, as einsum does: rows stay
-// apart where all operands that have rows have them in the same letter, and the
-// result has it.
+// A product is written with one letter per dimension, as in einsum: rows stay
+// apart if all operands with rows have them in the same letter, and the result
+// has that letter.
 
 #include <algorithm>
 #include <string>
@@ -92,8 +92,8 @@ Flow Matmul(const NodeView& view, ValueId a, ValueId b) {
   return Product(view, {{a, left}, {b, right}}, result);
 }
 
-// The two factors that the operator's record names. The first one of a few
-// goes by the name of "input", too.
+// The two factors that the operator's record names. The first factor of some
+// operators is also named "input".
 ValueId Left(const NodeView& view) {
   const absl::string_view name = view.op.factors[0];
   return view.Ref(view.node.FindArg(name) ? name : "input");

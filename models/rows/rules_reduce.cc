@@ -7,7 +7,7 @@
 namespace refract::models::rows {
 namespace {
 
-// Along dimensions, which then are gone (or 1).
+// Reduces along dimensions, which then vanish (or have size 1).
 Flow Reduce(const NodeView& view, const Flow& flow, int rank, ValueId output) {
   const bool integers = output != kNoValue &&
                         view.graph.value(output).dtype == base::DType::kInt64 &&
@@ -24,7 +24,7 @@ Flow Reduce(const NodeView& view, const Flow& flow, int rank, ValueId output) {
   const std::optional<std::vector<int>> dims = view.Dims("dim", rank);
   const bool none = !dims || dims->empty();
   if (none || std::count(dims->begin(), dims->end(), flow.axis) > 0) {
-    // Counts: how many ids there are in all.
+    // Counts: the total number of ids.
     return integers ? Flow::Bags() : Flow::Mixed();
   }
   Flow result = flow;
@@ -32,7 +32,7 @@ Flow Reduce(const NodeView& view, const Flow& flow, int rank, ValueId output) {
   return result;
 }
 
-// Along one dimension that stays; `last`: it is the last where none is named.
+// Along one dimension that stays; `last`: the default is the last dimension.
 Flow ScanDim(const NodeView& view, const Flow& flow, int rank, bool last) {
   auto dims = view.Dims("dim", rank);
   if (!dims && last) dims = std::vector<int>{std::max(rank - 1, 0)};
@@ -48,7 +48,7 @@ Flow ScanDim(const NodeView& view, const Flow& flow, int rank, bool last) {
              : Flow::Mixed();
 }
 
-// Over the last dimensions, as many as "normalized_shape" has.
+// Over the last dimensions, by the length of "normalized_shape".
 Flow NormalizeLast(const NodeView& view, const Flow& flow, int rank) {
   const Argument* arg = view.node.FindArg("normalized_shape");
   const auto* shape = arg ? std::get_if<IntList>(arg) : nullptr;
@@ -70,7 +70,7 @@ Flow Pool(const NodeView& view, int count) {
   return flow.rows() && flow.axis < rank - count ? flow : Flow::Mixed();
 }
 
-// Of nodes that work along dimensions of "self"; Unproven for row numbers.
+// For operators along dimensions of "self"; Unproven for row numbers.
 Flow Checked(const NodeView& view, bool& known) {
   const Flow flow = view.FlowOf("self");
   known = view.Rank(view.Ref("self")) >= 0 && flow.kind != Kind::kRowIndex;
@@ -111,7 +111,7 @@ std::vector<Flow> KthValue(const NodeView& view) {
   bool known;
   const Flow flow = Checked(view, known);
   if (!known || view.node.FindArg("dim") != nullptr) return ReduceAll(view);
-  // Along the last dimension where none is named.
+  // The default is the last dimension.
   const bool mixes =
       !flow.rows() || flow.axis == view.Rank(view.Ref("self")) - 1;
   return ForAll(view, mixes ? Flow::Mixed() : flow);

@@ -20,14 +20,14 @@ Flow NumberFlow(const NodeView& view, ValueId id) {
   if (!size.is_unknown() && view.sizes.MentionsBatch(size)) {
     return Flow::Bags();
   }
-  // Read back from a tensor, or made of numbers that were.
+  // Read back from a tensor, or made of such numbers.
   Flow result = Flow::Constant();
   for (const ValueId input : view.inputs()) {
     const Flow flow = view.FlowOf(input);
     if (flow.kind == Kind::kBags || flow.kind == Kind::kRagged) {
       result = Flow::Bags();
     } else if (flow.has_axis()) {
-      // Sizes of other dimensions are the request's; values are rows'.
+      // Sizes of other dimensions belong to the request; values belong to rows.
       if (view.name != "sym_size" && view.name != "size") return Flow::Mixed();
       if (result.kind == Kind::kConstant) result = Flow::Request();
     } else if (flow.kind == Kind::kRequest && result.kind == Kind::kConstant) {
@@ -37,7 +37,7 @@ Flow NumberFlow(const NodeView& view, ValueId id) {
   return result;
 }
 
-// A tensor that all rows share, or that is made of `fill`.
+// A tensor that all rows share, or that is filled with `fill`.
 std::optional<Flow> Fill(const NodeView& view, const Flow& fill) {
   if (fill.kind == Kind::kBags) {
     return view.IsInteger(view.first_output()) ? Flow::Bags() : Flow::Mixed();

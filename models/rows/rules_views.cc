@@ -1,4 +1,4 @@
-// Operators that only look at a tensor in another way.
+// Operators that only change the view of a tensor.
 
 #include <algorithm>
 
@@ -29,7 +29,7 @@ Flow ReshapeNode(const NodeView& view, const Flow& flow) {
   return Reshape(flow, *from, *to, view.sizes);
 }
 
-// Where dimension `axis` goes.
+// The new place of dimension `axis`.
 Flow Permute(const NodeView& view, const Flow& flow, int rank) {
   std::vector<int> order;  // result dimension → source dimension
   for (int i = 0; i < rank; ++i) order.push_back(i);
@@ -103,7 +103,7 @@ Flow Expand(const NodeView& view, const Flow& flow, ValueId self,
   return flow.At(axis);
 }
 
-// A stretch of dimension 0 … of rows laid out one feature after the other.
+// A range of dimension 0 of rows laid out feature after feature.
 Flow Stretch(const NodeView& view, const Flow& flow,
              std::optional<int64_t> start, ValueId output, int axis) {
   const auto shape = view.ShapeOf(output);

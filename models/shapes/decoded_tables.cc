@@ -34,7 +34,7 @@ DecodedTables::~DecodedTables() {
 
 absl::Status DecodedTables::Replace(const Graph& graph,
                                     std::vector<WeightView>& weights) {
-  absl::flat_hash_map<ValueId, size_t> places;  // of tables_
+  absl::flat_hash_map<ValueId, size_t> places;  // indexes into tables_
   for (size_t id = 0; id < weights.size(); ++id) {
     WeightView& view = weights[id];
     if (!view.rows) continue;

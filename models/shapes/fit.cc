@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kMaxFactors = 6;
 
 // Trial batches beside the example's: small ones, its neighbours, and a batch
-// that no buffer of the example holds. CheckBatchOne() tries 1.
+// for which no buffer of the example suffices. CheckBatchOne() tries 1.
 std::vector<int64_t> Batches(int64_t base) {
   std::vector<int64_t> batches = {2, 3, 7, base + 1, base - 1, 33};
   std::sort(batches.begin(), batches.end());
@@ -23,7 +23,7 @@ std::vector<int64_t> Batches(int64_t base) {
   return batches;
 }
 
-// The size of one dimension, or the number, in a run; nullopt if there is none.
+// A dimension's size in a run, or a number; nullopt if there is none.
 struct Quantity {
   ValueId id = kNoValue;
   int dim = -1;  // −1: the number of a kSymInt
@@ -52,7 +52,7 @@ class Fitter {
       if (auto failed = Probe(values, run)) return failed;
       moved_.push_back(std::move(run));
     }
-    // All symbols at once, each at another value.
+    // All symbols at once, each at a new value.
     for (int64_t batch : Batches(BatchBase())) {
       if (batch < graph_.min_batch) continue;
       std::vector<int64_t> values = base;
@@ -64,8 +64,8 @@ class Fitter {
         }
       }
       InterpreterRun run;
-      // Other rows first: a size that data decides is no constant. A model may
-      // insist on the sample's order (lengths that fall).
+      // Other rows first, because a size that data decides is no constant. A
+      // model may insist on the sample's order (falling lengths).
       const auto shift = static_cast<int64_t>(checks_.size() + 1);
       if (Probe(values, run, shift)) {
         if (auto failed = Probe(values, run)) {
@@ -109,8 +109,8 @@ class Fitter {
     return failed;
   }
 
-  // Whether a request with too few rows is refused by an operator whose
-  // documented limit they are, which is no sign of a specialised trace.
+  // Whether an operator refuses a request for having fewer rows than its
+  // documented minimum, which is no sign of a specialised trace.
   bool NeedsRows(const FailedProbe& failed) const {
     if (failed.run.failed == kNoNode) return false;
     const std::string& op = graph_.nodes[failed.run.failed].op;
@@ -141,8 +141,8 @@ class Fitter {
     }
   }
 
-  // A number that is read from a tensor's contents: it varies with the data,
-  // even where the sample has the same number everywhere.
+  // A number read from a tensor's contents: it varies with the data, even if
+  // the sample has equal numbers everywhere.
   bool IsDatum(const Value& value) const {
     if (value.producer == kNoNode) return false;
     const Node& node = graph_.nodes[value.producer];
@@ -244,7 +244,7 @@ class Fitter {
   const FoundSymbols& found_;
   const InterpreterRun& base_run_;
   Graph& graph_;
-  std::vector<InterpreterRun> moved_;  // each symbol one further than base
+  std::vector<InterpreterRun> moved_;  // each symbol one step from base
   std::vector<Check> checks_;
   std::map<std::pair<size_t, size_t>, std::optional<InterpreterRun>> both_;
 };

@@ -18,7 +18,7 @@
 namespace refract::models {
 namespace {
 
-// A run at other sizes that shows the specialisation.
+// A run at other sizes that proves the specialisation.
 struct Evidence {
   const InterpreterRun& good;
   int64_t rows;
@@ -42,7 +42,7 @@ absl::Status Specialised(const Graph& graph, const Evidence& evidence) {
       "as many rows whatever the batch, give a --sample with another batch"));
 }
 
-// The number of output rows depends on no size that may change.
+// The number of output rows depends on no variable size.
 absl::Status ExplainNoBatch(const Graph& graph, const Prober& prober,
                             const FoundSymbols& found,
                             const InterpreterRun& base_run) {
@@ -80,8 +80,8 @@ absl::Status ExplainNoBatch(const Graph& graph, const Prober& prober,
 
 // No output has the batch's rows: the best of all rows, a mean over them. The
 // size that leads most inputs is then the batch, as in an export
-// (torch_export::ChooseBatchSymbol()). False where there is none, or where a
-// size of an output may be the batch of the trace, which does not change.
+// (torch_export::ChooseBatchSymbol()). False if there is none, or if a size of
+// an output may be the batch of the trace, which does not change.
 bool ChooseBatch(const Graph& graph, const Prober& prober,
                  const InterpreterRun& base_run, FoundSymbols& found) {
   const auto leads = [](const SizeSymbol& symbol) {
@@ -114,7 +114,7 @@ bool ChooseBatch(const Graph& graph, const Prober& prober,
 }
 
 // Whether an output's leading size belongs to another input, whose number of
-// rows equals the batch in the example only.
+// rows equals the batch only in the example.
 bool FollowsAnother(const Prober& prober, const FoundSymbols& found,
                     size_t batch, ValueId output) {
   for (size_t s = 0; s < found.symbols.size(); ++s) {

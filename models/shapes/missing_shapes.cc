@@ -17,7 +17,7 @@
 namespace refract::models {
 namespace {
 
-// Trial sizes differ for each symbol, so that no two are taken for one.
+// Trial sizes differ for each symbol, so that no two are confused.
 constexpr int64_t kFirstSize = 4;
 
 // `size` = factor × its only symbol + offset.
@@ -69,7 +69,7 @@ std::optional<FoundSymbols> SymbolsOf(const Graph& graph) {
       symbol->members.push_back(*member);
     }
   }
-  // Sizes that data decide are no input's.
+  // Sizes that data decide belong to no input.
   std::erase_if(found.symbols, [](const SizeSymbol& symbol) {
     return symbol.members.empty();
   });

@@ -31,7 +31,7 @@ bool IsIndex(base::DType dtype) {
   return dtype == base::DType::kInt32 || dtype == base::DType::kInt64;
 }
 
-// `total` ids over `bags` bags: where bag `i` begins.
+// Begin of bag `i` if `total` ids are spread over `bags` bags.
 int64_t Begin(int64_t i, int64_t total, int64_t bags) {
   return bags == 0 ? 0 : i * total / bags;
 }
@@ -61,7 +61,7 @@ void Tile(const base::TensorView& from, int64_t shift, base::Tensor& to) {
   }
 }
 
-// Does an operator read ids in a way that FindIdInputs() does not see?
+// Whether an operator reads ids in a way that FindIdInputs() does not see.
 bool HidesIds(const Graph& graph) {
   return std::any_of(
       graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
@@ -70,9 +70,9 @@ bool HidesIds(const Graph& graph) {
       });
 }
 
-// Integers that add up to the length of one other input, and are not ids, are
-// taken for the lengths of its bags; integers that rise from 0 to that length
-// for their offsets: a model may pool the bags itself.
+// Integers that add up to the length of one other input, and are not ids, count
+// as the lengths of its bags; integers that rise from 0 to that length as their
+// offsets: a model may pool the bags itself.
 std::optional<RaggedInput> FindBags(size_t input,
                                     const std::vector<base::TensorView>& sample,
                                     const std::vector<bool>& is_id,
@@ -110,8 +110,8 @@ std::optional<RaggedInput> FindBags(size_t input,
   return std::nullopt;
 }
 
-// Spreads `total` ids evenly. Each row of a matrix of offsets has bags of its
-// own; lengths fill theirs one after the other.
+// Spreads `total` ids evenly. Each row of a matrix of offsets has its own bags;
+// lengths fill theirs one after the other.
 void FillRagged(const RaggedInput& ragged, int64_t total, int64_t count,
                 base::Tensor& tensor) {
   const int64_t row = ragged.is_offsets ? tensor.dims().back() : count;

@@ -22,14 +22,14 @@ namespace {
 constexpr double kRelative = 1e-3;
 constexpr double kAbsolute = 1e-4;
 
-// What an input's leading size has to do with the batch.
+// Relation of an input's leading size to the batch.
 enum class Role : uint8_t {
   kFixed,    // nothing
   kRows,     // one entry per row
-  kOffsets,  // where each row's bag begins, and perhaps where the last ends
+  kOffsets,  // begin of each row's bag, and perhaps the end of the last
   kBags,     // the ids of all rows' bags, one after the other
   // Of several features, one after the other: lengths of all rows' bags, and
-  // what lies in the bags (TorchRec's KeyedJaggedTensor).
+  // the contents of the bags (TorchRec's KeyedJaggedTensor).
   kKeyLengths,
   kKeyValues,
 };
@@ -37,7 +37,7 @@ enum class Role : uint8_t {
 // Requests made of chosen rows of the sample.
 class RowPicker {
  public:
-  // Unimplemented names the input whose rows cannot be told apart.
+  // Unimplemented names the input whose rows cannot be separated.
   static absl::StatusOr<RowPicker> Create(const Graph& graph,
                                           const ProbeMaker& maker) {
     RowPicker picker(maker);
@@ -89,8 +89,8 @@ class RowPicker {
       picker.bags_of_.resize(graph.inputs.size());
       picker.bags_of_[maker.ragged(i)->ids] = i;
     }
-    // Rows that lie in the bags of something else, as a user's candidates do,
-    // are not chosen without their offsets.
+    // Rows that are contents of bags, such as a user's candidates, are not
+    // chosen without their offsets.
     for (size_t i = 0; i < graph.inputs.size(); ++i) {
       const auto& ragged = maker.ragged(i);
       if (ragged && ragged->is_offsets && picker.roles_[i] == Role::kFixed &&
@@ -117,8 +117,8 @@ class RowPicker {
 
   int64_t rows() const { return rows_; }
 
-  // An exporter that says "at least 2" means rows. Sizes that count the entries
-  // of keyed bags may be as small as in `inputs`, a request that ran right.
+  // "At least 2" of an exporter means rows. Sizes that count the entries of
+  // keyed bags may be as small as in `inputs`, a request that ran correctly.
   void LowerLimits(const std::vector<base::Tensor>& inputs,
                    Graph& graph) const {
     for (size_t i = 0; i < roles_.size(); ++i) {
@@ -195,7 +195,7 @@ class RowPicker {
     }
   }
 
-  // Integers, as many for each row, that add up to the length of other vectors,
+  // Integers, equally many per row, that add up to the length of other vectors,
   // and whose own length varies: lengths of bags, whatever looks the ids up.
   void FindKeyed(const Graph& graph) {
     for (size_t i = 0; i < roles_.size(); ++i) {
@@ -227,11 +227,11 @@ class RowPicker {
       if (!found) continue;
       roles_[i] = Role::kKeyLengths;
       keyed_lengths_ = i;
-      return;  // more than one is not told apart
+      return;  // several cannot be distinguished
     }
   }
 
-  // Places in the lengths of `rows`, feature by feature.
+  // Indexes into the lengths of `rows`, feature by feature.
   std::vector<Range> KeyedRows(const std::vector<int64_t>& rows) const {
     const int64_t count = maker_.sample()[keyed_lengths_].dims[0];
     std::vector<Range> ranges;
@@ -260,7 +260,7 @@ class RowPicker {
     return ranges;
   }
 
-  // Where the bags of `rows` lie, by the offsets or lengths in input `i`.
+  // Ranges of the bags of `rows`, by the offsets or lengths in input `i`.
   std::vector<Range> BagRanges(size_t i,
                                const std::vector<int64_t>& rows) const {
     const base::TensorView& bags = maker_.sample()[i];
@@ -334,8 +334,8 @@ bool Close(double a, double b) {
   return a == b || std::fabs(a - b) <= kAbsolute + kRelative * std::fabs(b);
 }
 
-// Row 0 of two tensors, of which `a` has `a_rows` and `b` has `b_rows`. Tensors
-// without rows hold nothing that is one row's.
+// Compares row 0 of two tensors; `a` has `a_rows` and `b` has `b_rows`. Tensors
+// without rows have nothing to compare.
 bool SameFirstRow(const base::Tensor& a, int64_t a_rows, const base::Tensor& b,
                   int64_t b_rows) {
   if (b.dims().empty() || b.dims()[0] != b_rows) return true;
@@ -360,7 +360,7 @@ bool SameFirstRow(const base::Tensor& a, int64_t a_rows, const base::Tensor& b,
     }
     return true;
   }
-  // Half floats round at about kRelative; what they hide, fp32 models show.
+  // Half floats round at about kRelative; fp32 models would show such defects.
   if (base::IsFloatingPoint(a.dtype())) return true;
   return std::memcmp(a.data(), b.data(), bytes) == 0;
 }
@@ -407,14 +407,14 @@ absl::Status CheckRows(absl::Span<const NamedTensor> sample,
   if (tried.ok()) tried = RunRows(*interpreter, *picker, {0, 0, 0}, three);
   if (!tried.ok() &&
       (graph.source == SourceFormat::kTorchExport || graph.min_batch > 2)) {
-    // The exporter has proved its sizes: rows were not told apart rightly. Or
-    // the model needs more rows than two.
+    // The exporter has proved its sizes: rows were not separated correctly. Or
+    // the model needs more than two rows.
     notes.push_back(
         absl::StrCat("a batch of 1 was not checked: ", tried.message()));
     return absl::OkStatus();
   }
   if (!tried.ok()) return tried;
-  // A sum over the batch grows with it: one row then rightly differs from two.
+  // A sum over the batch grows with it: then one row rightly differs from two.
   bool mixes = !SameFirstRows(two, 2, three, 3);
   for (int64_t row = 1; row < std::min<int64_t>(picker->rows(), 4); ++row) {
     InterpreterRun run;

@@ -22,10 +22,10 @@ namespace {
 // 0 and 1 as constants.
 constexpr int64_t kExportersMin = 2;
 // First size of the other symbols while one is small. The sizes differ, so that
-// no two are taken for one.
+// no two are confused.
 constexpr int64_t kFirstSmallSize = 4;
 
-// "dimension 0 of ids", the first one that `symbol` is or is in.
+// "dimension 0 of ids": the first place of `symbol`, alone or in an expression.
 std::string PlaceOf(const Graph& graph, const std::string& symbol) {
   for (const ValueId id : graph.inputs) {
     const Value& input = graph.value(id);
@@ -40,7 +40,7 @@ std::string PlaceOf(const Graph& graph, const std::string& symbol) {
 }
 
 // Whether `symbol` is the length of vectors only, such as ids of bags. Clients
-// send requests without ids, but none without a step of a sequence.
+// send requests without ids, but not without a step of a sequence.
 bool IsLength(const Graph& graph, const std::string& symbol) {
   return std::all_of(graph.inputs.begin(), graph.inputs.end(), [&](ValueId id) {
     const Value& input = graph.value(id);
@@ -61,8 +61,8 @@ class Relaxer {
           const Interpreter& interpreter)
       : graph_(graph), maker_(maker), interpreter_(interpreter) {}
 
-  // Whether every shape that the graph computes at these sizes is the one that
-  // the export predicts.
+  // Whether every shape that the graph computes at these sizes is the shape
+  // that the export predicts.
   bool Holds(const SymbolBindings& sizes) const {
     InputDims dims;
     for (const ValueId id : graph_.inputs) {
@@ -89,7 +89,7 @@ class Relaxer {
     if (seen.spec.dims.size() != value.shape.size()) return false;
     for (size_t d = 0; d < value.shape.size(); ++d) {
       const absl::StatusOr<int64_t> size = value.shape[d].Evaluate(sizes);
-      // Sizes that data decide have no symbol of an input in them.
+      // Sizes that data decide contain no symbol of an input.
       if (size.ok() && *size != seen.spec.dims[d]) return false;
     }
     return true;
@@ -111,8 +111,8 @@ void FillWithOnes(absl::Span<T> elements) {
   std::fill(elements.begin(), elements.end(), T{1});
 }
 
-// Values of the sample, where there is one: lengths and offsets fit its ids.
-// Else zeros, which are ids of every table, and ones, which are valid lengths.
+// Values of the sample, if given: lengths and offsets fit its ids. Otherwise
+// zeros, which are ids of every table, and ones, which are valid lengths.
 absl::StatusOr<std::vector<Contents>> ContentsFor(
     absl::Span<const NamedTensor> sample, const Graph& graph,
     const SymbolBindings& sizes) {
@@ -144,8 +144,8 @@ absl::StatusOr<std::vector<Contents>> ContentsFor(
   return all;
 }
 
-// The sample's own sizes: the model may hold some of them to each other in a
-// way that the export does not say. `others` where the sample tells nothing.
+// The sample's own sizes: the model may relate some of them in a way that the
+// export does not say. `others` if the sample tells nothing.
 SymbolBindings SampleSizes(absl::Span<const NamedTensor> sample,
                            const Graph& graph, SymbolBindings others) {
   for (const NamedTensor& named : sample) {
@@ -215,7 +215,7 @@ absl::Status RelaxSmallSizes(absl::Span<const NamedTensor> sample,
     smallest[range->symbol] = min;
     found.push_back({range, min});
   }
-  // That each limit alone is right does not prove all of them together.
+  // Limits that are right one by one may be wrong together.
   const bool together = relaxer->Holds(smallest);
   for (const auto& [range, min] : found) {
     if (together) range->min = min;

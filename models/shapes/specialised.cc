@@ -13,7 +13,7 @@
 namespace refract::models {
 namespace {
 
-// Longer arguments are left out of messages.
+// Longer arguments are omitted in messages.
 constexpr size_t kMaxTextLength = 80;
 
 // Arguments that hold sizes, unlike dimensions, indices and options.
@@ -25,7 +25,7 @@ bool HoldsSizes(absl::string_view name) {
   return names.contains(name);
 }
 
-// `rows` itself, or the total of a list whose elements make it up.
+// `rows` itself, or a list whose elements add up to it.
 bool HasRowsWrittenIn(const Node& node, int64_t rows) {
   for (const NamedArgument& arg : node.args) {
     if (!HoldsSizes(arg.name)) continue;
@@ -58,8 +58,8 @@ struct Runs {
   int64_t bad_rows;
 };
 
-// A result has a dimension of the traced batch, and in the other run still has
-// that instead of the other batch.
+// Whether a result has a dimension of the traced batch, and in the other run
+// still has that size instead of the other batch.
 bool KeepsRows(const Runs& runs, const Node& node) {
   bool keeps = false;
   for (ValueId id : node.outputs) {
@@ -98,7 +98,7 @@ std::string ToText(const Graph& graph, const Argument& value) {
   if (const auto* f = std::get_if<double>(&value)) return absl::StrCat(*f);
   if (const auto* b = std::get_if<bool>(&value)) return *b ? "True" : "False";
   if (const auto* text = std::get_if<std::string>(&value)) {
-    // Not the script of a region.
+    // A region's script is too long to show.
     if (text->size() > kMaxTextLength) return "";
     return absl::StrCat("\"", *text, "\"");
   }
@@ -140,7 +140,7 @@ NodeId FindCulprit(const Graph& graph, const InterpreterRun& good, int64_t rows,
     last = graph.value(output).producer;
   }
   if (last == kNoNode) return kNoNode;
-  // The node and everything before it that it depends on.
+  // The node and all nodes on which it depends.
   std::vector<bool> behind(graph.nodes.size(), false);
   behind[last] = true;
   for (NodeId n = last; n >= 0; --n) {
@@ -151,7 +151,7 @@ NodeId FindCulprit(const Graph& graph, const InterpreterRun& good, int64_t rows,
     }
   }
   const Runs runs{good, rows, bad, bad_rows};
-  // A literal that happens to equal the batch proves nothing while the result
+  // A literal that happens to equal the batch proves nothing if the result
   // follows the batch.
   for (NodeId n = 0; n <= last; ++n) {
     const Node& node = graph.nodes[n];
@@ -177,7 +177,7 @@ std::string DescribeNode(const Graph& graph, NodeId id) {
     std::string text = ToText(graph, arg.value);
     const auto* ref = std::get_if<ValueRef>(&arg.value);
     if (ref != nullptr && graph.value(ref->id).is_weight()) {
-      // A number that a trace computed from the batch may be a constant now.
+      // A number that the trace computed from the batch may now be a constant.
       text = WeightText(graph.value(ref->id));
     }
     if (!text.empty() && text != "None") {

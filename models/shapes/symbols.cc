@@ -13,18 +13,18 @@
 namespace refract::models {
 namespace {
 
-// With more classes of sizes than this, combinations are not all tried.
+// With more classes of sizes than this, only some combinations are tried.
 constexpr size_t kMaxClasses = 4;
-// Runs that one search for dimensions to tie may take. Every run is one of the
+// Most runs of one search for dimensions to tie. Every run is a run of the
 // model with the sample's sizes.
 constexpr int kMaxAttempts = 200;
-// Offsets that are computed from another input's size leave room for one more
-// row: the last bag is then empty. They leave none for two.
+// Offsets computed from another input's size leave room for one more row: the
+// last bag is then empty. They leave no room for two.
 constexpr int64_t kGrowth = 2;
 
 enum class Effect : uint8_t {
   kFails,
-  kNothing,  // runs, and no size but the input's own changes
+  kNothing,  // runs, and no other size changes
   kChanges,
 };
 
@@ -55,7 +55,7 @@ class Finder {
     return found_.base[place.input][place.dim];
   }
 
-  // Bag offsets count one more than there are bags.
+  // Bag offsets are one more than the bags.
   int64_t OffsetOf(Place place) const {
     const auto& ragged = prober_.maker().ragged(place.input);
     const bool last = place.dim + 1 == found_.base[place.input].size();
@@ -101,8 +101,8 @@ class Finder {
     return places;
   }
 
-  // Goes on from two rows when the example has one, if the model takes two.
-  // Rows may be counted in another dimension than the first, too.
+  // Continues from two rows if the example has one and the model takes two.
+  // Rows may also be counted in another dimension than the first.
   void LeaveOneRow() {
     std::vector<Member> ones;
     std::vector<Member> further;
@@ -127,15 +127,15 @@ class Finder {
     }
   }
 
-  // Float features of one item: a server should not accept more or fewer, even
-  // where the model's arithmetic would.
+  // Float features of an item: a server should not accept more or fewer, even
+  // if the model's arithmetic would.
   bool IsFeatureWidth(Place place) const {
     return place.dim > 0 && place.dim + 1 == found_.base[place.input].size() &&
            base::IsFloatingPoint(prober_.maker().sample()[place.input].dtype);
   }
 
-  // Sizes that may change alone are symbols of their own: lengths of ragged
-  // inputs. The others are kept for FindClasses().
+  // Sizes that may change alone become symbols: lengths of ragged inputs. The
+  // others are kept for FindClasses().
   void FindFreePlaces() {
     std::vector<bool> read(graph_.values.size(), false);
     for (const Node& node : graph_.nodes) {
@@ -143,9 +143,9 @@ class Finder {
     }
     for (const Place& place : Places()) {
       const Effect effect = Try({{place}});
-      // The ids of bags change no other size, and yet are read. A matrix whose
-      // further rows or columns change nothing is one that the model picks
-      // from.
+      // The ids of bags change no other size, and yet are read. The
+      // model picks from a matrix whose further rows or columns change
+      // nothing.
       const bool is_vector = found_.base[place.input].size() == 1;
       if (effect == Effect::kFails) {
         (place.dim == 0 ? leading_ : trailing_).push_back(place);
@@ -202,8 +202,8 @@ class Finder {
                floats;
   }
 
-  // Ids of bags and their weights change together, whatever else has the same
-  // size in this example.
+  // Ids of bags and their weights change together, even if other inputs have
+  // the same size in this example.
   void TakeWeightedIds(std::vector<Place>& places) {
     if (places.size() < 3) return;
     for (size_t w = 0; w < places.size(); ++w) {
@@ -221,15 +221,15 @@ class Finder {
   }
 
   bool AddIfRuns(std::vector<Member> members) {
-    // A symbol of one member has been tried before.
+    // A symbol of one member was tried before.
     if (members.size() < 2 || Try(members) == Effect::kFails) return false;
     AddSymbol(std::move(members));
     return true;
   }
 
-  // A size that seemed free may only be free to grow: rows that nothing picks
-  // do no harm, nor do ids behind the last bag. It belongs to a class that
-  // cannot change without it, in whatever dimension it is.
+  // A size that seemed free may only be free to grow: surplus rows that are not
+  // picked do no harm, nor do ids behind the last bag. It belongs to a class
+  // that cannot change without it, in any dimension.
   bool JoinFree(int64_t size, const std::vector<Place>& places) {
     std::vector<Member> candidates;
     for (const SizeSymbol& symbol : found_.symbols) {
@@ -242,8 +242,8 @@ class Finder {
     }
     if (candidates.empty()) return false;
     std::vector<Member> members;
-    // Fewer members where the size cannot fall with all of them: the number of
-    // tables, which only happens to be the batch's, must stay.
+    // Fewer members if the size cannot fall with all of them: the number of
+    // tables, which only happens to equal the batch, must stay.
     const auto holds = [&](const std::vector<Member>& chosen, bool falls) {
       members = MembersOf(places);
       members.insert(members.end(), chosen.begin(), chosen.end());
@@ -275,9 +275,9 @@ class Finder {
                        });
   }
 
-  // Asks `accepts` for all of `candidates`, then for all but one, all but two.
-  // True for the first that is accepted; at most kMaxAttempts are asked for,
-  // and never none of the candidates.
+  // Calls `accepts` for all of `candidates`, then for all but one, all but two.
+  // True at the first accepted subset; at most kMaxAttempts calls, and never
+  // for the empty subset.
   template <typename Accepts>
   static bool Choose(const std::vector<Member>& candidates,
                      const Accepts& accepts) {
@@ -311,7 +311,7 @@ class Finder {
     for (const Place& place : leading_) {
       by_size[SizeOf(place) - OffsetOf(place)].push_back(place);
     }
-    // Of these sizes the batch is sought among the leading ones first.
+    // The batch is first sought among the leading sizes of these.
     const std::set<int64_t> leads = [&by_size] {
       std::set<int64_t> sizes;
       for (const auto& each : by_size) sizes.insert(each.first);
@@ -340,7 +340,7 @@ class Finder {
       for (const auto& [size, places] : classes) {
         if (size != rows) others.push_back(ChoicesFor(size, rows, places));
       }
-      // Sizes that seemed free are tied last, and only where needed.
+      // Sizes that seemed free are tied last, and only if needed.
       for (const SizeSymbol& symbol : found_.symbols) {
         if (symbol.members.size() != 1 || symbol.base == rows) continue;
         others.push_back(
@@ -372,7 +372,7 @@ class Finder {
     return members[0].place.dim == 0;
   }
 
-  // How the places of one class may follow the main one.
+  // How the places of a class may follow the main place.
   struct Choices {
     std::vector<Place> places;
     std::vector<std::pair<int64_t, int64_t>> options;  // factor, offset
@@ -411,7 +411,7 @@ class Finder {
     return !each.is_free && TryChoices(others, next + 1, members);
   }
 
-  // Inputs that nothing reads follow the size that they have in the example.
+  // Unread inputs follow the size that they have in the example.
   void TakeIdleInputs() {
     for (const Place& place : idle_) {
       for (SizeSymbol& symbol : found_.symbols) {
@@ -424,8 +424,8 @@ class Finder {
     }
   }
 
-  // Rows that only an untaken branch reads, or that become a number: where
-  // there are as many as items, they count as the items' rows.
+  // Rows that only an untaken branch reads, or that become a number: if there
+  // are as many as items, they count as the items' rows.
   void TakeUnseenRows() {
     if (std::none_of(graph_.nodes.begin(), graph_.nodes.end(), IsRegion)) {
       return;
@@ -481,8 +481,8 @@ class Finder {
   int attempts_left_ = 0;        // of TryChoices()
   std::vector<Place> leading_;   // cannot change alone
   std::vector<Place> trailing_;  // cannot change alone
-  std::vector<Place> idle_;      // of inputs that nothing reads
-  std::vector<Place> picked_;    // of matrices that some rows are picked from
+  std::vector<Place> idle_;      // of unread inputs
+  std::vector<Place> picked_;    // of matrices from which the model picks rows
 };
 
 }  // namespace

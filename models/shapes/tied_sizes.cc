@@ -1,4 +1,4 @@
-// Sizes that operators hold to the batch, though the export says nothing of it.
+// Sizes that operators tie to the batch, though the export does not say so.
 
 #include <algorithm>
 #include <cstdint>
@@ -30,7 +30,7 @@ struct Tie {
 // Two sizes of one dimension of an operator's operands.
 using Equal = std::pair<SymExpr, SymExpr>;
 
-// Dimensions of `operands`, all of one rank, but `skipped`.
+// Pairs of dimensions of `operands`, all of one rank, except `skipped`.
 void AddEqual(const Graph& graph, const std::vector<ValueId>& operands,
               std::optional<int64_t> skipped, std::vector<Equal>& equal) {
   for (size_t i = 1; i < operands.size(); ++i) {
@@ -81,7 +81,7 @@ std::vector<Equal> EqualSizes(const Graph& graph) {
   return equal;
 }
 
-// The least value of `symbol` for which `size` is `wanted`. Sizes grow with
+// The least value of `symbol` at which `size` is `wanted`. Sizes grow with
 // their symbols; nullopt for a size that does not.
 std::optional<int64_t> LeastFor(const SymExpr& size, const std::string& symbol,
                                 int64_t wanted) {
@@ -128,7 +128,7 @@ SymExpr Replaced(const SymExpr& size, const Tie& tie,
   return parsed.ok() ? *parsed : SymExpr();
 }
 
-// How the only symbol of `size` follows from the batch, if `size` is the batch.
+// The only symbol of `size` by the batch, if `size` equals the batch.
 std::optional<Tie> TieOf(const SymExpr& size, const std::string& batch) {
   const std::vector<std::string> symbols = size.Symbols();
   if (symbols.size() != 1 || symbols[0] == batch) return std::nullopt;
@@ -148,7 +148,7 @@ std::optional<Tie> TieOf(const SymExpr& size, const std::string& batch) {
   return tie;
 }
 
-// Only a vector of integers, and nothing else that a request brings.
+// Whether it is the size of a vector of integers and nothing else's.
 bool IsSizeOfVector(const Graph& graph, const std::string& symbol) {
   bool found = false;
   for (const ValueId id : graph.inputs) {
@@ -190,7 +190,7 @@ void Apply(const Tie& tie, Graph& graph) {
         (std::max<int64_t>(tied.min - tie.offset, 0) + tie.factor - 1) /
         tie.factor;
     if (least <= range.min) continue;
-    // "2 and more" is what an exporter says of every size.
+    // Exporters say "2 and more" of every size.
     if (least == 2) {
       graph.min_batch = std::max<int64_t>(graph.min_batch, 2);
     } else {
@@ -199,8 +199,8 @@ void Apply(const Tie& tie, Graph& graph) {
   }
 }
 
-// The inputs that `symbol` leads; nullopt where a request has it elsewhere,
-// too, or as a part of another size.
+// The inputs whose leading size is `symbol`; nullopt if a request has it
+// elsewhere, too, or as a part of another size.
 std::optional<std::vector<ValueId>> LedBy(const Graph& graph,
                                           const std::string& symbol) {
   std::vector<ValueId> led;
@@ -259,7 +259,7 @@ class RowTies {
           std::vector<std::string>& notes)
       : sample_(sample), graph_(graph), notes_(notes) {}
 
-  // True: a symbol is gone.
+  // True: a symbol was removed.
   bool TieIndexed() {
     const SymExpr batch = SymExpr::Symbol(graph_.batch_symbol);
     for (const auto& [a, b] : IndexedSizes(graph_)) {

@@ -17,7 +17,7 @@ namespace refract::models::torchscript {
 namespace {
 
 // The "py.*" operator for TorchScript's arithmetic on numbers, and for
-// arithmetic of a trace on tensors that stand for numbers.
+// arithmetic of a trace on tensors that are numbers.
 std::string PythonName(absl::string_view op) {
   static const auto& names =
       *new absl::flat_hash_map<absl::string_view, absl::string_view>{

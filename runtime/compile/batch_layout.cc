@@ -52,7 +52,7 @@ size_t RowBytes(const TensorView& view) {
              : view.bytes / static_cast<size_t>(view.dims[0]);
 }
 
-// Rows that a tensor of offsets is for.
+// Number of rows of a tensor of offsets.
 int64_t RowsOf(const TensorView& offsets, bool include_last) {
   return offsets.dims[0] - (include_last ? 1 : 0);
 }
@@ -128,7 +128,7 @@ BatchLayout::BatchLayout(const models::Graph& graph, const Part& part,
   FoundBags found = FindBagInputs(graph, part);
   bags_ = std::move(found.bags);
   // Bags of ids count as rows here: Gather() and Slice() move their offsets.
-  // For others who ask whether requests may be split they do not.
+  // Other callers that ask whether requests may be split do not move them.
   if (rows.use != models::RowUse::kAlone ||
       (!rows.may_split && bags_.empty())) {
     why_not_ =
@@ -243,7 +243,7 @@ std::string BatchLayout::MergeKey(absl::Span<const TensorView> inputs,
                     (view.dims.size() - 1) * sizeof(view.dims[0]));
         break;
       case Rule::kCount:
-        // The rows' own number is what a merged request is given.
+        // A merged request gets the rows' own number.
         if (view.dtype != base::DType::kInt64 ||
             view.bytes != sizeof(int64_t)) {
           return none();
@@ -280,12 +280,12 @@ absl::Status BatchLayout::GatherBags(
   offsets.bytes = static_cast<size_t>(offsets.dims[0]) * width;
   std::byte* place = buffers.Get(bag.offsets, offsets.bytes);
   offsets.data = place;
-  int64_t before = 0;  // entries of the requests so far
+  int64_t before = 0;  // entries of the earlier requests
   for (const auto& inputs : requests) {
     const TensorView& own = inputs[bag.offsets];
     const int64_t own_rows = RowsOf(own, bag.include_last);
     const int64_t entries = inputs[bag.entries[0]].dims[0];
-    // Where there is a last one, the next request's first takes its place.
+    // The next request's first offset takes the place of the last one.
     std::memcpy(place, own.data, own.bytes);
     REFRACT_RETURN_IF_ERROR(CheckAndMove(own.dtype, place, own_rows,
                                          bag.include_last, 0, entries, before));

@@ -336,8 +336,8 @@ class Compiler {
     return absl::OkStatus();
   }
 
-  // Of a table in a row format only look-ups, and operators on sizes, know what
-  // its bytes are.
+  // The bytes of a table in a row format are known only to look-ups, and to
+  // operators on sizes.
   absl::Status ChooseLookUp(const KernelRequest& request,
                             const models::Value& table, Step& step) {
     step.size = SizeOp::Create(request.node());

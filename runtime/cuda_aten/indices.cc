@@ -26,7 +26,7 @@ constexpr IndexRule kRules[] = {
     {"aten.one_hot.default", "self", "self", Range::kClasses, false},
 };
 
-// Without their overloads: "aten.sum" stands for aten.sum.dim_IntList too.
+// Names without overloads: "aten.sum" includes aten.sum.dim_IntList.
 constexpr absl::string_view kNumbers[] = {
     "aten._log_softmax",
     "aten._softmax",

@@ -14,10 +14,10 @@ class CudaStreams final : public Streams {
   std::string With(int device, void* stream,
                    const std::function<void()>& body) override {
     try {
-      // Its allocator above all; once, after that it is a look at a flag.
+      // Initialises the allocator above all; later calls only read a flag.
       at::globalContext().lazyInitDevice(at::kCUDA);
-      // Its memory comes from LibTorch's own pool, in the order of the stream:
-      // what a call has freed, the next one on the stream may take.
+      // Memory comes from LibTorch's own pool, in the order of the stream: the
+      // next call on the stream may use memory that this call has freed.
       const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromExternal(
           static_cast<cudaStream_t>(stream),
           static_cast<c10::DeviceIndex>(device)));

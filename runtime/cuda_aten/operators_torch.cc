@@ -98,8 +98,8 @@ cuda::Status ToCuda(const absl::Status& status) {
   }
 }
 
-// Whether LibTorch says that the device has failed, now or in an earlier call:
-// from there on nothing works on it.
+// Whether LibTorch reports that the device has failed, now or in an earlier
+// call: afterwards no call on it works.
 bool SaysDeviceFailed(absl::string_view message) {
   return absl::StrContains(message, "CUDA error") ||
          absl::StrContains(message, "CUDA driver error") ||
@@ -145,7 +145,7 @@ class AtenKernel final : public cuda::ForeignKernel {
                     : at::Device(at::kCUDA, static_cast<int8_t>(gpu_));
   }
 
-  // A view of memory that stays whose it is.
+  // A view of memory, without ownership.
   at::Tensor View(void* data, at::ScalarType type, at::IntArrayRef dims,
                   at::IntArrayRef strides) const {
     return at::for_blob(data, dims)
@@ -279,7 +279,7 @@ class AtenKernel final : public cuda::ForeignKernel {
     return stack[static_cast<size_t>(*index)];
   }
 
-  // Before a kernel would follow them. What is wrong is counted on the device.
+  // Runs before a kernel uses the indices. Counts wrong indices on the device.
   absl::Status CheckIndices(torch::jit::Stack& stack, int32_t* faults) const {
     const at::Tensor counter = View(faults, at::kInt, {}, {});
     const auto checked = [&](const at::Tensor& index, int64_t places) {
@@ -405,7 +405,7 @@ class AtenOperators final : public cuda_plan::ForeignOperators {
     const runtime::aten::OperatorRule checks =
         runtime::aten::RuleOf(op.operator_name());
     if (!checks.why_not.empty()) return No(checks.why_not);
-    // Integers of weights as well: the check would wait for the device.
+    // Integers of weights are included: the check would wait for the device.
     if (checks.looks_at == runtime::aten::LooksAt::kPlaces) {
       return No("it trusts integers that are checked on the CPU only");
     }
@@ -437,7 +437,7 @@ class AtenOperators final : public cuda_plan::ForeignOperators {
     return absl::OkStatus();
   }
 
-  // Results are made where the device is; numbers are known here.
+  // Results are placed on the device; numbers are known here.
   absl::Status Place(const c10::FunctionSchema& schema,
                      absl::Span<const ForeignOperandFacts> operands,
                      runtime::aten::Bound& bound) const {

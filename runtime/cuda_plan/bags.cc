@@ -14,9 +14,9 @@ namespace {
 
 using base::TensorView;
 
-// Exporters write "no limit" as some huge number.
+// Exporters write "no limit" as a huge number.
 constexpr int64_t kNoLimit = int64_t{1} << 31;
-// Of one input: sizes on the device have 31 bits.
+// Most entries of an input: sizes on the device have 31 bits.
 constexpr int64_t kMostEntries = int64_t{1} << 30;
 
 std::optional<int64_t> DeclaredMost(const models::Graph& graph,
@@ -35,7 +35,7 @@ int64_t NumRows(const BagRoom& room, absl::Span<const TensorView> inputs) {
   return inputs[room.part.offsets].dims[0] - (room.part.include_last ? 1 : 0);
 }
 
-// Where the bag of `row` begins, and that of the row before ends.
+// Begin of the bag of `row`, which is the end of the row before.
 int64_t BeginOf(const BagRoom& room, absl::Span<const TensorView> inputs,
                 int64_t row) {
   const bool given = room.part.include_last || row < NumRows(room, inputs);
@@ -43,9 +43,9 @@ int64_t BeginOf(const BagRoom& room, absl::Span<const TensorView> inputs,
                : NumEntries(room, inputs);
 }
 
-// `offsets`, a copy that nobody else writes, begins bags one after the other
-// from `begin` to `end`? Then they are moved to begin with `base`, and the end
-// is written behind them.
+// Whether `offsets`, a private copy, describes consecutive bags from `begin` to
+// `end`. If so, moves them to begin with `base`, and writes the end behind
+// them.
 template <typename T>
 absl::Status CheckAndMove(T* offsets, int64_t count, int64_t begin, int64_t end,
                           int64_t base) {
@@ -88,7 +88,7 @@ std::vector<BagRoom> RoomForBags(const models::Graph& graph, const Part& part,
           static_cast<int64_t>(base::SizeOf(graph.value(part.inputs[i]).dtype));
     }
   }
-  // The same for all, but for those that want less.
+  // Equal room for all, except inputs that need less.
   const auto fits = [&](int64_t entries) {
     int64_t left = bytes;
     for (const Want& want : wants) {
@@ -193,7 +193,7 @@ absl::Status FillBags(absl::Span<const BagRoom> rooms, cuda::Instance& instance,
     const auto width = static_cast<int64_t>(base::SizeOf(offsets.dtype));
     std::byte* const place =
         instance.input(slot, room.offsets_input) + to * width;
-    // The end that the rows before wrote.
+    // The end written by the rows before.
     TensorView before = offsets;
     before.data = place;
     const int64_t base = to == 0 ? 0 : cpu::IntAt(before, 0);

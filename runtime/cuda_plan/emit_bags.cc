@@ -1,5 +1,5 @@
-// Bags of table rows (embedding_bag): those that requests bring with any number
-// of entries, those of one size, and those whose ids or offsets are computed.
+// Bags of table rows (embedding_bag): bags that requests bring with any number
+// of entries, bags of one size, and bags whose ids or offsets are computed.
 
 #include <algorithm>
 #include <iterator>
@@ -33,7 +33,7 @@ bool KeepsOrder(const models::Node& node) {
   }
 }
 
-// The part's input whose elements `id` shows, in the same order; -1: none.
+// The part's input with the elements of `id`, in the same order; -1: none.
 int InputOf(const models::Graph& graph, const Part& part, models::ValueId id) {
   while (true) {
     const auto input = std::find(part.inputs.begin(), part.inputs.end(), id);
@@ -48,7 +48,7 @@ int InputOf(const models::Graph& graph, const Part& part, models::ValueId id) {
   }
 }
 
-// A node and what is known of it before anything is emitted.
+// A node with the facts known before anything is emitted.
 struct BagNode {
   cuda::Bag bag;
   Sizes dims;
@@ -161,7 +161,7 @@ absl::StatusOr<BagNode> Understand(const NodeStep& node,
         absl::StrCat("its offsets are ", cuda::Name(found.offsets->dtype)));
   }
   if (const BagRoom* const room = emitter.RoomOf(offsets)) {
-    // They are moved with the entries of their own group.
+    // These entries are moved with their own group.
     const std::vector<size_t>& entries = room->part.entries;
     if (std::none_of(entries.begin(), entries.end(), [&](size_t i) {
           return emitter.plan().inputs[i] == ids;
@@ -174,7 +174,7 @@ absl::StatusOr<BagNode> Understand(const NodeStep& node,
   return found;
 }
 
-// Where everything lies.
+// Finds the places of all operands.
 absl::Status Place(const Emitter& emitter, const Tensor& out, BagNode& node) {
   cuda::Bag& bag = node.bag;
   REFRACT_ASSIGN_OR_RETURN(bag.table, emitter.RefTo(node.table));
@@ -216,7 +216,7 @@ std::optional<int64_t> EvenOffsets(const NodeStep& node, Emitter& emitter) {
   for (const PlanOutput& output : emitter.plan().outputs) {
     if (output.local == node.outputs[0]) return std::nullopt;
   }
-  // Bags alone may read the offsets.
+  // Only bags may read the offsets.
   for (const Step& other : emitter.plan().steps) {
     for (const models::NodeId n : other.nodes) {
       const models::Node& reader = emitter.graph().nodes[n];

@@ -1,5 +1,5 @@
-// Element-wise operators that the graph compiler merges into no chain: of other
-// types than float32, of numbers, and functions that chains lack.
+// Element-wise operators that the graph compiler does not merge into chains: of
+// other types than float32, of numbers, and functions that chains lack.
 
 #include <algorithm>
 #include <cmath>
@@ -16,7 +16,7 @@ using cuda::DType;
 using models::ElementCode;
 using models::Lowering;
 
-// A tensor of any type, a literal, or a size that is known.
+// A tensor of any type, a literal, or a known size.
 absl::StatusOr<Emitter::Input> ElementArgument(const NodeStep& node,
                                                const char* name,
                                                Emitter& emitter) {
@@ -55,7 +55,7 @@ absl::Status EmitMap(const NodeStep& node,
   return emitter.Map(inputs, std::move(code), out);
 }
 
-// Of tensors that are not both float32: a mask, lengths, or a number as
+// For tensors that are not both float32: a mask, lengths, or a number as
 // exporters write it, a constant of another type without dimensions.
 std::optional<absl::Status> EmitBinary(const NodeStep& node, Emitter& emitter) {
   const Lowering lowering = models::LoweringOf(node.node.op);
@@ -83,7 +83,7 @@ std::optional<absl::Status> EmitBinary(const NodeStep& node, Emitter& emitter) {
   }();
 }
 
-// where and masked_fill, of numbers and tensors.
+// where and masked_fill, with numbers and tensors.
 std::optional<absl::Status> EmitSelect(const NodeStep& node, Emitter& emitter) {
   const Lowering lowering = models::LoweringOf(node.node.op);
   const bool where = lowering == Lowering::kWhere;
@@ -126,7 +126,7 @@ std::optional<absl::Status> EmitFunction(const NodeStep& node,
     const auto threshold = NumberArgument(node.node, "threshold", 20);
     if (!beta || !threshold || *beta == 0) return std::nullopt;
     number(static_cast<float>(*threshold));
-    // Beyond the threshold x itself: exp(x) would overflow.
+    // Beyond the threshold the result is x: exp(x) would overflow.
     code = {{ElementCode::kScale, 0, 0, 0, static_cast<float>(*beta)},
             {ElementCode::kExp, 2},
             {ElementCode::kLog1p, 3},
@@ -168,7 +168,7 @@ std::optional<absl::Status> EmitFunction(const NodeStep& node,
   }();
 }
 
-// zeros, ones, full, and what makes one like a tensor: a number everywhere.
+// The number in zeros, ones, full, and their _like forms.
 std::optional<double> FilledWith(const models::Node& node) {
   switch (models::LoweringOf(node.op)) {
     case Lowering::kZeros:
@@ -197,14 +197,14 @@ std::optional<absl::Status> EmitFilled(const NodeStep& node, Emitter& emitter) {
       return EmitMap(node, {{std::nullopt, static_cast<float>(*number)}},
                      {{ElementCode::kCopy, 0}}, emitter);
     }
-    // Beyond that the argument was no double.
+    // Beyond it the argument was no double.
     if (!(std::abs(*number) <= 0x1p53))
       return absl::UnimplementedError("it is filled with no integer");
     REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(local));
     REFRACT_ASSIGN_OR_RETURN(const Tensor out,
                              emitter.NewResult(local, dims, *dtype));
     emitter.Set(local, out);
-    // True is what is not 0, not what its whole part is not.
+    // For bool any nonzero number is true, also one whose whole part is 0.
     const int64_t filled = *dtype == DType::kBool
                                ? int64_t{*number != 0}
                                : static_cast<int64_t>(*number);

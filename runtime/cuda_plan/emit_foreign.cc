@@ -1,5 +1,5 @@
-// Operators that have no form of our own on the device: somebody else's code
-// computes them, between two captured pieces of the program.
+// Foreign operators: operators without a form of our own on the device.
+// LibTorch computes them, between two captured pieces of the program.
 
 #include <utility>
 
@@ -50,8 +50,8 @@ absl::StatusOr<cuda::ForeignArgument> LocalNumber(int local,
   return argument;
 }
 
-// A tensor as the graph knows it: LibTorch's promotion of types would give
-// other results for what we keep in fewer bits.
+// A tensor in the type of the graph: LibTorch's type promotion would give other
+// results for values kept in fewer bits.
 absl::StatusOr<Tensor> InGraphType(int local, Emitter& emitter) {
   const Local& known = emitter.plan().locals[local];
   if (known.is_constant) return emitter.ExactConstant(local);
@@ -82,7 +82,7 @@ absl::Status EmitForeign(const NodeStep& node, ForeignOperators& operators,
     }
     facts.push_back({is_tensor, is_constant, known.dtype});
   }
-  // Results first: whatever is refused is refused before anything is emitted.
+  // Results first: refusals must come before anything is emitted.
   struct Wanted {
     int local;
     Sizes dims;

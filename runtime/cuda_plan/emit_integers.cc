@@ -73,7 +73,7 @@ bool IsTensor(const Emitter& emitter, const NodeStep& node, int operand) {
   return emitter.graph().value(local.id).kind == models::ValueKind::kTensor;
 }
 
-// A tensor of integers or truth values, a literal, or a size that is known.
+// A tensor of integers or truth values, a literal, or a known size.
 absl::StatusOr<Integer> IntegerArgument(const NodeStep& node,
                                         absl::string_view name,
                                         Emitter& emitter) {
@@ -110,8 +110,8 @@ absl::StatusOr<Integer> IntegerArgument(const NodeStep& node,
   return integer;
 }
 
-// A number or a tensor without dimensions takes the type of the tensors that it
-// meets, as in PyTorch; we compute on 64 bits, so it must be one of that type.
+// A number or a tensor without dimensions takes the type of the tensors beside
+// it, as in PyTorch. Kernels compute in 64 bits, so it must fit that type.
 absl::Status CheckWidth(const std::vector<Integer>& operands) {
   bool has_narrow = false;
   for (const Integer& operand : operands) {
@@ -132,8 +132,8 @@ absl::Status CheckWidth(const std::vector<Integer>& operands) {
   return absl::OkStatus();
 }
 
-// Divisors are known not to be 0: PyTorch refuses such a request on a CPU and
-// gives anything on a GPU.
+// Divisors must be known not to be 0: PyTorch refuses such a request on a CPU
+// and returns arbitrary results on a GPU.
 absl::Status CheckDivisor(const NodeStep& node, const Integer& divisor,
                           const Emitter& emitter) {
   if (!divisor.tensor) {
@@ -149,7 +149,7 @@ absl::Status CheckDivisor(const NodeStep& node, const Integer& divisor,
              : absl::UnimplementedError("it divides by 0");
 }
 
-// The result, of the graph's type, which has to be none of floats.
+// The result, of the graph's type, which must not be a float type.
 absl::StatusOr<Tensor> IntegerResult(int local, Emitter& emitter) {
   const base::DType wanted = emitter.plan().locals[local].dtype;
   const std::optional<DType> dtype = Emitter::TypeOf(wanted);
@@ -285,13 +285,13 @@ absl::Status EmitFold(const NodeStep& node, IntegerFold fold, IntegerCode code,
   REFRACT_ASSIGN_OR_RETURN(Tensor out, IntegerResult(node.outputs[0], emitter));
   emitter.Set(node.outputs[0], out);
   if (out.rank() == rank) {
-    // Without the dimensions of one element.
+    // Drops the dimensions of one element.
     for (size_t i = dims.size(); i-- > 0;) out = Selected(out, dims[i], 0);
   }
   return emitter.FoldIntegers(fold, code, *self.tensor, dims, out);
 }
 
-// tril, triu: what is on one side of a diagonal, zeros elsewhere.
+// tril, triu: one side of a diagonal, and zeros elsewhere.
 absl::Status EmitTriangle(const NodeStep& node, bool lower, Emitter& emitter) {
   const int local = node.outputs[0];
   const NodeArgs args(node.node);
@@ -360,8 +360,8 @@ std::optional<absl::Status> EmitIntegers(const NodeStep& node,
     case Lowering::kMaskedFill:
       return EmitSelect(node, "mask", "value", "self", emitter);
     case Lowering::kSum: {
-      // 1 and -1 add up to 0, but sum(dtype=torch.bool) makes truths of them
-      // first.
+      // 1 and -1 add up to 0, but sum(dtype=torch.bool) converts them to truth
+      // values first.
       const bool truths =
           emitter.plan().locals[node.outputs[0]].dtype == base::DType::kBool;
       return EmitFold(node, IntegerFold::kSum,

@@ -18,7 +18,7 @@ using cuda::ReduceKind;
 using models::ElementCode;
 using models::Lowering;
 
-// Before anything is emitted: others may still do it.
+// Checked before anything is emitted: another form may still compute it.
 absl::Status NotAlongBatch(const Tensor& tensor,
                            const std::vector<size_t>& dims) {
   for (const size_t d : dims) {
@@ -64,7 +64,7 @@ absl::Status EmitSum(const NodeStep& node, ReduceKind kind, Emitter& emitter) {
   emitter.Set(local, out);
   if (dims.empty()) return emitter.Copy(self, out);
   if (keep) {
-    // Without the dimensions of one element.
+    // Drops the dimensions of one element.
     for (size_t i = dims.size(); i-- > 0;) out = Selected(out, dims[i], 0);
   }
   return emitter.Reduce(kind, self, dims, out);
@@ -89,7 +89,7 @@ absl::Status EmitSoftmax(const NodeStep& node, ReduceKind kind,
 
 absl::Status EmitLayerNorm(const NodeStep& node, Emitter& emitter) {
   const NodeArgs args(node.node);
-  // Mean and deviation are for training.
+  // Mean and deviation are only for training.
   for (size_t i = 1; i < node.outputs.size(); ++i) {
     if (node.outputs[i] != kNoLocal)
       return absl::UnimplementedError("its statistics are read");
@@ -184,7 +184,7 @@ absl::Status EmitAttention(const NodeStep& node, Emitter& emitter) {
     inputs.push_back({mask});
     if (emitter.plan().locals[node.operands[operand]].dtype ==
         base::DType::kBool) {
-      // Added rather than chosen: NaN stays what it is behind a mask, too.
+      // Added, not selected: NaN must stay NaN behind a mask, too.
       inputs.push_back({std::nullopt, -INFINITY});
       inputs.push_back({std::nullopt, 0.0f});
       code = {{ElementCode::kScale, 0, 0, 0, static_cast<float>(*scale)},
@@ -211,8 +211,8 @@ absl::Status EmitAttention(const NodeStep& node, Emitter& emitter) {
   return emitter.MatMul(weights, value, std::nullopt, false, out);
 }
 
-// Policies are for ids of tables: where an index counts from the end
-// (`from_end`) one that names nothing is an error.
+// Id policies apply to tables: if an index counts from the end (`from_end`), an
+// index out of range is an error.
 absl::Status EmitEmbedding(const NodeStep& node, int table_operand,
                            int index_operand, size_t dim, bool from_end,
                            const CompileOptions& options, Emitter& emitter) {
@@ -361,7 +361,7 @@ std::optional<absl::Status> EmitReduction(const NodeStep& node,
     return std::nullopt;
   }
   switch (models::LoweringOf(node.node.op)) {
-    // Sums without dimensions are of the batch, too.
+    // Sums over all dimensions include the batch.
     case Lowering::kSum:
       if (node.node.FindArg("dim") == nullptr) return std::nullopt;
       return EmitSum(node, ReduceKind::kSum, emitter);

@@ -14,7 +14,7 @@ namespace {
 
 using cuda::DType;
 
-// A size among the arguments; `missing` where it is left out.
+// A size among the arguments; `missing` if it is left out.
 absl::StatusOr<Size> Argument(const NodeStep& node, const NodeArgs& args,
                               absl::string_view name, const Size& missing,
                               const Emitter& emitter) {
@@ -73,8 +73,8 @@ absl::Status EmitSlice(const NodeStep& node, const NodeArgs& args,
   return absl::OkStatus();
 }
 
-// narrow, split, split_with_sizes, chunk: neighbours along a dimension, as long
-// as the graph says.
+// narrow, split, split_with_sizes, chunk: consecutive pieces of a dimension;
+// the graph gives the lengths.
 absl::Status EmitPieces(const NodeStep& node, const NodeArgs& args,
                         const Tensor& self, Emitter& emitter) {
   REFRACT_ASSIGN_OR_RETURN(const size_t dim,
@@ -260,7 +260,7 @@ absl::Status EmitCat(const NodeStep& node, const NodeArgs& args, bool stack,
       return absl::UnimplementedError("one of its operands is missing");
     const int local = node.operands[operand];
     REFRACT_ASSIGN_OR_RETURN(const Sizes own, emitter.DimsOfLocal(local));
-    // PyTorch takes an empty tensor of one dimension for nothing at all.
+    // PyTorch ignores an empty tensor of one dimension.
     if (!stack && own.size() == 1 && own[0].constant() == 0) continue;
     const std::optional<int64_t> count =
         stack ? std::optional<int64_t>(1) : own[dim].constant();
@@ -322,8 +322,8 @@ std::optional<absl::Status> EmitView(const NodeStep& node, Emitter& emitter) {
       emitter.Set(local, *std::move(same));
       return absl::OkStatus();
     }
-    // A copy. Rows of memory end with padding: where rows are to be cut or put
-    // together differs with how the copy lies.
+    // A copy. Rows in memory end with padding, so the copy's layout decides
+    // where rows can be cut or joined.
     const std::string& name = emitter.plan().locals[local].name;
     const std::optional<int> batch = BatchDimOf(self.dims);
     for (const bool stacked : {false, true}) {

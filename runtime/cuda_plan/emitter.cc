@@ -32,7 +32,7 @@ bool IsCast(const Step& step) {
          lowering == models::Lowering::kCastLike;
 }
 
-// Of each local whether it holds floats that the part makes integers of.
+// Per local, whether it holds floats that the part makes integers of.
 std::vector<bool> CountingFloats(const models::Graph& graph, const Plan& plan) {
   std::vector<bool> counts(plan.locals.size(), false);
   const auto is_floating = [&](int local) {
@@ -50,7 +50,7 @@ std::vector<bool> CountingFloats(const models::Graph& graph, const Plan& plan) {
       counted |= counts[local] || (IsCast(*step) && !is_floating(local));
     }
     if (!counted) continue;
-    // Products are of the type of computation, and their sums no ids.
+    // Products are of the type of computation, and their sums are no ids.
     if (step->fused && !std::holds_alternative<ElementChainOp>(*step->fused)) {
       for (const int local : step->outputs) {
         if (local != kNoLocal) counts[local] = false;
@@ -117,8 +117,8 @@ absl::StatusOr<Size> Emitter::SizeOf(const models::SymExpr& expr,
                      symbol, " differs from request to request"));
   }
   if (const auto constant = expr.constant()) return Size(*constant);
-  // Evaluated at several batches: a size that fits no line through them does
-  // not grow evenly.
+  // Evaluated at several batches: a size that fits no line through them grows
+  // unevenly.
   Size size;
   models::SymbolBindings bindings = sizes_;
   for (size_t p = 0; p < kProbes.size(); ++p) {

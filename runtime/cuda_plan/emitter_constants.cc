@@ -1,4 +1,4 @@
-// Constants, as devices take them.
+// Constants in the form that devices take.
 
 #include <algorithm>
 #include <cmath>
@@ -66,7 +66,7 @@ absl::StatusOr<std::vector<float>> Emitter::FloatsOf(int local) const {
       const auto integers = IntegersOf(local);
       for (size_t i = 0; i < values.size(); ++i) {
         values[i] = static_cast<float>((*integers)[i]);
-        // 2^63 as float cannot be turned back.
+        // 2^63 as float cannot be converted back.
         if (std::abs(values[i]) > 16777216.0f) {
           return absl::UnimplementedError(
               absl::StrCat("constant ", name, " has ", (*integers)[i],
@@ -120,8 +120,8 @@ absl::StatusOr<Tensor> Emitter::AddConstant(int local) {
         absl::StrCat("constant ", name, " has ", dims.size(), " dimensions"));
   }
   const int64_t cols = dims.empty() ? 1 : dims.back();
-  // Constants that are added or compared keep their precision; products have
-  // matrices of their own (Matrix()).
+  // Constants that are added or compared keep their precision; products use
+  // Matrix().
   const cuda::ValueId value = AddWeight(
       name, DType::kFloat32, operand.tensor.num_elements() / cols, cols, data);
   Tensor tensor = Stacked(value, SizesOf(dims));
@@ -205,7 +205,7 @@ absl::StatusOr<cuda::ValueId> Emitter::Matrix(int local, bool turn) {
 }
 
 absl::StatusOr<cuda::ValueId> Emitter::BiasRow(int local) {
-  // Never the key of a matrix: a bias has one dimension.
+  // Cannot be the key of a matrix: a bias has one dimension.
   const auto key = std::make_pair(local, false);
   const auto found = matrices_.find(key);
   if (found != matrices_.end()) return found->second;

@@ -1,4 +1,4 @@
-// Where results are written, and the operators that every translation uses.
+// Places of results, and the operators that every translation uses.
 
 #include <algorithm>
 #include <iterator>
@@ -25,8 +25,8 @@ absl::StatusOr<Rows> OneOf(const Size& size, const std::string& of) {
   return *rows;
 }
 
-// The tensor of a fresh value with one row per entry of `dims[batch]` (or one
-// in all), and the rest in the order of `order`.
+// The tensor of a new value with one row per entry of `dims[batch]` (or a
+// single row), and the other dimensions in the order of `order`.
 Tensor Laid(cuda::ValueId value, const cuda::Value& memory, const Sizes& dims,
             int batch, const std::vector<size_t>& order) {
   Tensor tensor;
@@ -273,8 +273,8 @@ absl::StatusOr<cuda::ValueId> Emitter::AsMatrix(const Tensor& tensor,
         absl::StrCat("several dimensions of ", name, " depend on the batch"));
   }
   REFRACT_ASSIGN_OR_RETURN(const Rows rows, OneOf(row_count, name));
-  // Without a copy where rows lie at even distances: a view of columns of the
-  // value, or the whole root with other sizes.
+  // No copy if rows are at equal distances: a view of columns of the value, or
+  // the whole root with other sizes.
   const std::optional<Tensor> flat =
       Reshaped(tensor, {row_count, tensor.dims[last]});
   const std::optional<int64_t> offset = tensor.offset.constant();
@@ -364,7 +364,7 @@ absl::Status Emitter::Reduce(cuda::ReduceKind kind, const Tensor& in,
   const Tensor turned = Permuted(in, order);
   REFRACT_ASSIGN_OR_RETURN(op.dims, RowsOf(turned.dims, name));
   REFRACT_ASSIGN_OR_RETURN(op.in, RefTo(turned));
-  // A reduced result is given without its reduced dimensions.
+  // A reduced result lacks its reduced dimensions.
   REFRACT_ASSIGN_OR_RETURN(
       op.out, RefTo(cuda::KeepsElements(kind) ? Permuted(out, order) : out));
   if (gamma) {

@@ -10,7 +10,7 @@
 namespace refract::runtime::cuda_plan {
 namespace {
 
-// Exporters write "no limit" as some huge number.
+// Exporters write "no limit" as a huge number.
 constexpr int64_t kNoLimit = int64_t{1} << 31;
 
 // Whether a value of `expr` determines the value of its only symbol.

@@ -45,9 +45,9 @@ std::optional<int> BatchDimOf(const Sizes& dims) {
 
 namespace {
 
-// Strides of `to` over what lies with `strides` under `from`, at one batch. The
-// rule of PyTorch's view(): dimensions are grouped into runs without gaps, and
-// each run is cut anew.
+// Strides of `to` over the elements that have `strides` under `from`, at one
+// batch. The rule of PyTorch's view(): dimensions are grouped into runs without
+// gaps, and each run is divided anew.
 bool CutAnew(const std::vector<int64_t>& from,
              const std::vector<int64_t>& strides,
              const std::vector<int64_t>& to, std::vector<int64_t>& result) {

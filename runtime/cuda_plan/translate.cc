@@ -16,7 +16,7 @@
 namespace refract::runtime::cuda_plan {
 namespace {
 
-// Before anything is emitted: who is to be written side by side with whom.
+// Decides before anything is emitted which results are written side by side.
 class Groups {
  public:
   Groups(const Plan& plan, Emitter& emitter) : plan_(plan), emitter_(emitter) {}
@@ -53,7 +53,7 @@ class Groups {
   static std::vector<int> FeaturesOf(const InteractionOp& op,
                                      const Step& step) {
     std::vector<int> locals;
-    // The first one is an operand of its own, where pairs are the usual ones.
+    // The first feature is a separate operand for the usual pairs.
     for (size_t i = IsLowerTriangle(op) ? 1 : 0; i < op.features.size(); ++i) {
       locals.push_back(step.operands[op.features[i]]);
     }
@@ -91,7 +91,7 @@ class Groups {
   Emitter& emitter_;
 };
 
-// One program in the making.
+// A program under construction.
 class Emission {
  public:
   Emission(const models::Graph& graph, const Plan& plan,
@@ -144,8 +144,8 @@ class Emission {
           {graph_.nodes[step.nodes[0]], step.operands, step.outputs, step},
           options_.compile, emitter_);
     }
-    // Look-ups that the CPU fetches together. Here, what reads tables is put
-    // together once all is emitted (cuda::MergeTables()).
+    // Look-ups that the CPU fetches together. Here, operators that read tables
+    // are merged after all is emitted (cuda::MergeTables()).
     for (const models::NodeId id : step.nodes) {
       const models::Node& node = graph_.nodes[id];
       NodeStep one = {node, {}, {}, step};
@@ -198,7 +198,7 @@ const char* Name(Precision precision) {
   return "unknown";
 }
 
-// What the weights of translations may point to.
+// Memory to which the weights of translations may point.
 struct Translator::Kept {
   Plan plan;
   ConstantPool pool;
@@ -249,7 +249,7 @@ absl::StatusOr<std::unique_ptr<Translator>> Translator::Create(
                      sizes.status().message()));
   }
   translator->sizes_ = *std::move(sizes);
-  // What the CPU would compute with.
+  // Weights packed for the CPU are not needed.
   translator->kept_->plan.packed_weights.reset();
   for (Step& step : translator->kept_->plan.steps) step.kernel.reset();
   return translator;

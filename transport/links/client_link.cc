@@ -15,16 +15,16 @@
 namespace refract::transport {
 namespace {
 
-// Of a message id, for the request's place; the rest is a number that is never
-// used twice.
+// Bits of a message id for the request's index; the rest is a number that is
+// never reused.
 constexpr int kPlaceBits = 13;
-static_assert(kMaxSlots == 1 << kPlaceBits);  // and so more than max_in_flight
+static_assert(kMaxSlots == 1 << kPlaceBits);  // so more than max_in_flight
 
 // A frame of offers is sent when it is this long: one more offer then fits into
 // kMaxSessionBodyBytes, whatever its settings are.
 constexpr size_t kLongOffersBytes = kMaxSessionBodyBytes / 2;
 
-// `text` has kCallTimesBytes (DecodeHeader). Any bytes are times.
+// `text` has kCallTimesBytes (DecodeHeader). All bit patterns are valid times.
 CallTimes DecodeCallTimes(absl::string_view text) {
   const auto time = [&](size_t index) {
     return absl::FromUnixNanos(
@@ -97,7 +97,7 @@ void ClientLink::Start(ClientRequest request) {
   pending.done = std::move(request.done);
   pending.deadline = request.deadline;
   pending.token = std::move(request.message->token);
-  // Also if it was given up before: then it leaves with the next Step.
+  // A request cancelled before is removed by the next Step.
   if (request.cancel.stop_possible()) {
     pending.on_cancel.emplace(std::move(request.cancel),
                               OnCancel{this, pending.id});
@@ -171,7 +171,7 @@ void ClientLink::EndCancelled() {
   cancelled_.Take(&now_cancelled_);
   for (const uint64_t id : now_cancelled_) {
     const Pending* const pending = Find(id);
-    // Answered, or late, meanwhile.
+    // The request was answered, or ended late, meanwhile.
     if (pending == nullptr) continue;
     GiveUp(pending_[pending - pending_.data()],
            absl::CancelledError("given up before there was an answer"));
@@ -185,7 +185,7 @@ void ClientLink::GiveUp(Pending& pending, const absl::Status& why) {
     link_.endpoint().Ignore(id);
     proto::Cancel cancel;
     cancel.set_id(id);
-    // A dead session shows in the link's own step.
+    // The link's own step reports a dead session.
     link_.SendFrame(FrameKind::kCancel, cancel).IgnoreError();
   }
   Finish(std::move(done), why);
@@ -194,10 +194,10 @@ void ClientLink::GiveUp(Pending& pending, const absl::Status& why) {
 absl::Status ClientLink::OnMessage(const MessageHeader& header,
                                    absl::string_view text,
                                    IncomingMessage::ImplPtr message) {
-  // First, so that a caller who has its answer finds it counted.
+  // First, so that a caller with an answer finds it counted.
   Count();
   const Pending* const pending = Find(header.id);
-  // Late: it was given up. Destroying `message` gives the slot back.
+  // The request has ended already. Destroying `message` returns the slot.
   if (pending == nullptr) return absl::OkStatus();
   Client::Callback done = Take(pending_[pending - pending_.data()]);
   if (header.status_code != 0) {
@@ -215,7 +215,7 @@ absl::Status ClientLink::OnMessage(const MessageHeader& header,
 absl::Time ClientLink::DeadlineOf(const MessageHeader& header,
                                   absl::Time now) const {
   const Pending* const pending = Find(header.id);
-  // Nobody waits: it is dropped when its turn comes.
+  // No request waits: the pull is dropped at its turn.
   return pending == nullptr ? now : pending->deadline;
 }
 
@@ -234,7 +234,7 @@ absl::Status ClientLink::OnModelStates(const SessionFrame& frame) {
   REFRACT_RETURN_IF_ERROR(ParseBody(frame, "model states", &states));
   for (const proto::ModelState& state : states.states()) {
     const auto key = key_of_.find(state.model());
-    // Of an offer that was withdrawn meanwhile.
+    // The offer was withdrawn meanwhile.
     if (key == key_of_.end() && takes_offers_) continue;
     if (key == key_of_.end()) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -269,8 +269,8 @@ absl::Status ClientLink::SendOffers() {
   }
   for (const ClientOffer& offer : now) {
     if (offered_.contains(offer.key)) continue;
-    // Numbers in use are few among 65536, and a number that has become free is
-    // the last to be used again: its late requests have gone by then.
+    // Numbers in use are few among 65536, and a freed number is reused last:
+    // its late requests have arrived by then.
     while (key_of_.contains(next_number_)) ++next_number_;
     const uint16_t number = next_number_++;
     offered_[offer.key] = {

@@ -55,7 +55,7 @@ absl::Status Link::RunEndpoint(absl::Time now, int* worked) {
   if (path_->status().ok() && !endpoint_.stalled(now)) return status;
   if (!absl::IsUnavailable(status)) return status;
   // When the peer is gone, session and path fail in any order. The session's
-  // error names the better reason.
+  // error gives the better reason.
   REFRACT_RETURN_IF_ERROR(ReadSession(now));
   path_failed_ = true;
   return status;
@@ -70,7 +70,7 @@ absl::Time Link::next_timer() const {
 
 absl::Status Link::CheckTimers(absl::Time now) {
   if (now - last_heard_ >= suspect_after_) {
-    // A peer may have spoken while this thread was kept from running.
+    // The peer may have spoken while this thread was kept from running.
     REFRACT_RETURN_IF_ERROR(ReadSession(now));
   }
   if (now - last_heard_ >= liveness_timeout_) {

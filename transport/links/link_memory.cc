@@ -69,7 +69,7 @@ OutgoingMessage::ImplPtr TakeOutgoing(
 
 }  // namespace
 
-// The last user may be the last holder of the memory too, so it is let go last.
+// Dropped last: the last user may be the last owner of the memory.
 void OutgoingMessage::Recycle::operator()(Impl* impl) const {
   const std::shared_ptr<LinkMemory> memory = std::move(impl->memory);
   impl->block.Reset();
@@ -116,8 +116,8 @@ absl::StatusOr<OutgoingMessage::ImplPtr> NewMessage(
   message->header.table_bytes = static_cast<uint32_t>(layout.table_bytes);
   message->header.text_bytes = static_cast<uint32_t>(text.size());
   message->header.total_bytes = layout.total_bytes;
-  // The rest up to the payload goes over the wire as well, and so do the gaps
-  // between tensors: nothing of earlier messages may be read from them.
+  // Unused bytes up to the payload are sent too, and so are the gaps between
+  // tensors: clears them, so that they reveal nothing of earlier messages.
   std::byte* data = block->data();
   std::memset(data, 0, layout.payload_begin);
   EncodeTable(tensors, layout, data + kHeaderBytes);

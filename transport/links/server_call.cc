@@ -13,7 +13,7 @@ namespace refract::transport {
 
 ServerCalls::ServerCalls(std::shared_ptr<LinkMemory> memory, size_t max_open)
     : memory_(std::move(memory)), replies_(max_open), abandoned_(max_open) {
-  // The lowest on top, which are warm.
+  // The lowest number on top, so that warm memory is reused.
   free_numbers_.reserve(max_open);
   for (size_t i = max_open; i > 0; --i) {
     free_numbers_.push_back(static_cast<uint32_t>(i - 1));
@@ -62,7 +62,7 @@ ServerCallImpl::ServerCallImpl(std::shared_ptr<ServerCalls> calls, uint64_t id,
 
 void ServerCallImpl::operator delete(ServerCallImpl* call,
                                      std::destroying_delete_t) {
-  // The call may be the last to hold them.
+  // The call may be the last owner.
   const std::shared_ptr<ServerCalls> calls = call->calls_;
   call->~ServerCallImpl();
   calls->storage().Give(call);
@@ -91,7 +91,7 @@ absl::StatusOr<OutgoingMessage> ServerCallImpl::AllocateReply(
     return absl::UnavailableError("the client is gone");
   }
   const bool times = times_.received != absl::InfinitePast();
-  // Room for the times, which Reply() writes.
+  // Room for the times that Reply() writes.
   const std::array<char, kCallTimesBytes> room = {};
   REFRACT_ASSIGN_OR_RETURN(
       OutgoingMessage::ImplPtr message,

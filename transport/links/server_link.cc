@@ -12,8 +12,8 @@
 namespace refract::transport {
 namespace {
 
-// Withdrawn offers whose late requests are told from requests for models that
-// were never offered.
+// Withdrawn offers that are remembered, to tell their late requests from
+// requests for models that were never offered.
 constexpr size_t kMaxWithdrawnOffers = kMaxModelOffers;
 
 absl::Status Withdrawn() {
@@ -36,9 +36,9 @@ ServerLink::ServerLink(ServerShared* shared, std::string host,
       held_(std::move(established.held)),
       takes_model_states_(established.takes_model_states),
       takes_offers_(established.takes_offers),
-      // A client forgets a request at its deadline while we may still work on
-      // it, so more than it may have in flight can be open here, but not
-      // without end.
+      // A client forgets a request at its deadline while this side may still
+      // work on it, so more requests than may be in flight can be open here,
+      // but within a bound.
       max_calls_(2 * static_cast<size_t>(established.max_in_flight)),
       shared_calls_(std::make_shared<ServerCalls>(established.setup.memory,
                                                   2 * max_calls_)),
@@ -56,7 +56,7 @@ ServerLink::ServerLink(ServerShared* shared, std::string host,
 ServerLink::~ServerLink() {
   for (const auto& [id, call] : calls_) shared_calls_->Abandon(call.number);
   shared_calls_->Close();
-  // Last: answers that the handler gives to this are dropped.
+  // Last: answers to this notification are dropped.
   absl::flat_hash_set<size_t> models;
   for (const auto& [id, call] : calls_) models.insert(call.model);
   for (const size_t model : models) shared_->handler->OnAbandoned(model);
@@ -160,7 +160,7 @@ absl::Status ServerLink::CheckRequest(const MessageHeader& header) const {
 absl::Status ServerLink::OnAnnounced(
     const MessageHeader& header, absl::Time deadline,
     absl::Span<const base::TensorView> tensors) {
-  // A request that breaks the protocol is refused when its payload is here.
+  // A request that breaks the protocol is refused when its payload has arrived.
   if (!CheckRequest(header).ok()) return absl::OkStatus();
   const Offered* const offered = Agreed(header.model);
   if (offered == nullptr) return OfferWithdrawn();
@@ -217,7 +217,7 @@ absl::Status ServerLink::OnMessage(const MessageHeader& header,
   return absl::OkStatus();
 }
 
-// A request that is cancelled while it is pulled.
+// The request was cancelled while it was pulled.
 void ServerLink::OnIgnored(const MessageHeader& header) {
   if (!CheckRequest(header).ok()) return;
   const Offered* const offered = Agreed(header.model);

@@ -18,7 +18,7 @@ constexpr absl::Duration kFlushStep = absl::Microseconds(100);
 
 absl::StatusOr<std::unique_ptr<ServerPoller>> ServerPoller::Create(
     ServerShared* shared) {
-  // Whichever poller a client comes to has room for it, and for as many that
+  // Every poller has room for all clients, and for as many connections that
   // will be refused for being too many.
   REFRACT_ASSIGN_OR_RETURN(
       auto loop, PollLoop::Create(
@@ -78,7 +78,7 @@ void ServerPoller::Run() {
     Adopt();
     if (!draining && shared_->draining) {
       draining = true;
-      loop_->WakeAll();  // each says goaway
+      loop_->WakeAll();  // each link sends a goaway
     }
     if (wake_links_ && wake_links_.exchange(false)) loop_->WakeAll();
     loop_->Round(absl::InfiniteFuture());
@@ -92,9 +92,9 @@ void ServerPoller::Run() {
   loop_->Clear();
 }
 
-// Answers that were given before the server stopped are still sent.
+// Sends the answers that were given before the server stopped.
 void ServerPoller::Flush() {
-  // The server's own clock may stand still.
+  // The server's own clock may be a manual clock.
   base::Clock& clock = base::Clock::Real();
   const absl::Time deadline = clock.Now() + kFlushTimeout;
   while (clock.Now() < deadline) {

@@ -17,15 +17,15 @@ namespace refract::transport {
 namespace {
 
 constexpr absl::Duration kMinSpin = absl::Microseconds(1);
-// While some tasks are hot, the kernel is asked this often about the armed
-// ones: short beside a wake-up, and a system call per interval takes 1–2 % of a
+// While some tasks are hot, the kernel is asked this often about armed tasks:
+// short beside a wake-up, and a system call per interval takes 1–2 % of a
 // core.
 constexpr absl::Duration kEventInterval = absl::Microseconds(20);
 constexpr int kEventsPerLook = 64;
-// A clock that stands still cannot end a sleep, so it is looked at this often.
+// A manual clock cannot end a sleep, so it is read this often.
 constexpr absl::Duration kForeignClockSleep = absl::Milliseconds(1);
 
-// The tag of an event: the seat and which of its file descriptors.
+// Tag of an event: the seat and which of its file descriptors.
 enum class Source : uint64_t { kData = 0, kControl = 1, kWaker = 2 };
 constexpr uint64_t Tag(size_t seat, Source source) {
   return (static_cast<uint64_t>(seat) << 2) | static_cast<uint64_t>(source);
@@ -41,8 +41,8 @@ int EpollWait(int epoll, absl::Span<epoll_event> events,
   const timespec limit = absl::ToTimespec(timeout);
   const int count = epoll_pwait2(epoll, events.data(), room,
                                  forever ? nullptr : &limit, nullptr);
-  // Kernels before 5.11 do not have the call, and seccomp profiles that are
-  // older than it forbid it: up to 1 ms late instead.
+  // Kernels before 5.11 lack the call, and older seccomp profiles forbid it:
+  // poll up to 1 ms late instead.
   if (count >= 0 || (errno != ENOSYS && errno != EPERM)) return count;
   const int64_t ms =
       forever ? -1
@@ -66,8 +66,8 @@ class PollLoop::ReadySet {
       : waker_(std::move(waker)), words_((capacity + 63) / 64) {}
 
   void Mark(size_t seat) {
-    // Unconditionally: reading the bit first could miss that the loop has just
-    // taken it without seeing what the caller wrote.
+    // Unconditional: reading the bit first could miss that the loop has just
+    // taken it without seeing the caller's writes.
     words_[seat / 64].fetch_or(uint64_t{1} << (seat % 64));
     waker_->Wake();
   }
@@ -212,7 +212,7 @@ absl::Status PollLoop::Add(Seat seat, std::unique_ptr<PollTask> task) {
 
 void PollLoop::Remove(size_t index) {
   Entry& entry = entries_[index];
-  // Before the task closes them.
+  // Called before the task closes its descriptors.
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, entry.task->data_fd(), nullptr);
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, entry.task->control_fd(), nullptr);
   entry.task.reset();
@@ -265,7 +265,7 @@ void PollLoop::HeatDue(absl::Time now) {
   for (size_t i = 0; i < entries_.size(); ++i) {
     if (entries_[i].task == nullptr) continue;
     if (entries_[i].timer <= now) {
-      Heat(i);  // its step gives the next time
+      Heat(i);  // its step gives the next timer
     } else {
       next_timer_ = std::min(next_timer_, entries_[i].timer);
     }
@@ -291,7 +291,7 @@ void PollLoop::Round(absl::Time wake_at) {
 
 void PollLoop::StepHot(absl::Time now, absl::Time real) {
   size_t kept = 0;
-  // Steps may heat others, which then have their turn in the next round.
+  // Steps may heat other tasks, which then have their turn in the next round.
   const size_t count = hot_.size();
   for (size_t i = 0; i < count; ++i) {
     const size_t index = hot_[i];
@@ -320,8 +320,8 @@ void PollLoop::StepHot(absl::Time now, absl::Time real) {
              hot_.begin() + static_cast<ptrdiff_t>(count));
 }
 
-// Spins for a window after the last work. The window doubles when spinning paid
-// and halves when it did not.
+// Spins for a window after the last work. The window doubles if spinning found
+// work and halves if it did not.
 bool PollLoop::KeepHot(Entry& entry, PollTask::Result result, absl::Time real) {
   const absl::Duration longest = MaxSpin(cores_, entry.task->cheap_poll());
   if (result == PollTask::Result::kWorked) {

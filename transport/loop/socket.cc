@@ -127,7 +127,7 @@ absl::StatusOr<Listener> ListenTcp(const HostPort& at) {
   const addrinfo& address = **list;
   REFRACT_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(address.ai_family));
   const int on = 1;
-  // So that a restarted node gets its port back while old connections linger.
+  // Lets a restarted node reuse its port while old connections linger.
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (bind(fd.get(), address.ai_addr, address.ai_addrlen) != 0) {
     return ErrnoStatus(errno, absl::StrCat("listen on ", name));
@@ -186,8 +186,8 @@ void TuneSocket(int fd, absl::Duration ack_timeout) {
   const auto ms = static_cast<unsigned>(
       std::max<int64_t>(1, absl::ToInt64Milliseconds(ack_timeout)));
   setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
-  // Heartbeats do the same while our process runs; this also works for a peer
-  // whose heartbeats are far apart.
+  // Heartbeats do the same while this process runs; keep-alive also works for a
+  // peer whose heartbeats are far apart.
   const int seconds = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof(seconds));
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof(seconds));

@@ -23,7 +23,7 @@ void ThreadWaker::Wake() {
   pending_.store(true);
   if (!sleeping_.load()) return;
   const uint64_t one = 1;
-  // Fails only when the counter is full, and then the fd is readable anyway.
+  // Fails only if the counter is full, and then the fd is readable anyway.
   [[maybe_unused]] const ssize_t n = write(fd_.get(), &one, sizeof(one));
 }
 

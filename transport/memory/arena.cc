@@ -10,7 +10,7 @@
 namespace refract::transport {
 namespace {
 
-// That need no allocation: as many as messages of a connection in flight.
+// Holes that need no allocation: as many as messages of a connection in flight.
 constexpr size_t kUsualHoles = 64;
 
 }  // namespace
@@ -26,7 +26,7 @@ size_t RangeAllocator::Rounded(size_t bytes) const {
 }
 
 std::optional<size_t> RangeAllocator::Allocate(size_t bytes) {
-  // Refused before rounding up, which could wrap.
+  // Checked before rounding up, which could wrap.
   if (bytes > (size_t{1} << 62)) return std::nullopt;
   bytes = Rounded(bytes);
   for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {

@@ -50,7 +50,7 @@ absl::StatusOr<std::shared_ptr<const Mapping>> Mapping::ForDevices(
                 kFlags | MAP_HUGETLB | (21 << MAP_HUGE_SHIFT), -1, 0);
   }
   if (data == MAP_FAILED) {
-    // A huge page more than needed, so that an aligned part is in it.
+    // One huge page more, so that it contains an aligned range.
     const size_t reserved = huge ? rounded + kHugePageBytes : rounded;
     data = mmap(nullptr, reserved, kProtection, kFlags | MAP_NORESERVE, -1, 0);
     if (data == MAP_FAILED) {
@@ -65,13 +65,13 @@ absl::StatusOr<std::shared_ptr<const Mapping>> Mapping::ForDevices(
       if (before > 0) munmap(begin, before);
       munmap(begin + before + rounded, kHugePageBytes - before);
       data = begin + before;
-      // Advice: where it is not taken, small pages do.
+      // Only advice: without it small pages are used.
       madvise(data, rounded, MADV_HUGEPAGE);
     }
   }
   madvise(data, rounded, MADV_DONTFORK);
-  // Before the first touch, which a device's registration is. Advice, too: the
-  // daemons have said at start whether the kernel takes it.
+  // Before the first touch, which is a device's registration. Only advice, too:
+  // the daemons reported at start whether the kernel accepts it.
   if (numa_node >= 0) {
     base::PreferMemoryOf(numa_node, data, rounded).IgnoreError();
   }

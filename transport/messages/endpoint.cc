@@ -9,7 +9,7 @@
 namespace refract::transport {
 namespace {
 
-// Completions per round: bounds the time between two looks at the timers.
+// Completions per round: bounds the time between two checks of the timers.
 constexpr size_t kCompletionsPerRound = 64;
 
 }  // namespace
@@ -66,7 +66,7 @@ absl::Status Endpoint::WatchPath(bool put_completed, bool get_completed,
     next_probe_ = now + timeout / 4;
   } else if (now >= next_probe_) {
     // A probe through the peer's data path and back: neither the session nor a
-    // put shows that this way works.
+    // put shows that this direction works.
     next_probe_ = now + timeout / 4;
     if (path_->Get(setup_.peer_source, 0, {}, kNoContext) ==
         PostResult::kPosted) {

@@ -50,8 +50,8 @@ MessageReceiver::~MessageReceiver() {
   if (attached_) scheduler_->Detach(this);
 }
 
-// The peer may go on writing to the slot, so header, table and text are copied
-// once, and only the copies are looked at.
+// The peer may still write to the slot, so header, table and text are copied
+// once, and only the copies are used.
 absl::Status MessageReceiver::OnMessage(SlotGrant grant, absl::Time now) {
   REFRACT_RETURN_IF_ERROR(slots_.Fill(grant));
   const std::byte* slot =
@@ -118,7 +118,7 @@ absl::Status MessageReceiver::StartPull(uint16_t slot,
     pull.message->offsets.push_back(tensor.offset);
   }
   pull.requested = 0;
-  // Before the sink admits it: admission may count the request as coming.
+  // Before the sink admits it: admission may count the request as arriving.
   absl::Status admitted = HoldMemory(pull);
   if (admitted.ok()) {
     admitted = sink_->OnAnnounced(header, deadline, pull.message->tensors);
@@ -180,7 +180,7 @@ bool MessageReceiver::Ignore(uint64_t id) {
     found = true;
     if (std::exchange(pull.ignored, true)) continue;
     sink_->OnIgnored(pull.header);
-    // The message is not delivered, so nothing can fail.
+    // The message is not delivered, so no error can follow.
     scheduler_->Cancel(this, &pull);
     if (pull.done()) EndPull(pull).IgnoreError();
   }
@@ -191,14 +191,14 @@ PullConnection::Post MessageReceiver::PostChunk(ScheduledPull& scheduled,
                                                 size_t bytes, absl::Time now) {
   auto& pull = static_cast<PulledMessage&>(scheduled);
   if (now >= pull.deadline()) {
-    // Its client has given up: deadlines travel as the time that is left.
+    // The client has given up too: deadlines travel as remaining time.
     return EndEarly(pull, absl::DeadlineExceededError(
                               "the deadline passed before the payload came"));
   }
   ArenaBlock& memory = pull.message->pulled;
   if (!memory.valid()) {
-    // The arena bounds the bytes that one peer can have pulled; the rest waits
-    // in the peer's memory.
+    // The arena bounds the bytes pulled from one peer; the rest waits in the
+    // peer's memory.
     std::optional<ArenaBlock> block =
         setup_->memory->pulls->AllocateOrNotify(pull.header.payload_bytes());
     if (!block.has_value()) {
@@ -234,7 +234,7 @@ PullConnection::Post MessageReceiver::EndEarly(PulledMessage& pull,
   return {Post::Result::kDropped};
 }
 
-// In the round of another connection, this connection's path needs a step, too,
+// Called in the round of another connection: this connection needs a step, too,
 // to send the get or to report.
 void MessageReceiver::WakeOwner() {
   if (!in_post_gets_) setup_->memory->waker->Wake();
@@ -250,7 +250,7 @@ absl::Status MessageReceiver::Resume() {
   if (std::exchange(waiting_, false)) scheduler_->Release(this);
   if (!std::exchange(any_ended_, false)) return absl::OkStatus();
   for (PulledMessage& pull : pulls_) {
-    // The others end with their last get.
+    // Pulls with gets under way end with their last get.
     if (pull.in_use && pull.ended && pull.done()) {
       REFRACT_RETURN_IF_ERROR(EndPull(pull));
     }
@@ -259,8 +259,8 @@ absl::Status MessageReceiver::Resume() {
 }
 
 void MessageReceiver::TakeReturns() {
-  // Every slot is in use here or owed: the sender has none left, and may need
-  // the next one whatever else there is to send.
+  // Every slot is in use here or owed: the sender has none left, and may need a
+  // slot regardless of other messages to send.
   const bool dry = slots_.num_filled() + owed_.size() == pulls_.size();
   if (dry != sender_is_dry_) {
     sender_is_dry_ = dry;

@@ -18,7 +18,7 @@ constexpr int kMostPassedOver = 19;
 uint32_t DeadlineField(absl::Time deadline, absl::Time now) {
   if (deadline == absl::InfiniteFuture()) return kNoDeadline;
   const int64_t us = absl::ToInt64Microseconds(deadline - now);
-  // A deadline over an hour away is sent as none: the sender enforces it
+  // A deadline over an hour away is sent as no deadline: the sender enforces it
   // anyway.
   if (us >= kNoDeadline) return kNoDeadline;
   return static_cast<uint32_t>(std::max<int64_t>(us, 0));

@@ -24,15 +24,15 @@ constexpr size_t kTextBlockBytes =
     AlignUp(kHeaderBytes + kMaxStatusTextBytes, kPayloadAlign);
 
 // Failures that may wait to be sent at once: an HN lets a client have up to
-// four times the agreed number of requests open before it hangs up (twice,
+// four times the agreed requests open before it ends the connection (twice,
 // because clients forget requests whose deadline passed, and as many refusals).
 size_t TextArenaBytes(const proto::ReceiveLimits& own) {
   return (size_t{4} * own.max_in_flight() + own.num_slots() + 4) *
          kTextBlockBytes;
 }
 
-// Pinned memory is taken at once, and not just address space: a quarter of what
-// the arenas of other paths may grow to.
+// Pinned memory is allocated at once, not on first touch: a quarter of the size
+// to which arenas of other paths may grow.
 size_t ArenaBytes(proto::TransportPath path, const Limits& limits) {
   if (!PinsMemory(path)) return limits.source_arena_bytes;
   return std::max(limits.source_arena_bytes / 4, limits.max_message_bytes);

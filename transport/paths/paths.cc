@@ -13,13 +13,13 @@
 namespace refract::transport {
 namespace {
 
-// A kind of data path. Everything that the transport knows of a kind besides
-// the DataPath interface is here.
+// A kind of data path. The transport's knowledge of a kind, besides the
+// DataPath interface, is here.
 struct PathKind {
   proto::TransportPath path = proto::TRANSPORT_PATH_UNSPECIFIED;
   absl::string_view name;
   Attachment attachment = Attachment::kTcp;
-  // CreateRegion takes memory at once, and not on first touch.
+  // CreateRegion takes memory at once, not on first touch.
   bool pins_memory = false;
   // OK when paths of this kind may work on this machine.
   absl::Status (*check)(absl::string_view rdma_device) = nullptr;
@@ -64,7 +64,7 @@ const std::array kKinds = {
                  }},
 };
 
-// Null: a peer named a kind that this build does not know.
+// Null: a peer named a kind that this build lacks.
 const PathKind* Find(proto::TransportPath path) {
   const auto kind = std::find_if(
       kKinds.begin(), kKinds.end(),

@@ -112,7 +112,7 @@ void PullScheduler::Enqueue(PullConnection* connection, Class which,
 
 void PullScheduler::Dequeue(PullConnection* connection, ScheduledPull* pull) {
   Queue& queue = connection->queues_[pull->class_];
-  // Out first: what has no pull cannot be compared.
+  // Removed first: a queue without pulls cannot be compared.
   if (queue.slot.in_heap()) ready_[pull->class_].Remove(&queue);
   queue.pulls.Remove(pull);
   Refresh(queue);
@@ -143,11 +143,11 @@ void PullScheduler::TakeMarks(absl::Time now) {
 
 int PullScheduler::Dispatch(absl::Time now) {
   if (active_ == 0) {
-    // The most frequent case, as every round of every connection comes by.
+    // The most frequent case: every round of every connection comes here.
     if (window_.HasRoom()) window_.LackedDemand();
     return 0;
   }
-  // While nothing is pulled, marks are somebody else's.
+  // While no pull is under way, marks belong to other traffic.
   if (marks_ != nullptr && now >= next_marks_) TakeMarks(now);
   TakeOutOverdue(now);
   int posted = 0;
@@ -192,7 +192,7 @@ absl::Time PullScheduler::OverdueAt(const PullConnection& connection) const {
 void PullScheduler::TakeOutOverdue(absl::Time now) {
   if (now < next_overdue_) return;
   next_overdue_ = absl::InfiniteFuture();
-  // Before any bytes leave the window: all of them were in each other's way.
+  // Before any bytes leave the window: all of them delayed each other.
   const absl::Duration after = OverdueAfter();
   for (PullConnection* const connection : connections_) {
     const absl::Time at = OverdueAt(*connection, after);
@@ -238,7 +238,7 @@ std::optional<PullScheduler::Turn> PullScheduler::TurnOf(Class which) {
     if (!AtCap(*queue.connection, bytes)) {
       return Turn{queue.connection, pull, bytes};
     }
-    // It has something outstanding, so Completed brings it back.
+    // Bytes are outstanding, so Completed() brings the queue back.
     queue.connection->at_cap_ = true;
     RefreshAll(queue.connection);
   }
@@ -250,7 +250,7 @@ bool PullScheduler::AtCap(const PullConnection& connection,
   const uint64_t gets = connection.posted_ - connection.completed_;
   if (gets == 0) return false;
   if (connection.slow_ || gets >= connection.max_gets_) return true;
-  // The share may be passed by one get, as the window.
+  // One get may exceed the share, as it may exceed the window.
   return connection.outstanding_ + bytes >
              options_.max_chunks_per_connection * chunk_bytes() &&
          connection.outstanding_ >=

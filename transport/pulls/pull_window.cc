@@ -5,7 +5,7 @@
 namespace refract::transport {
 namespace {
 
-// Of the newest round in the average.
+// Weight of the newest round in the average.
 constexpr double kWeight = 0.25;
 // A probe idles the link for about two delays.
 constexpr int kDelaysPerProbe = 1000;
@@ -62,7 +62,7 @@ void PullWindow::Completed(const Get& get, absl::Time now) {
   if (get.connection == round_.connection && get.serial == round_.serial) {
     round_.connection = nullptr;
     const absl::Duration took = now - round_began_;
-    // A clock that stands still says nothing about rates.
+    // A manual clock gives no rates.
     if (took > absl::ZeroDuration()) {
       TakeRate(static_cast<double>(delivered_ - round_delivered_) /
                absl::ToDoubleSeconds(took));
@@ -87,7 +87,7 @@ void PullWindow::Lost(const void* connection, size_t bytes) {
 
 void PullWindow::CompletedLate(const Get& get, absl::Duration took,
                                absl::Time now) {
-  delivered_ += get.bytes;  // they took their time of the port
+  delivered_ += get.bytes;  // they took time of the port
   NoteDelay(took, now);
 }
 
@@ -98,7 +98,7 @@ void PullWindow::TakeRate(double rate) {
                         : average_rate_ + kWeight * (rate - average_rate_);
   }
   rate_.Take(rate);
-  // Rounds without demand must not displace the rate that was seen with demand.
+  // Rounds without demand must not displace the rate seen with demand.
   if (lacked_demand_ || ++rounds_ < options_.rate_span) return;
   rounds_ = 0;
   rate_.Turn();
@@ -124,7 +124,7 @@ void PullWindow::CountMarks(uint64_t marks) {
   pulls_since_marks_ = 0;
   const double level = static_cast<double>(marks) / pulls;
   if (level > options_.high_marks) {
-    // From where it really is, or halving a far-off ceiling would do nothing.
+    // From the present target: halving a far-off ceiling would have no effect.
     ceiling_ = std::max(std::min(ceiling_, Target()) / 2, min_bytes());
   } else if (level < options_.low_marks) {
     ceiling_ = std::min(ceiling_ + options_.chunk_bytes, options_.max_bytes);

@@ -1,5 +1,5 @@
-// The part of the client that decides when to dial, over which paths, and what
-// becomes of the outcome.
+// The part of the client that decides when to dial and over which paths, and
+// handles the outcome.
 #include <glog/logging.h>
 
 #include <algorithm>
@@ -19,10 +19,10 @@ bool Contains(const std::vector<T>& list, const T& value) {
 
 }  // namespace
 
-// While disconnected: every path that may be used. While connected: those that
-// are better than the present one, or all when that is about to fail, and that
-// the server may have. In both cases only healthy ones, but who has none at all
-// tries what there is.
+// While disconnected: every path that may be used. While connected: paths that
+// are better than the present one, or all paths if that is about to fail, and
+// that the server may have. In both cases only healthy paths; if none is
+// healthy, all of them.
 std::vector<proto::TransportPath> ClientImpl::PathsToOffer(
     absl::Time now) const {
   std::vector<proto::TransportPath> candidates;
@@ -55,7 +55,7 @@ bool ClientImpl::current_is_down() const {
 }
 
 absl::Time ClientImpl::next_dial() const {
-  // The end of an attempt calls for the hub's attention.
+  // The end of an attempt wakes the hub.
   if (dialer_->busy()) return absl::InfiniteFuture();
   return current_ == nullptr ? next_attempt_ : next_probe_;
 }
@@ -69,7 +69,7 @@ void ClientImpl::Dial(absl::Time now) {
   const size_t links = draining_.size() + (current_ != nullptr);
   absl::StatusOr<PollLoop::Seat> seat = hub_->loop().Reserve();
   if (links + 1 > ClientHub::kMaxLinksPerClient || !seat.ok()) {
-    // Old links are still at work. Later some of them have ended.
+    // Old links still use all seats. Later some of them have ended.
     next_attempt_ = now + options_.last_backoff;
     return;
   }
@@ -101,7 +101,7 @@ void ClientImpl::TakeDialled(absl::Time now) {
 }
 
 void ClientImpl::ScheduleProbe(absl::Time now) {
-  // Jitter, so that the clients of a node do not all come at once.
+  // Jitter, so that the clients of a node do not all dial at once.
   next_probe_ = now + probe_interval_ * (0.75 + 0.5 * Draw());
   probe_interval_ = std::min(2 * probe_interval_, options_.probe_interval);
 }
@@ -111,8 +111,8 @@ void ClientImpl::OnPorts(const std::vector<verbs::PortState>& ports,
   const auto name = [](const std::string& rail) {
     return RailName(proto::TRANSPORT_PATH_VERBS, rail);
   };
-  // A device that broke tells nothing any more, so only trying shows when it is
-  // back.
+  // A broken device reports nothing any more, so only an attempt shows that it
+  // is back.
   for (const std::string& rail : std::exchange(ports_, {})) {
     const bool gone = std::none_of(
         ports.begin(), ports.end(),
@@ -128,7 +128,7 @@ void ClientImpl::OnPorts(const std::vector<verbs::PortState>& ports,
     LOG(INFO) << "RDMA port " << port.rail << " is "
               << (port.up ? "up" : "down") << ", for " << options_.address;
   }
-  // What is under way may still make it, but whatever comes now need not wait
+  // An attempt under way may still succeed, but a later attempt need not wait
   // for the time-outs of a dead port.
   if (current_is_down()) {
     probe_interval_ = std::min(options_.last_backoff, options_.probe_interval);
@@ -166,10 +166,10 @@ void ClientImpl::OnDialled(Dialer::Outcome outcome, absl::Time now) {
 }
 
 void ClientImpl::LearnFromReport(const DialReport& report, absl::Time now) {
-  // No answer says nothing about paths.
+  // Without an answer nothing is known about paths.
   if (report.server_process.empty()) return;
   if (suspicion_.has_value()) {
-    // The process that we lost over this path is alive and well.
+    // The process whose connection was lost over this path is alive.
     if (suspicion_->server_process == report.server_process) {
       OnRailError(suspicion_->path, suspicion_->rail, suspicion_->when);
     }
@@ -219,13 +219,13 @@ absl::Status ClientImpl::Adopt(Dialer::Outcome outcome, absl::Time now) {
     current_->memory()->waker->Wake();
   }
   current_ = raw;
-  // Before anybody is told, who then looks at the state.
+  // Before listeners are called, which then read the state.
   health_.OnConnected(now);
-  // Only now: what is allocated from here on belongs to the new link.
+  // Now later allocations belong to the new link.
   SetConnected(*raw, switched);
   probe_interval_ = options_.probe_interval;
   ScheduleProbe(now);
-  // The port may have gone down while this was dialled.
+  // The port may have gone down during the attempt.
   if (current_is_down()) DialWithin(options_.first_backoff, now);
   return absl::OkStatus();
 }

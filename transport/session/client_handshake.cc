@@ -34,7 +34,7 @@ proto::Hello MakeHello(const Dial& dial) {
   return hello;
 }
 
-// The state of one client handshake.
+// The state of a client handshake.
 class ClientAttempt {
  public:
   ClientAttempt(const Dial& dial, const Wait& wait, DialReport* report)
@@ -60,7 +60,7 @@ class ClientAttempt {
       absl::StatusOr<std::unique_ptr<PathSetup>> setup = TryAddresses(path);
       if (setup.ok()) return Finish(**setup);
       last = base::Annotate(setup.status(), PathName(path));
-      // The session itself is over: no use in trying further.
+      // The session has ended: further paths cannot work.
       if (!session_status_.ok() || absl::IsCancelled(last)) return last;
       report_->failed.push_back({path, rail_, last});
     }
@@ -95,8 +95,8 @@ class ClientAttempt {
     return absl::OkStatus();
   }
 
-  // A frame of the kind expected. A failed PathReply becomes its status; what
-  // ends the session is also kept in session_status_.
+  // A frame of the expected kind. A failed PathReply becomes its status; an
+  // error that ends the session is also kept in session_status_.
   absl::StatusOr<SessionFrame> Expect(FrameKind kind) {
     absl::StatusOr<SessionFrame> frame = AwaitFrame(session_, wait_, deadline_);
     if (!frame.ok()) {
@@ -135,14 +135,14 @@ class ClientAttempt {
     attach.set_path(path);
     SessionSocket socket(*std::move(fd));
     REFRACT_RETURN_IF_ERROR(socket.Send(FrameKind::kAttach, attach));
-    // A fresh socket takes a few dozen bytes at once.
+    // A new socket takes a few dozen bytes at once.
     if (socket.has_unsent()) {
       return absl::UnavailableError("the attach frame was not taken");
     }
     return socket.TakeFd();
   }
 
-  // From one address after the other, as long as the only failure is that there
+  // Tries one address after the other as long as the only failure is that there
   // is no route between the two ends.
   absl::StatusOr<std::unique_ptr<PathSetup>> TryAddresses(
       proto::TransportPath path) {
@@ -184,8 +184,8 @@ class ClientAttempt {
     session_status_ = session_.Send(FrameKind::kPathStart, start);
     REFRACT_RETURN_IF_ERROR(session_status_);
     const absl::StatusOr<SessionFrame> frame = Expect(FrameKind::kPathReply);
-    // The server says so (FailedPrecondition: it has no address that speaks to
-    // ours), or the own device, below.
+    // The server says so (FailedPrecondition: it has no address that reaches
+    // ours), or the own device does, below.
     no_way_ = !rail_.empty() && (absl::IsUnavailable(frame.status()) ||
                                  absl::IsFailedPrecondition(frame.status()));
     REFRACT_RETURN_IF_ERROR(frame.status());
@@ -196,7 +196,7 @@ class ClientAttempt {
     no_way_ = !rail_.empty() && absl::IsUnavailable(imported);
     REFRACT_RETURN_IF_ERROR(imported);
     REFRACT_RETURN_IF_ERROR(setup->PostProbe(ClientProbe(reply_.token())));
-    // Making the regions may have taken long; the probe has a time of its own.
+    // Making the regions may have taken long; the probe has its own time-out.
     REFRACT_RETURN_IF_ERROR(setup->AwaitProbe(
         ServerProbe(reply_.token()), wait_,
         std::min(deadline_, options_.clock->Now() + kProbeTimeout)));
@@ -242,9 +242,9 @@ class ClientAttempt {
   SessionSocket session_;
   absl::Status session_status_;
   proto::HelloReply reply_;
-  int more_starts_ = 0;  // that the server takes
-  std::string rail_;     // of the path that was tried last; empty: none
-  bool no_way_ = false;  // it failed for want of a route: try another address
+  int more_starts_ = 0;  // that the server accepts
+  std::string rail_;     // of the path tried last; empty: none
+  bool no_way_ = false;  // no route: try another address
 };
 
 }  // namespace

@@ -78,8 +78,8 @@ std::string ServerProbe(absl::string_view token) {
 
 namespace {
 
-// A peer that asks for more than 100 signs of life a second would keep us busy;
-// one that asks for less than one an hour has no use for them.
+// A peer that asks for more than 100 signs of life a second would overload this
+// side; less than one an hour is useless.
 absl::Duration Interval(uint64_t announced_us) {
   constexpr uint64_t kMinUs = 10'000;
   constexpr uint64_t kMaxUs = 3'600'000'000;
@@ -93,8 +93,8 @@ HeartbeatTimes AgreeOnHeartbeats(absl::Duration own_interval,
                                  uint64_t peer_interval_us,
                                  uint64_t peer_liveness_us,
                                  uint64_t peer_features) {
-  // Three chances to be heard before either side gives up; all that peers
-  // without wishes do.
+  // Three signs before either side gives up; peers without wishes get just
+  // these.
   const absl::Duration quarter =
       std::min(own_liveness, Interval(peer_liveness_us)) / 4;
   HeartbeatTimes times;
@@ -105,7 +105,7 @@ HeartbeatTimes AgreeOnHeartbeats(absl::Duration own_interval,
       (peer_features & proto::FEATURE_HEARTBEAT_INTERVAL) != 0;
   const absl::Duration expected =
       keeps_wishes ? std::min(own_interval, quarter) : quarter;
-  // Three that are missed, and half an interval for the third to arrive.
+  // Three missed signs, and half an interval for the third to arrive.
   times.suspect_after = std::min(expected * 3.5, own_liveness);
   return times;
 }

@@ -10,7 +10,7 @@
 namespace refract::transport {
 namespace {
 
-// Handshakes at once without an allocation.
+// Most handshakes at once without an allocation.
 constexpr size_t kUsualSessions = 64;
 
 }  // namespace
@@ -61,7 +61,7 @@ void HandshakeThread::Run() {
       sleep &= session->Arm(&fds);
       next = std::min(next, session->next_timer());
     }
-    // Whatever ends the wait, the next steps find out.
+    // The next steps find out what ended the wait.
     if (sleep) wait.For(absl::MakeSpan(fds), next).IgnoreError();
   }
 }

@@ -5,8 +5,8 @@
 namespace refract::transport {
 namespace {
 
-// Errors that are the peer's doing. A late or refused request is not: the
-// deadline may have been too short, the queue honestly full.
+// Errors that are the peer's fault. A late or refused request is not: the
+// deadline may have been too short, or the queue full.
 bool IsPeersFault(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
@@ -71,8 +71,8 @@ absl::Duration PeerHealth::OnAttemptFailed(const absl::Status& why,
 
 absl::Duration PeerHealth::EndConnection(const absl::Status& why,
                                          absl::Time now, double draw) {
-  // A connection that lasted forgives the failures before it, and then counts
-  // as the first failure of a new row.
+  // A connection that lasted cancels the failures before it, and then counts as
+  // the first failure of a new row.
   if (stable(now)) {
     failures_ = 0;
     violations_ = 0;
@@ -116,7 +116,7 @@ void PeerHealth::OnResult(const absl::Status& status, absl::Time now) {
   }
   ejected_until_ = now + std::min(length, ejection_.longest);
   ++ejections_;
-  // The next failure after it is enough.
+  // One further failure ejects again.
   failed_requests_ = ejection_.failures - 1;
 }
 

@@ -56,14 +56,14 @@ absl::StatusOr<std::optional<Established>> ServerHandshake::Step(
     absl::Time now) {
   if (hello_frame_.has_value()) {
     REFRACT_RETURN_IF_ERROR(Answer(*std::exchange(hello_frame_, std::nullopt)));
-    // Bounded, so a client cannot keep us making regions.
+    // Bounded, so a client cannot make this side create regions without end.
     starts_left_ = reply_.paths_size() + kMorePathStarts;
   }
   if (now >= deadline_) {
     return absl::DeadlineExceededError("the peer did not answer in time");
   }
-  // Frames are few, because paths may be started a few times only, and any
-  // other frame ends the handshake or this loop.
+  // Frames are few: paths may be started only a few times, and any other frame
+  // ends the handshake or this loop.
   while (true) {
     if (start_.has_value()) {
       REFRACT_ASSIGN_OR_RETURN(const bool done, ContinuePath(now));
@@ -92,7 +92,7 @@ bool ServerHandshake::Arm(std::vector<pollfd>* fds) {
     sleep = setup_->Arm();
     fds->push_back({setup_->fd(), POLLIN, 0});
   }
-  // Frames are read when the present step of the handshake is done.
+  // Frames are read when the present step of the handshake has ended.
   if (!probing_) {
     fds->push_back({session_.fd(),
                     start_.has_value() ? short{0} : FrameEvents(session_), 0});
@@ -155,7 +155,7 @@ absl::Status ServerHandshake::Answer(const SessionFrame& frame) {
     if (id.ok()) held_.Add(*id);
     verdicts_.push_back(id.status());
     model_ids_.push_back(id.ok() ? *id : 0);
-    // A client that takes a verdict for final hears of states later.
+    // A client that takes the first verdict as final learns states later.
     told_.push_back(id.ok() && takes_offers && context_.models != nullptr
                         ? context_.models->Of(*id)
                         : id.status());
@@ -212,8 +212,8 @@ absl::Status ServerHandshake::StartPath(const SessionFrame& frame,
   return absl::OkStatus();
 }
 
-// An error is the end of the session. A path that does not work is told to the
-// client, and `setup_` stays empty.
+// An error ends the session. If only the path does not work, the client is
+// told, and `setup_` stays empty.
 absl::StatusOr<bool> ServerHandshake::ContinuePath(absl::Time now) {
   UniqueFd socket;
   absl::Status missing;

@@ -42,7 +42,7 @@ std::string EncodeSessionFrame(FrameKind kind, absl::string_view body,
 absl::StatusOr<std::optional<SessionFrame>> DecodeSessionFrame(
     absl::string_view& bytes) {
   // The magic is checked as soon as it is here: garbage shorter than a header
-  // should not keep a connection waiting.
+  // must not keep a connection waiting.
   if (bytes.size() < 4) return std::nullopt;
   if (LoadLittle<uint32_t>(Bytes(bytes)) != kMagic) {
     return absl::InvalidArgumentError("not a Refract peer: bad magic");
@@ -114,8 +114,8 @@ absl::StatusOr<std::optional<SessionFrame>> SessionSocket::Receive() {
       in_.erase(0, in_.size() - rest.size());
       return frame;
     }
-    // Never more than the frame needs, so that a descriptor that is handed on
-    // (Attach) still has every byte that follows it.
+    // Never reads more than the frame needs, so that a descriptor that is
+    // handed on (Attach) still has every later byte.
     size_t want =
         kSessionHeaderBytes - std::min(in_.size(), kSessionHeaderBytes);
     if (want == 0) {

@@ -123,7 +123,7 @@ absl::StatusOr<ReceivedFds> ReceiveFds(int socket) {
   }
   if (got == 0)
     return absl::UnavailableError("the peer closed its unix socket");
-  // Taken before anything is judged, so that none leaks.
+  // Takes ownership of the descriptors before any check, so that none leaks.
   ReceivedFds received;
   for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr;
        part = CMSG_NXTHDR(&header, part)) {

@@ -21,16 +21,16 @@
 namespace refract::transport::shm {
 namespace {
 
-// Bounds the queues only; a put is done when it is posted.
+// Only bounds the queues; a put is done when it is posted.
 constexpr size_t kMaxOutstandingPuts = 4096;
-constexpr size_t kMaxOutstandingGets = 16;  // as the other data paths
+constexpr size_t kMaxOutstandingGets = 16;  // as in the other data paths
 constexpr size_t kMaxTransferBytes = size_t{1} << 30;
 constexpr size_t kMaxRegions = 16;
 // Completions that wait for a Poll without an allocation: a round of a large
 // connection.
 constexpr size_t kUsualCompletions = 128;
-// A caller that never sleeps asks for the peer's death once in this many polls,
-// because that takes a system call.
+// A caller that never sleeps checks for the peer's death once in this many
+// polls, because the check takes a system call.
 constexpr int kPollsPerLook = 1024;
 
 RingMemory* AsRing(const Mapping& memory) {
@@ -53,8 +53,8 @@ absl::StatusOr<std::unique_ptr<ShmPath>> ShmPath::Create(UniqueFd socket) {
   if (!wake_me.valid()) return ErrnoStatus(errno, "eventfd");
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.valid()) return ErrnoStatus(errno, "epoll_create1");
-  // Only the hang-up of the socket matters: file descriptors are read when
-  // Import asks for them, and unexpected bytes must not keep the poller awake.
+  // Only the socket's hang-up matters: Import reads file descriptors when
+  // needed, and unexpected bytes must not keep the poller awake.
   for (const auto& [fd, events] :
        {std::pair<int, uint32_t>{socket.get(), EPOLLRDHUP},
         std::pair<int, uint32_t>{wake_me.get(), EPOLLIN}}) {

@@ -23,8 +23,8 @@ namespace {
 // Two per message of a large connection (message and credit); a bound on the
 // memory of the queue, not on speed.
 constexpr size_t kMaxOutstandingPuts = 4096;
-// As many as RDMA hardware commonly allows to be outstanding per queue pair, so
-// that nothing above learns to rely on more.
+// As many as RDMA hardware commonly allows per queue pair, so that callers
+// cannot come to rely on more.
 constexpr size_t kMaxOutstandingGets = 16;
 constexpr size_t kMaxTransferBytes = size_t{1} << 30;  // fits the frame's field
 constexpr size_t kMaxRegions = 16;
@@ -159,10 +159,10 @@ PostResult TcpPath::Get(const RemoteRegion& from, uint64_t offset,
 
 size_t TcpPath::Poll(absl::Span<Completion> out) {
   if (status_.ok()) Send();
-  // Completions that do not fit stay here; no more is read meanwhile, so the
-  // peer cannot make this queue grow.
+  // Completions that do not fit stay here, and nothing more is read meanwhile,
+  // so the peer cannot make this queue grow.
   if (done_.size() < out.size()) Receive(out.size());
-  // Get requests that came in are answered at once.
+  // Answers arrived get requests at once.
   if (status_.ok() && !replies_.empty()) Send();
   const size_t count = std::min(out.size(), done_.size());
   for (size_t i = 0; i < count; ++i) {
@@ -177,7 +177,7 @@ bool TcpPath::Arm() {
   if (!status_.ok()) return false;
   Send();
   if (!done_.empty() || !send_error_.ok()) return false;
-  // Frames that were read but not handled would not wake anybody.
+  // Frames that were read but not handled would not cause a wake-up.
   if (!in_payload_ && staged_end_ - staged_begin_ >= kFrameBytes) return false;
   const bool want_room = !wire_.empty() || !puts_.empty() || !replies_.empty();
   if (want_room != waiting_for_room_) {
@@ -260,7 +260,7 @@ void TcpPath::Receive(size_t room) {
 }
 
 // One read: first the rest of the current payload, to its place, then into the
-// staging buffer. False: nothing there, or broken.
+// staging buffer. False: nothing to read, or broken.
 bool TcpPath::ReadSome() {
   if (staged_begin_ > 0) {
     std::memmove(staging_.data(), staging_.data() + staged_begin_,

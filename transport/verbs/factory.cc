@@ -19,8 +19,8 @@
 namespace refract::transport::verbs {
 namespace {
 
-// Of local addresses for one of the peer's. A refusal may take seconds, where
-// the address of a neighbour is asked for in vain.
+// Most tries of local addresses for one of the peer's. A refusal may take
+// seconds, if a neighbour's address cannot be resolved.
 constexpr size_t kMaxTries = 4;
 
 }  // namespace
@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<DataPath>> CreateVerbsPath(
                              VerbsPath::Create(group, address, PathOptions()));
     const absl::Status connected = path->Connect(*endpoint);
     if (connected.ok()) return path;
-    // Anything else would be no better from elsewhere.
+    // Any other error would be no better from another address.
     if (!absl::IsUnavailable(connected)) return connected;
     refused.Update(connected);
   }

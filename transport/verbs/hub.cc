@@ -18,7 +18,7 @@ namespace refract::transport::verbs {
 namespace {
 
 // A thread that never sleeps reads the timer once in this many polls, because
-// that takes a system call.
+// the read takes a system call.
 constexpr int kPollsPerLook = 4096;
 
 uint32_t SendShare(const PathOptions& options) {
@@ -98,7 +98,7 @@ absl::Status CompletionHub::MakeQueues(const HubOptions& options,
   REFRACT_ASSIGN_OR_RETURN(receive_requests_,
                            device.CreateSharedReceiveQueue(requests));
   absl::MutexLock lock(&mu_);
-  // Targets come and go between requests; room for them is made now.
+  // Requests add and remove targets; room for them is reserved here.
   targets_.reserve(fit * kLanes);
   for (uint32_t posted = 0; posted < requests; posted += kBatch) {
     used_requests_ = std::min<uint32_t>(kBatch, requests - posted);
@@ -383,7 +383,7 @@ void CompletionHub::OnDeviceEvent(absl::string_view device,
   absl::MutexLock lock(&mu_);
   switch (event.type) {
     case IBV_EVENT_DEVICE_FATAL:
-    case IBV_EVENT_CQ_ERR:  // of any hub: it is not known which one
+    case IBV_EVENT_CQ_ERR:  // the CQ's hub is unknown
     case IBV_EVENT_SRQ_ERR:
       dead_ = true;
       FailAll(status(absl::StatusCode::kUnavailable));
@@ -402,7 +402,7 @@ void CompletionHub::OnDeviceEvent(absl::string_view device,
       break;
     }
     default:
-      // Ports come back, and what fails meanwhile fails by itself.
+      // Ports come back, and requests that fail meanwhile report it.
       break;
   }
 }

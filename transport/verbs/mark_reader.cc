@@ -13,8 +13,8 @@
 namespace refract::transport::verbs {
 namespace {
 
-// Of packets of this port's role as the receiver, DCQCN's notification point:
-// mlx5, irdma, bnxt_re.
+// Counters of this port as the receiver, DCQCN's notification point: mlx5,
+// irdma, bnxt_re.
 constexpr absl::string_view kNames[] = {"np_cnp_sent", "cnpSent",
                                         "tx_cnp_pkts"};
 
@@ -96,7 +96,7 @@ void MarkReader::Read() {
       const std::optional<uint64_t> value =
           device->device().HardwareCounter(counter.port, counter.name);
       if (!value.has_value()) continue;
-      // A counter that is lower than before was reset.
+      // A lower counter than before was reset.
       if (*value > counter.last) marks += *value - counter.last;
       counter.last = *value;
     }

@@ -111,7 +111,7 @@ bool SendLane::Finish(uint32_t position) {
 bool SendLane::Pop(uint64_t* context) {
   if (popped_ == next_) return false;
   const Operation& operation = ring_[popped_ & mask_];
-  // Positions wrap; fewer than 2^31 requests are ever between the two.
+  // Positions wrap; fewer than 2^31 requests lie between the two.
   if (static_cast<int32_t>(finished_ - operation.end) < 0) return false;
   ++popped_;
   *context = operation.context;

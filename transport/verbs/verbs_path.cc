@@ -15,8 +15,8 @@ namespace {
 
 constexpr size_t kMaxRegions = 16;
 constexpr size_t kMaxTransferBytes = size_t{1} << 30;
-// Kept free on the express queue pair: credits and probes must get through
-// when puts have filled it.
+// Requests kept free on the express queue pair: credits and probes must get
+// through when puts have filled it.
 constexpr uint32_t kReservedRequests = 2;
 
 uint32_t MtuBytes(ibv_mtu mtu) { return 128u << mtu; }
@@ -179,7 +179,7 @@ absl::Status VerbsPath::Connect(const EndpointDescription& peer) {
   if (connected.ok()) {
     connected = ConnectPair(*attached_.pairs.bulk, Lane::kBulk, peer);
   }
-  // A path with one queue pair connected is of no use.
+  // A path with only one connected queue pair is useless.
   if (!connected.ok()) {
     Break(connected);
     return connected;
@@ -337,7 +337,7 @@ void VerbsPath::PostBulk() {
 }
 
 void VerbsPath::OnDevice(int error) {
-  // The budgets keep queues from filling, so this is a mistake of this side or
+  // The budgets keep queues from filling, so this is a defect of this side or
   // of the device.
   if (error != 0 && failing_.ok()) {
     failing_ = ErrnoStatus(error, "posting to a verbs queue pair");
@@ -348,7 +348,7 @@ void VerbsPath::ReturnCredits() {
   const uint32_t owed = taken_notes_ - credited_notes_;
   if (owed < options_.notify_window / kCreditsPerWindow) return;
   const int error = express_.PostCredit(taken_notes_);
-  if (error == EAGAIN) return;  // once a request has finished
+  if (error == EAGAIN) return;  // later, when a request has finished
   credited_notes_ = taken_notes_;
   OnDevice(error);
 }
@@ -380,7 +380,7 @@ size_t VerbsPath::Poll(absl::Span<Completion> out) {
     }
     acknowledged = inbox.peer_consumed;
     probe_due_ |= std::exchange(inbox.probe_due, false);
-    // A full `out` may have left something.
+    // With a full `out`, more may be waiting.
     inbox.news = count == out.size();
     if (inbox.has_failed() && failing_.ok()) failing_ = FailureOf(inbox);
   }
@@ -399,7 +399,7 @@ size_t VerbsPath::Poll(absl::Span<Completion> out) {
   if (bulk_.has_waiting()) PostBulk();
   if (probe_due_) {
     probe_due_ = false;
-    // Requests under way prove the same as a probe.
+    // Requests under way serve as a probe.
     if (!express_.has_requests()) OnDevice(express_.PostNothing());
   }
   return count;
@@ -417,7 +417,7 @@ bool VerbsPath::Arm() {
 
 absl::Status VerbsPath::FailureOf(const Inbox& inbox) const {
   if (!inbox.failed_request.has_value()) return inbox.failure;
-  // Whatever the status is: the first request that fails may have been under
+  // Independent of the status: the first request that fails may have been under
   // way before, and is flushed or has used up its retries.
   const absl::StatusOr<std::vector<PortInfo>> ports =
       hub_->context().device().Ports();
@@ -437,7 +437,7 @@ void VerbsPath::Break(absl::Status why) {
   attributes.qp_state = IBV_QPS_ERR;
   for (QueuePair* pair :
        {attached_.pairs.express.get(), attached_.pairs.bulk.get()}) {
-    // From a state that this is not allowed in, nothing was ever posted.
+    // In states that do not allow this, nothing was ever posted.
     pair->Modify(attributes, IBV_QP_STATE);
   }
 }

@@ -163,7 +163,7 @@ class Device final : public CudaRuntime {
                              cudaGraphInstantiate(&ready, graph, 0));
     (void)cudaGraphDestroy(graph);
     if (!status.ok()) return status;
-    // Now, rather than in the first launch.
+    // Uploads now, not at the first launch.
     status = FromCuda("cudaGraphUpload", cudaGraphUpload(ready, Raw(stream)));
     if (!status.ok()) {
       (void)cudaGraphExecDestroy(ready);
@@ -185,7 +185,7 @@ class Device final : public CudaRuntime {
 
   Status Reset() override {
     gemms_.Clear();
-    // On a lost device every call gives the error that lost it, this one too.
+    // On a lost device every call, also this one, returns the same error.
     (void)cudaSetDevice(index_);
     return FromCuda("cudaDeviceReset", cudaDeviceReset());
   }
@@ -197,7 +197,7 @@ class Device final : public CudaRuntime {
   Status Copy(const CopyCall& copy, cudaMemcpyKind kind, Stream stream) const {
     if (copy.rows == 0 || copy.row_bytes == 0) return {};
     const auto row = static_cast<size_t>(copy.row_bytes);
-    // Dense on both sides: one piece, which the copy engine takes faster.
+    // Dense on both sides: one piece, which the copy engine copies faster.
     if (copy.rows == 1 || (copy.to_pitch == copy.row_bytes &&
                            copy.from_pitch == copy.row_bytes)) {
       return FromCuda("cudaMemcpyAsync",

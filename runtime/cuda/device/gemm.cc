@@ -20,7 +20,7 @@ Status FromCublas(const char* call, cublasStatus_t status) {
       status == CUBLAS_STATUS_ARCH_MISMATCH) {
     code = Code::kUnimplemented;
   }
-  // A lost device answers with these.
+  // Errors of a lost device.
   if (status == CUBLAS_STATUS_EXECUTION_FAILED ||
       status == CUBLAS_STATUS_NOT_INITIALIZED) {
     code = Code::kUnavailable;
@@ -199,7 +199,7 @@ Result<const GemmCache::Plan*> GemmCache::PlanOf(const GemmCall& call,
   REFRACT_CUDA_RETURN_IF_ERROR(plan->Describe(call.shape));
   REFRACT_CUDA_RETURN_IF_ERROR(
       plan->Choose(handle, call.shape, call.workspace_bytes));
-  // Launches copy what they need of a plan, so any plan may go.
+  // Launches copy what they use of a plan, so any plan may be dropped.
   if (oldest_.size() == kMaxPlans) {
     plans_.erase(oldest_.front());
     oldest_.pop_front();

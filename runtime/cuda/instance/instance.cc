@@ -72,7 +72,7 @@ std::vector<Instance::Segment> Instance::SegmentsOf(
     const DeviceProgram& program) {
   std::vector<Segment> segments;
   for (size_t i = 0; i < program.ops.size(); ++i) {
-    // A foreign operator is a segment of its own; the operators between two of
+    // A foreign operator is a segment by itself; the operators between two of
     // them are captured together.
     const bool foreign = std::holds_alternative<ForeignOp>(program.ops[i].kind);
     if (foreign || segments.empty() || segments.back().foreign) {
@@ -147,7 +147,7 @@ Status Instance::LoadOrFail() {
 Status Instance::AllocateAll() {
   auto info = device_.Memory();
   if (!info.ok()) return info.status();
-  // None that another instance holds already.
+  // 0 if another instance holds the weights already.
   const int64_t weight_bytes = weights_->bytes_to_load();
   const int64_t bytes =
       memory_.device_bytes() - memory_.weight_bytes + weight_bytes;
@@ -165,7 +165,7 @@ Status Instance::AllocateAll() {
             std::to_string(info->total_bytes) + " on the device are free" +
             (status.message().empty() ? "" : ": " + status.message()));
   };
-  // Before anything is allocated: other instances of the device keep serving.
+  // Checked before any allocation: other instances of the device keep serving.
   if (bytes > info->free_bytes) {
     return explain(Status(Code::kResourceExhausted, ""));
   }
@@ -199,7 +199,7 @@ Status Instance::AllocateAll() {
       if (!created.ok()) return created.status();
       *event = *created;
     }
-    // Padding columns must be zero, and nothing of another process may be read.
+    // Padding columns must be zero; memory of other processes stays unread.
     REFRACT_CUDA_RETURN_IF_ERROR(device_.Clear(
         slot->device, memory_.slot_bytes / options_.num_slots, compute_));
     slot->cleared_for = variants_[0]->serial;
@@ -263,7 +263,7 @@ Result<Graph> Instance::Capture(const Segment& segment, const Place& place) {
   REFRACT_CUDA_RETURN_IF_ERROR(device_.BeginCapture(compute_));
   Status launched =
       LaunchSegment(segment, place, place.variant.buckets[place.bucket]);
-  // Also after an error: a stream that keeps capturing is of no use to anybody.
+  // Also after an error: a stream that keeps capturing is useless.
   auto graph = device_.EndCapture(compute_);
   if (launched.ok()) return graph;
   if (graph.ok()) (void)device_.DestroyGraph(*graph);
@@ -325,7 +325,7 @@ Status Instance::LaunchSegment(const Segment& segment, const Place& place,
 }
 
 void Instance::Unload() {
-  // Errors have no reader here: memory of a lost device is gone with it.
+  // Errors are not reported: memory of a lost device is gone with it.
   for (Stream stream : {upload_, compute_, download_}) {
     if (stream.handle != nullptr) (void)device_.Synchronize(stream);
   }

@@ -1,4 +1,4 @@
-// The way of a request through an instance: slots, copies, computation, errors.
+// A request in an instance: slots, copies, computation, errors.
 
 #include <algorithm>
 #include <cmath>
@@ -121,7 +121,7 @@ int64_t Instance::output_bytes(SlotId id, size_t i) const {
 Status Instance::Upload(SlotId id) {
   REFRACT_CUDA_RETURN_IF_ERROR(CheckSlot(id, Phase::kFilling));
   Slot& slot = *slots_[static_cast<size_t>(id)];
-  // From here on the device may hold on to the slot, whatever fails.
+  // From here on the device may use the slot, even after an error.
   slot.phase = Phase::kUploading;
   Status status = StartUpload(slot);
   return status.ok() ? status : Fail(std::move(status));
@@ -254,8 +254,8 @@ Status Instance::Compute(Slot& slot) {
   const Place place = PlaceOf(slot);
   Variant& variant = place.variant;
   Variant::Captured& captured = variant.captured[slot.index][slot.bucket];
-  // The first program was captured at load; an added one is once it has come
-  // often enough. By then its kernels' code is loaded, which no capture allows.
+  // The first program was captured at load; an added one when it has run often
+  // enough. By then its kernels' code is loaded, which no capture allows.
   if (slot.variant != kFirstProgram && captured.graphs.empty() &&
       options_.use_graphs && captured.runs++ == kRunsBeforeCapture) {
     Status status = CaptureSegments(place, captured.graphs);
@@ -272,7 +272,7 @@ Status Instance::Compute(Slot& slot) {
                         ? device_.Launch(captured.graphs[i], compute_)
                         : LaunchSegment(segment, place, slot.batch);
     if (segment.foreign && status.code() == Code::kInvalidArgument) {
-      // The request's fault: the device goes on.
+      // An error of the request: the device goes on.
       slot.refused = std::move(status);
       return {};
     }

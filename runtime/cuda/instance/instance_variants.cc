@@ -1,4 +1,4 @@
-// Programs that are added to an instance: the same model at other sizes.
+// Added programs of an instance: the same model at other sizes.
 
 #include <algorithm>
 #include <utility>
@@ -55,7 +55,7 @@ Status Instance::ShareWeights(std::vector<WeightData> weights,
   }
   variant.shared_weights.assign(program.values.size(), -1);
   variant.own_offsets.assign(program.values.size(), -1);
-  // A program that has no values but the variant's own weights.
+  // A program whose only values are the variant's own weights.
   DeviceProgram rest;
   rest.name = program.name;
   std::vector<ValueId> wanted;
@@ -80,7 +80,7 @@ Status Instance::ShareWeights(std::vector<WeightData> weights,
   }
   auto own = DeviceWeights::Create(device_, rest, std::move(data), {});
   if (!own.ok()) return own.status();
-  // By the upload stream, so that executions are not waited for.
+  // On the upload stream, so that executions are not waited for.
   auto memory = (*own)->Hold(upload_);
   if (!memory.ok()) {
     return Status(
@@ -121,7 +121,7 @@ Result<VariantId> Instance::AddVariant(DeviceProgram program,
                     variant->host_outputs);
   Status shared = ShareWeights(std::move(weights), *variant);
   if (!shared.ok()) {
-    // A model that does not fit leaves the instance as it was; any other error
+    // A model that does not fit leaves the instance unchanged; any other error
     // is the device's.
     const Code code = shared.code();
     return code == Code::kResourceExhausted || code == Code::kInvalidArgument
@@ -159,7 +159,7 @@ Status Instance::DropVariant(VariantId variant) {
   return {};
 }
 
-// `variant` has no execution under way.
+// Call while no execution of `variant` is under way.
 void Instance::Discard(Variant& variant) {
   for (const auto& buckets : variant.captured) {
     for (const Variant::Captured& captured : buckets) Destroy(captured.graphs);

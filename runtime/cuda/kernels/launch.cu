@@ -10,8 +10,8 @@ namespace {
 
 namespace wmma = nvcuda::wmma;
 
-// How a scalar is named by the tensor cores, and how many columns one step
-// takes.
+// A scalar's type for the tensor cores, and the columns of one
+// step.
 template <typename T>
 struct TileTraits;
 template <>

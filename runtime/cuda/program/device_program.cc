@@ -10,7 +10,7 @@ namespace refract::runtime::cuda {
 
 namespace {
 
-// Outputs with shorter rows lie densely.
+// Outputs with shorter rows are dense.
 constexpr int64_t kNarrowOutputBytes = 128;
 
 }  // namespace
@@ -194,8 +194,8 @@ ValueId DeviceProgramBuilder::Output(std::string name, DType dtype, Rows rows,
                                      int64_t cols) {
   const ValueId id =
       Add({std::move(name), ValueKind::kOutput, dtype, rows, cols});
-  // One piece for the copy engine, which moves padded rows one by one. Wide
-  // rows cost it little; there a product writes aligned ones faster.
+  // Dense: one piece for the copy engine, which moves padded rows one by one.
+  // Wide rows cost it little, and a product writes aligned rows faster.
   Value& value = program_.values.back();
   if (cols * SizeOf(dtype) < kNarrowOutputBytes) value.ld = cols;
   program_.outputs.push_back(id);

@@ -52,7 +52,7 @@ struct Lowerer {
     call.workspace_bytes = context.workspace_bytes;
     return call;
   }
-  // Roots start at 256 bytes, views where their first column lies.
+  // Roots start at 256 bytes, views at their first column.
   int32_t AlignmentOf(ValueId id) const {
     const int64_t offset = value(id).first_col * SizeOf(value(id).dtype);
     int32_t alignment = 256;

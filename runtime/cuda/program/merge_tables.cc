@@ -11,8 +11,8 @@
 namespace refract::runtime::cuda {
 namespace {
 
-// A launch gives every table as many blocks. A history of 200 ids per item
-// beside 59 single ids would have a 60th of them.
+// A launch gives every table equally many blocks. A sequence of 200 ids per
+// item beside 59 single ids would have a 60th of them.
 constexpr int64_t kMostUnlike = 4;
 
 bool IsAlike(const BagsOp&, const BagsOp&) { return true; }
@@ -22,7 +22,7 @@ bool IsAlike(const TakesOp& a, const TakesOp& b) {
   return one <= kMostUnlike * other && other <= kMostUnlike * one;
 }
 
-// Moves `from`'s tables to the end of `to`'s where all fit into one launch.
+// Moves `from`'s tables to the end of `to`'s if all fit into one launch.
 template <typename TableOp, typename Table>
 bool Join(Op& from, Op& to, std::vector<Table> TableOp::*tables, size_t most) {
   auto* const source = std::get_if<TableOp>(&from.kind);
@@ -41,8 +41,8 @@ bool Join(Op& from, Op& to, std::vector<Table> TableOp::*tables, size_t most) {
 
 void MergeTables(DeviceProgram& program, int64_t max_batch) {
   std::vector<Op> merged;
-  // Of each root: behind how many operators of `merged` all that was written to
-  // it so far is there. Nothing is written twice, so reads hold up no writes.
+  // Per root: the number of operators of `merged` after which all its writes so
+  // far are done. No value is written twice, so reads delay no writes.
   std::vector<size_t> behind(program.values.size(), 0);
   const auto behind_of = [&](ValueId id) -> size_t& {
     return behind[static_cast<size_t>(program.value(id).root)];

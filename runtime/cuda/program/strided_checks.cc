@@ -11,7 +11,7 @@ namespace refract::runtime::cuda {
 namespace {
 
 constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
-// Offset in elements from a value's first: beyond the end of every value.
+// Most elements from a value's first: beyond the end of every value.
 constexpr int64_t kFarthest = int64_t{1} << 60;
 
 // Product of sizes; -1 beyond the limit or for a negative size.
@@ -111,7 +111,7 @@ class Checker {
         op.row_stride.fixed < 0) {
       return "has a table of negative size";
     }
-    // Its rows are a dimension of the table that the result does not have.
+    // The rows are a dimension of the table that the result lacks.
     std::vector<Rows> dims = op.dims;
     TensorRef table = op.table;
     dims.push_back({0, std::max<int64_t>(op.table_rows, 1)});

@@ -37,7 +37,7 @@ struct StridedLowerer {
     Strides(ref, operand.strides);
     return operand;
   }
-  // Sets dims and rank; gives how many elements there are.
+  // Sets dims and rank; returns the number of elements.
   template <typename StridedCall>
   int64_t Dims(const std::vector<Rows>& dims, StridedCall& call) const {
     for (size_t d = 0; d < dims.size(); ++d) call.dims[d] = At(dims[d]);
@@ -174,7 +174,7 @@ struct StridedLowerer {
     return context.program.value(ref.value).dtype;
   }
 
-  // A launch over several tables, which are left to fill in.
+  // A launch over several tables; the caller fills in the tables.
   template <typename TablesCall>
   TablesCall ForTables(const Rows& rows, size_t tables) const {
     TablesCall call;

@@ -18,8 +18,8 @@ namespace {
 
 // Kernels count elements in 32 bits, except elements of tables.
 constexpr int64_t kMostElements = std::numeric_limits<int32_t>::max();
-// Of one value: more than the addresses of any GPU, and far from what sums of
-// them in 64 bits can be.
+// Most bytes of a value: more than the addresses of any GPU, and small enough
+// for sums in 64 bits.
 constexpr int64_t kMostBytes = int64_t{1} << 48;
 
 bool HasBias(Epilogue epilogue) {
@@ -140,7 +140,7 @@ class Validator {
     return {};
   }
 
-  // The columns of its root that a value is.
+  // The columns of its root that the value covers.
   const Value& ColumnsOf(ValueId id) const {
     const Value& value = program_.value(id);
     return value.reshaped ? program_.value(value.root) : value;
@@ -159,7 +159,7 @@ class Validator {
     }
     return false;
   }
-  // Every column is in some written range.
+  // Whether every column was written.
   bool IsWritten(ValueId id) const {
     const Value& value = ColumnsOf(id);
     auto ranges = written_[static_cast<size_t>(value.root)];
@@ -171,7 +171,7 @@ class Validator {
     return reached >= value.first_col + value.cols;
   }
 
-  // Whether `op` reads `id` as nothing but a table.
+  // Whether `op` reads `id` only as a table.
   static bool IsTableOf(const Op& op, ValueId id) {
     int64_t as_table = 0;
     if (const auto* takes = std::get_if<TakesOp>(&op.kind)) {

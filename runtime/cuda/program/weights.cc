@@ -14,7 +14,7 @@ int64_t DenseRowBytes(const Value& value) {
   return value.cols * SizeOf(value.dtype);
 }
 
-// Where values of this type are given; null where they are not.
+// The values given for this type; null: none.
 const void* GivenAs(DType dtype, const WeightData& weight) {
   if (IsFloating(dtype)) return weight.data;
   return dtype == DType::kInt32 ? weight.indices : weight.bytes;

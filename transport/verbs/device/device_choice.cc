@@ -53,7 +53,7 @@ bool IsOverlay(absl::string_view interface) {
                      });
 }
 
-// Leading bits that both have in common, at most what makes a usual subnet.
+// Leading bits in common, at most the length of a usual subnet.
 int CommonBits(const GidEntry& entry, const EndpointDescription& peer) {
   const int most = IsIpv4(entry.gid.raw) ? 96 + 24 : 64;
   int bits = 0;
@@ -72,7 +72,7 @@ bool CanReach(const GidEntry& entry, const EndpointDescription& peer) {
           IsIpv4(entry.gid.raw) == IsIpv4(peer.gid.data()));
 }
 
-// Rule 6: bits per second to expect of the port.
+// Rule 6: expected bits per second of the port.
 double ExpectedRate(const ibv_port_attr& attributes,
                     const Locality::Device* device) {
   double rate = PortRate(attributes);

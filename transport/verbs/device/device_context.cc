@@ -68,7 +68,7 @@ void DeviceContext::Watch() {
     if (fds[1].revents != 0) return;
     if (fds[0].revents != 0 && PumpEvents() == 0 &&
         (fds[0].revents & POLLIN) == 0) {
-      // Closed under us: nothing will come any more.
+      // The device was closed: no event will come any more.
       return;
     }
   }
@@ -80,7 +80,7 @@ int DeviceContext::PumpEvents() {
     ++count;
     LOG(INFO) << device_->name() << ": " << ibv_event_type_str(event->type)
               << (event->port != 0 ? absl::StrCat(", port ", event->port) : "");
-    // First: a listener may look for another device.
+    // First: a listener may open another device.
     if (event->type == IBV_EVENT_DEVICE_FATAL) dead_ = true;
     Tell(*event);
   }

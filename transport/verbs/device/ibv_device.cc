@@ -31,8 +31,8 @@ absl::Status SetNonBlocking(int fd) {
   return absl::OkStatus();
 }
 
-// A destroy that fails leaves the object to the device: its memory may still be
-// used, which nobody above can know.
+// A failing destroy leaves the object to the device: its memory may still be
+// used, which callers cannot know.
 void CheckDestroyed(int error, const char* what) {
   if (error != 0) {
     LOG(ERROR) << "destroying an RDMA " << what
@@ -65,8 +65,8 @@ class IbvCompletionQueue final : public CompletionQueue {
     return ibv_poll_cq(queue_, count, out);
   }
   int Arm(bool solicited_only) override {
-    // The event of the last time still stands: either it will come, or it waits
-    // in the channel. A call to the device would change nothing.
+    // The last request for an event still stands: the event will come, or waits
+    // in the channel. A further call to the device would change nothing.
     if (armed_ && (solicited_only || !armed_solicited_only_)) return 0;
     const int error = ibv_req_notify_cq(queue_, solicited_only ? 1 : 0);
     armed_ = error == 0;
@@ -308,7 +308,7 @@ absl::StatusOr<std::unique_ptr<QueuePair>> IbvDomain::CreateQueuePair(
   ibv_qp* pair = ibv_create_qp(domain_.get(), &attributes);
   while (pair == nullptr && errno == EINVAL && options.wanted_inline > 0 &&
          attributes.cap.max_inline_data > 0) {
-    // More inline than this device has, which no attribute tells beforehand.
+    // More inline than this device allows, which no attribute tells beforehand.
     attributes.cap.max_send_wr = options.max_send_requests;
     attributes.cap.max_inline_data /= 2;
     pair = ibv_create_qp(domain_.get(), &attributes);

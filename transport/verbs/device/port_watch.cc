@@ -8,13 +8,13 @@
 
 namespace refract::transport::verbs {
 
-// One device. Its destructor waits for calls that run, so it must not be
+// Follows one device. Its destructor waits for running calls, so it must not be
 // destroyed under a lock that they take: mu_ here is its own.
 class PortWatch::Follower final : public DeviceListener {
  public:
   Follower(PortWatch* watch, std::shared_ptr<DeviceContext> context)
       : watch_(watch), context_(std::move(context)) {
-    // In this order, so that no change falls between.
+    // In this order, so that no change is missed between.
     context_->AddListener(this);
     Look();
   }
@@ -43,8 +43,8 @@ class PortWatch::Follower final : public DeviceListener {
   }
 
  private:
-  // An event only says that it is time to look: two threads may look at once,
-  // and the later look counts. Whether it saw something new.
+  // An event only triggers a look: two threads may look at once, and the later
+  // look counts. Returns whether it saw a change.
   bool Look() {
     absl::MutexLock lock(&mu_);
     std::vector<PortState> seen;
@@ -97,11 +97,11 @@ void PortWatch::Follow(const std::shared_ptr<DeviceContext>& context) {
     absl::MutexLock lock(&mu_);
     if (waker_ == nullptr || Follows(*context)) return;
   }
-  // Outside of the lock, which its calls take.
+  // Outside of the lock, which the follower's calls take.
   auto follower = std::make_unique<Follower>(this, context);
   {
     absl::MutexLock lock(&mu_);
-    // Two threads may have come this far.
+    // Two threads may have come here.
     if (!Follows(*context)) followers_.push_back(std::move(follower));
   }
   follower.reset();
