@@ -28,6 +28,10 @@ constexpr uint64_t kLeastReserve = 16;
 // Pause after running out of descriptors, so that accepting does not spin.
 constexpr absl::Duration kPause = absl::Milliseconds(20);
 
+// Age at which the count of connections by host is taken again. A count asks
+// the kernel for the peer of every descriptor, about 1 µs each.
+constexpr absl::Duration kCountAge = absl::Seconds(1);
+
 constexpr int kLinesPerSecond = 1;
 
 // The addresses of `host` as numbers.
@@ -147,22 +151,45 @@ void Acceptor::Run(const Take& take) {
   }
 }
 
+std::string Acceptor::Refusal(int fd) {
+  // The kernel gives the lowest free number, so the number of a descriptor
+  // tells how many are in use, and every lower number is in use.
+  const auto in_use = static_cast<uint64_t>(fd);
+  if (in_use >= max_descriptors_) return "too many descriptors are open";
+  const uint64_t share = max_descriptors_ / 4 * 3;
+  if (in_use < share) return "";
+  const absl::Time now = base::Clock::Real().Now();
+  if (now - counted_ > kCountAge) {
+    connections_of_.clear();
+    for (int open = 0; open < fd; ++open) {
+      ++connections_of_[transport::PeerHost(open)];
+    }
+    counted_ = now;
+  }
+  const std::string host = transport::PeerHost(fd);
+  uint64_t& connections = connections_of_[host];
+  if (connections >= share) {
+    return absl::StrCat(host, " holds ", connections,
+                        " connections, three quarters of the descriptors");
+  }
+  ++connections;
+  return "";
+}
+
 bool Acceptor::AcceptOne(int listener, const Take& take) {
   absl::StatusOr<transport::UniqueFd> fd = transport::Accept(listener);
   if (fd.ok() && !fd->valid()) return true;
-  // The kernel gives the lowest free number, so the number of a descriptor
-  // tells how many are in use.
-  if (fd.ok() && static_cast<uint64_t>(fd->get()) < max_descriptors_) {
+  const std::string refusal =
+      fd.ok() ? Refusal(fd->get()) : std::string(fd.status().message());
+  if (refusal.empty()) {
     const int on = 1;
     setsockopt(fd->get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     take(fd->Release());
     return true;
   }
   if (const std::optional<int64_t> held_back = log_.Admit()) {
-    LOG(WARNING) << "a client's connection is refused: "
-                 << (fd.ok() ? "too many descriptors are open"
-                             : std::string(fd.status().message()))
-                 << " (" << *held_back << " earlier lines not logged)";
+    LOG(WARNING) << "a client's connection is refused: " << refusal << " ("
+                 << *held_back << " earlier lines not logged)";
   }
   return fd.ok();
 }

@@ -73,9 +73,9 @@ class Limits(unittest.TestCase):
         self.addCleanup(channel.close)
         return service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
-    def infer(self, cn, request=None):
+    def infer(self, cn, request=None, timeout=60):
         return self.stub(cn).ModelInfer(
-            request or request_of("m", self.tensors), timeout=60
+            request or request_of("m", self.tensors), timeout=timeout
         )
 
     def bytes_call(self, cn, message, **arguments):
@@ -231,20 +231,22 @@ class Limits(unittest.TestCase):
 
     # ------------------------------------------------------------- connections
 
-    def test_idle_connections_do_not_lock_clients_out(self):
-        soft_and_hard = (256, 256)
+    def start_with_descriptors(self, limit):
         start = nodes.subprocess.Popen
 
         def limited(*arguments, **options):
             return start(
                 *arguments, **options,
                 preexec_fn=lambda: resource.setrlimit(
-                    resource.RLIMIT_NOFILE, soft_and_hard
+                    resource.RLIMIT_NOFILE, (limit, limit)
                 ),
             )
 
         with unittest.mock.patch.object(nodes.subprocess, "Popen", limited):
-            cn = self.start()
+            return self.start()
+
+    def test_idle_connections_do_not_lock_clients_out(self):
+        cn = self.start_with_descriptors(256)
         with contextlib.ExitStack() as idle:
             for _ in range(320):
                 idle.enter_context(
@@ -255,6 +257,23 @@ class Limits(unittest.TestCase):
                 lambda: self.infer(cn), "a client is served", timeout=40
             )
         self.infer(cn)
+
+    def test_connections_of_one_host_leave_room_for_other_hosts(self):
+        cn = self.start_with_descriptors(256)
+        with contextlib.ExitStack() as held:
+            for _ in range(320):
+                connection = held.enter_context(
+                    socket.create_connection(
+                        ("127.0.0.1", cn.port), 10, source_address=("127.0.0.2", 0)
+                    )
+                )
+                # HTTP/2's preface and empty settings: no longer silent.
+                with contextlib.suppress(OSError):
+                    connection.sendall(
+                        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4] + [0] * 5)
+                    )
+            self.infer(cn)
+            self.assertIn("127.0.0.2 holds", cn.output())
 
     def test_a_timeout_of_centuries(self):
         cn = self.start()
@@ -359,7 +378,8 @@ class Limits(unittest.TestCase):
             ),
         )
         with self.assertRaises(grpc.RpcError) as caught:
-            self.infer(cn, large)
+            # Predicted from one small request, which was slow on a busy machine.
+            self.infer(cn, large, timeout=3600)
         self.refused(
             caught.exception, grpc.StatusCode.RESOURCE_EXHAUSTED,
             "--request-memory", hn.address,
