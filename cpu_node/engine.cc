@@ -11,6 +11,14 @@
 namespace refract::cpu_node {
 namespace {
 
+// The level, counted from 0, of a request that asks for `priority`, by Triton's
+// rule: the model's default for 0 and for levels that the model does not have.
+uint8_t LevelOf(uint64_t priority, const models::ServingConfig& serving) {
+  const bool known = priority >= 1 && priority <= serving.priority_levels;
+  return static_cast<uint8_t>((known ? priority : serving.default_priority) -
+                              1);
+}
+
 absl::Status CheckOptions(const EngineOptions& options) {
   if (options.workers < 1) {
     return absl::InvalidArgumentError(
@@ -207,6 +215,8 @@ absl::Status Engine::Admit(const std::shared_ptr<const ServedModel>& pinned,
   if (task->request.deadline == absl::InfiniteFuture()) {
     task->request.deadline = arrived + options_.default_timeout;
   }
+  task->priority = LevelOf(task->request.priority,
+                           model.model().config.serving);
   absl::Status status = model.interface().Bind(task->request, task->bound);
   if (status.ok() && !quarantine_.empty() &&
       quarantine_.Holds(Quarantine::Fingerprint(task->request), arrived)) {

@@ -38,6 +38,9 @@ struct InferRequest {
   std::vector<std::string> outputs;  // wanted, in this order; empty: all
   // On the engine's clock.
   absl::Time deadline = absl::InfiniteFuture();
+  // As Triton's parameter: 1 goes first; 0, or a level that the model does not
+  // have: the model's default.
+  uint64_t priority = 0;
   // Time at which its bytes were complete, on the engine's clock; for the time
   // of decoding. InfinitePast: it was not decoded.
   absl::Time received = absl::InfinitePast();

@@ -13,8 +13,12 @@
 #include "gpu_node/model/measured_times.h"
 #include "gpu_node/model/warm_up.h"
 #include "gpu_node/scheduler/resident_set.h"
+#include "scheduling/deadline_queue.h"
+#include "transport/messages/wire.h"
 
 namespace refract::gpu_node {
+
+static_assert(transport::kMaxPriority < scheduling::kPriorityLevels);
 namespace {
 
 // Enough lines to see a fault, too few to fill a disk or slow the node down.
@@ -323,7 +327,8 @@ absl::Status GpuNode::OnAnnounced(const transport::RequestDescriptor& request) {
   bool merges = false;
   const auto model = ModelOf(request.model, &merges);
   if (model == nullptr) return Unloaded();
-  return scheduler_->Admit(request.model, model->RowsOf(request.tensors),
+  return scheduler_->Admit(request.model, request.priority,
+                           model->RowsOf(request.tensors),
                            request.deadline);
 }
 

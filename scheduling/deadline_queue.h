@@ -1,12 +1,15 @@
 #ifndef REFRACT_SCHEDULING_DEADLINE_QUEUE_H_
 #define REFRACT_SCHEDULING_DEADLINE_QUEUE_H_
 
-// Waiting requests of a model, earliest deadline first (EDF). Requests without
-// a deadline come last, but still get a share under overload.
+// Waiting requests of a model: the first priority level first, and within a
+// level the earliest deadline first (EDF). Requests without a deadline come last
+// in their level, but still get a share under overload.
 //
 // Only a container: it neither refuses nor answers requests. `Payload` is
 // whatever the owner needs to execute a request.
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -26,11 +29,17 @@ namespace refract::scheduling {
 struct QueueKey {
   absl::Time deadline = absl::InfiniteFuture();
   uint64_t arrival = 0;  // counts requests; unique in a queue
+  uint8_t priority = 0;  // level, 0 first; < kPriorityLevels
 };
 
-// Earliest deadline first; equal deadlines in order of arrival, so that
-// requests without a deadline are served first come, first served.
+// A queue looks at each level that was ever used.
+inline constexpr size_t kPriorityLevels = 16;
+
+// By level, then the earliest deadline first; equal deadlines in order of
+// arrival, so that requests without a deadline are served first come, first
+// served.
 inline bool RunsBefore(const QueueKey& a, const QueueKey& b) {
+  if (a.priority != b.priority) return a.priority < b.priority;
   if (a.deadline != b.deadline) return a.deadline < b.deadline;
   return a.arrival < b.arrival;
 }
@@ -61,14 +70,27 @@ class DeadlineQueue {
 
   bool empty() const { return entries_.empty(); }
   size_t size() const { return entries_.size(); }
-  // The queue is not empty.
+  // Of the levels after `priority`.
+  size_t SizeBelow(uint8_t priority) const {
+    size_t size = 0;
+    for (size_t i = priority + 1; i < levels_; ++i) size += sizes_[i];
+    return size;
+  }
+  // InfiniteFuture: the queue is empty.
   absl::Time earliest_deadline() const {
-    return entries_.begin()->key.deadline;
+    absl::Time earliest = absl::InfiniteFuture();
+    for (size_t level = 0; level < levels_; ++level) {
+      if (sizes_[level] == 0) continue;
+      earliest = std::min(earliest, Begin(level)->key.deadline);
+    }
+    return earliest;
   }
 
   // Queues a new request; sets request.key. Copies `merge_key`.
-  void Push(absl::Time deadline, Request request, absl::string_view merge_key) {
-    request.key = {deadline, arrivals_++};
+  void Push(uint8_t priority, absl::Time deadline, Request request,
+            absl::string_view merge_key) {
+    request.key = {deadline, arrivals_++, priority};
+    levels_ = std::max<size_t>(levels_, priority + 1);
     Insert(std::move(request), merge_key);
   }
   // Queues a request that Take() gave out at the place that it had, with the
@@ -78,6 +100,17 @@ class DeadlineQueue {
   // The request whose turn it is: the first one, or the oldest one without a
   // deadline when it is their turn. The queue is not empty.
   const Request& Next() const { return *NextEntry(); }
+  // The request that all others go before. The queue is not empty.
+  const Request& Last() const { return *entries_.rbegin(); }
+  // A request whose deadline has passed; null: there is none.
+  const Request* Expired(absl::Time now) const {
+    for (size_t level = 0; level < levels_; ++level) {
+      if (sizes_[level] == 0) continue;
+      const Request& first = *Begin(level);
+      if (first.key.deadline <= now) return &first;
+    }
+    return nullptr;
+  }
 
   // Next(), then the other requests with its merge key, in order; Next() alone
   // if it cannot be merged. Valid until the queue changes. The result is made
@@ -111,9 +144,8 @@ class DeadlineQueue {
   // All requests whose deadline has passed.
   std::vector<Request> TakeExpired(absl::Time now) {
     std::vector<Request> expired;
-    // The order is by deadline, so the expired requests are in front.
-    while (!entries_.empty() && entries_.begin()->key.deadline <= now) {
-      expired.push_back(Take(entries_.begin()));
+    while (const Request* request = Expired(now)) {
+      expired.push_back(Take(*request));
     }
     return expired;
   }
@@ -129,16 +161,18 @@ class DeadlineQueue {
     return taken;
   }
 
-  // The work that runs before a new request with this deadline, each request
-  // executed alone. The sum stops once its time exceeds `enough`.
+  // The work that runs before a new request of this priority and deadline, each
+  // request executed alone. The sum stops once its time exceeds `enough`.
   struct Work {
     absl::Duration time;
     int64_t rows = 0;
   };
-  Work WorkBefore(absl::Time deadline, absl::Duration enough) const {
+  Work WorkBefore(uint8_t priority, absl::Time deadline,
+                  absl::Duration enough) const {
+    const QueueKey last = {deadline, UINT64_MAX, priority};
     Work work;
     for (const Request& request : entries_) {
-      if (request.key.deadline > deadline || work.time > enough) break;
+      if (RunsBefore(last, request.key) || work.time > enough) break;
       work.time += request.estimate;
       work.rows += request.rows;
     }
@@ -164,18 +198,29 @@ class DeadlineQueue {
   };
   using Entries = std::set<Request, Order>;
 
+  typename Entries::const_iterator Begin(size_t level) const {
+    return entries_.lower_bound(
+        QueueKey{absl::InfinitePast(), 0, static_cast<uint8_t>(level)});
+  }
+
   typename Entries::const_iterator NextEntry() const {
+    const auto first = entries_.begin();
     if (run_with_deadline_ + 1 >= kTurnWithoutDeadline) {
-      const auto oldest = entries_.lower_bound(QueueKey{});
-      if (oldest != entries_.end()) return oldest;
+      const uint8_t level = first->key.priority;
+      const auto oldest =
+          entries_.lower_bound(QueueKey{absl::InfiniteFuture(), 0, level});
+      if (oldest != entries_.end() && oldest->key.priority == level) {
+        return oldest;
+      }
     }
-    return entries_.begin();
+    return first;
   }
 
   // Set nodes and the memory of their merge keys are reused.
   void Insert(Request request, absl::string_view merge_key) {
     work_.time += request.estimate;
     work_.rows += request.rows;
+    ++sizes_[request.key.priority];
     if (spare_.empty()) {
       request.merge_key = std::string(merge_key);
       entries_.insert(std::move(request));
@@ -202,11 +247,14 @@ class DeadlineQueue {
     spare_.push_back(std::move(node));
     work_.time -= request.estimate;
     work_.rows -= request.rows;
+    --sizes_[request.key.priority];
     return request;
   }
 
   Entries entries_;
   Work work_;  // of all entries
+  std::array<size_t, kPriorityLevels> sizes_ = {};
+  size_t levels_ = 1;  // that were ever used: the first ones
   std::vector<typename Entries::node_type> spare_;
   uint64_t arrivals_ = 0;
   // Turns since the last one of a request without a deadline.

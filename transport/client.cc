@@ -161,7 +161,7 @@ absl::StatusOr<OutgoingMessage> ClientImpl::Allocate(
   std::shared_ptr<LinkMemory> memory;
   std::optional<RequestToken> token;
   uint16_t number = 0;
-  bool may_ask_times = false;
+  bool may_ask_times = false, may_set_priority = false;
   int limit = 0;
   {
     absl::MutexLock lock(&mu_);
@@ -186,6 +186,7 @@ absl::StatusOr<OutgoingMessage> ClientImpl::Allocate(
     limit = max_in_flight_;
     if (!takes_request_ids_) request_id = {};
     may_ask_times = sends_call_times_;
+    may_set_priority = takes_priorities_;
     // Under the lock: a replaced link lives until its tokens are returned.
     token = RequestToken::Take(memory, limit);
   }
@@ -200,6 +201,7 @@ absl::StatusOr<OutgoingMessage> ClientImpl::Allocate(
   message->header.model = number;
   message->token = *std::move(token);
   message->may_ask_times = may_ask_times;
+  message->may_set_priority = may_set_priority;
   return OutgoingMessage(std::move(message));
 }
 
@@ -367,6 +369,7 @@ void ClientImpl::SetConnected(const ClientLink& link, bool switched) {
     max_in_flight_ = facts.max_in_flight;
     takes_request_ids_ = facts.takes_request_ids;
     sends_call_times_ = facts.sends_call_times;
+    takes_priorities_ = facts.takes_priorities;
   }
   NoteChange();
 }

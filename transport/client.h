@@ -143,6 +143,7 @@ class ClientImpl final : public Client, public ClientLink::Owner {
   int max_in_flight_ ABSL_GUARDED_BY(mu_) = 0;
   bool takes_request_ids_ ABSL_GUARDED_BY(mu_) = false;
   bool sends_call_times_ ABSL_GUARDED_BY(mu_) = false;
+  bool takes_priorities_ ABSL_GUARDED_BY(mu_) = false;
 
   // Members of the polling thread.
   absl::BitGen random_;

@@ -106,7 +106,7 @@ absl::Duration StartQueue::WorkOfOthers(size_t index, absl::Duration own) {
                      first + own, models_[index].config.share, competitors_);
 }
 
-absl::Status StartQueue::Foresee(size_t index, int64_t rows,
+absl::Status StartQueue::Foresee(size_t index, uint8_t priority, int64_t rows,
                                  absl::Time deadline, absl::Time now,
                                  const std::vector<absl::Time>& free_at) {
   const Model& model = models_[index];
@@ -116,16 +116,18 @@ absl::Status StartQueue::Foresee(size_t index, int64_t rows,
   snapshot.deadline = deadline;
   snapshot.rows = snapshot.most_rows = rows;
   snapshot.label = model.config.label;
-  snapshot.node_queue = waiting_;
+  // A job of a lower level would make room.
+  const size_t lower = model.queue.SizeBelow(priority);
+  snapshot.node_queue = lower > 0 ? 0 : waiting_;
   snapshot.node_places = options_.max_queue;
-  snapshot.model_queue = model.queue.size();
+  snapshot.model_queue = model.queue.size() - lower;
   snapshot.quota = model.places;
   // A probe is admitted whatever its prediction.
   if (deadline != absl::InfiniteFuture() && !Probes(model, now)) {
     snapshot.own = OwnTime(model, rows, model.rows_in_flight, now);
     snapshot.own_at_best = OwnTime(model, rows, 0, now);
-    const Queue::Work before =
-        model.queue.WorkBefore(deadline, (deadline - now) * options_.workers);
+    const Queue::Work before = model.queue.WorkBefore(
+        priority, deadline, (deadline - now) * options_.workers);
     snapshot.ahead = before.time + to_finish_;
     snapshot.ahead +=
         WorkOfOthers(index, snapshot.ahead + WorkerTime(model, rows, now));
@@ -150,13 +152,17 @@ absl::Status StartQueue::Foresee(size_t index, int64_t rows,
 absl::Status StartQueue::Admit(Job& job, size_t index, int64_t rows,
                                absl::Time deadline, absl::Time now,
                                const std::vector<absl::Time>& free_at) {
-  const absl::Status status = Foresee(index, rows, deadline, now, free_at);
+  const absl::Status status =
+      Foresee(index, job.priority, rows, deadline, now, free_at);
   if (!status.ok()) return status;
   Model& model = models_[index];
+  if (waiting_ >= options_.max_queue && model.queue.SizeBelow(job.priority) > 0) {
+    Displace(model);
+  }
   job.model_ = index;
   job.rows_ = rows;
   job.probe_ = Probes(model, now);
-  model.queue.Push(deadline,
+  model.queue.Push(job.priority, deadline,
                    {.rows = rows,
                     .queued_at = now,
                     .estimate = WorkerTime(model, rows, now),
@@ -166,9 +172,24 @@ absl::Status StartQueue::Admit(Job& job, size_t index, int64_t rows,
   return absl::OkStatus();
 }
 
+void StartQueue::Displace(Model& model) {
+  const Queue::Request taken = model.queue.Take(model.queue.Last());
+  --waiting_;
+  displaced_.push_back(
+      {.job = taken.payload,
+       .refused = absl::ResourceExhaustedError(
+           "the CN queue is full, and a request of a higher priority came"),
+       .queued_at = taken.queued_at});
+}
+
 // ---------------------------------------------------------------------- turns
 
 std::optional<StartQueue::Turn> StartQueue::Next(absl::Time now) {
+  if (!displaced_.empty()) {
+    Turn turn = std::move(displaced_.back());
+    displaced_.pop_back();
+    return turn;
+  }
   order_.clear();
   for (size_t i = 0; i < models_.size(); ++i) {
     if (!models_[i].queue.empty()) order_.push_back(i);
@@ -184,7 +205,9 @@ std::optional<StartQueue::Turn> StartQueue::Next(absl::Time now) {
 std::optional<StartQueue::Turn> StartQueue::TurnOf(size_t index,
                                                    absl::Time now) {
   Model& model = models_[index];
-  const Queue::Request& next = model.queue.Next();
+  const Queue::Request* const expired = model.queue.Expired(now);
+  const Queue::Request& next =
+      expired != nullptr ? *expired : model.queue.Next();
   Job& job = *next.payload;
   const absl::Duration own =
       job.probe_ ? absl::ZeroDuration()
@@ -215,6 +238,11 @@ std::optional<StartQueue::Turn> StartQueue::TurnOf(size_t index,
 }
 
 StartQueue::Job* StartQueue::TakeAny() {
+  if (!displaced_.empty()) {
+    Job* const job = displaced_.back().job;
+    displaced_.pop_back();
+    return job;
+  }
   for (Model& model : models_) {
     if (model.queue.empty()) continue;
     --waiting_;
@@ -226,7 +254,6 @@ StartQueue::Job* StartQueue::TakeAny() {
 absl::Time StartQueue::NextExpiry() const {
   absl::Time earliest = absl::InfiniteFuture();
   for (const Model& model : models_) {
-    if (model.queue.empty()) continue;
     earliest = std::min(earliest, model.queue.earliest_deadline());
   }
   return earliest;

@@ -3,7 +3,9 @@
 
 // Chooses which request a CPU node starts next, and which requests it refuses.
 //
-// Requests of a model wait in the order of their deadlines. Models take turns
+// Requests of a model wait by their priority levels, and within a level in the
+// order of their deadlines. In a full queue a request displaces a request of a
+// lower level of its model. Models take turns
 // by their shares of the workers' time (deficit round robin). A request is
 // refused on arrival if it would end too late behind the waiting requests, and
 // dropped at its turn if the remaining time is too short. Both checks use the
@@ -58,6 +60,9 @@ class StartQueue {
     // Whether the client has given up the request.
     virtual bool abandoned() const = 0;
 
+    // Level, 0 goes first; < scheduling::kPriorityLevels. Set before Admit().
+    uint8_t priority = 0;
+
    private:
     friend class StartQueue;
     size_t model_ = 0;
@@ -81,10 +86,11 @@ class StartQueue {
   // The model must have no request waiting or in flight.
   void RemoveModel(size_t model);
 
-  // The result of Admit() for a job of `rows` rows. With 1 row a lower bound
-  // for a request whose rows are not known yet.
-  absl::Status Foresee(size_t model, int64_t rows, absl::Time deadline,
-                       absl::Time now, const std::vector<absl::Time>& free_at);
+  // The result of Admit() for a job of `rows` rows. With 1 row and priority 0 a
+  // lower bound for a request that is not decoded yet.
+  absl::Status Foresee(size_t model, uint8_t priority, int64_t rows,
+                       absl::Time deadline, absl::Time now,
+                       const std::vector<absl::Time>& free_at);
 
   // Queues the job, or says why not:
   //   ResourceExhausted  `max_queue` jobs wait and the model has its share of
@@ -143,11 +149,14 @@ class StartQueue {
                          absl::Time now) const;
   absl::Duration WorkOfOthers(size_t index, absl::Duration own);
   std::optional<Turn> TurnOf(size_t index, absl::Time now);
+  // Takes the last job of the model, to be refused at the next turn.
+  void Displace(Model& model);
 
   const Options options_;
   std::vector<Model> models_;
   scheduling::DeficitRoundRobin turns_;
-  size_t waiting_ = 0;
+  size_t waiting_ = 0;           // in the models' queues
+  std::vector<Turn> displaced_;  // their jobs wait to be refused
   // Predicted finish time of all jobs in flight together.
   absl::Duration to_finish_;
   // Scratch of Admit() and Next().

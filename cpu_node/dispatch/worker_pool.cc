@@ -43,7 +43,8 @@ absl::Status WorkerPool::Admit(Job& job, size_t model, int64_t rows,
 
 absl::Status WorkerPool::Foresee(size_t model, absl::Time deadline) {
   absl::MutexLock lock(&mu_);
-  return starting_.Foresee(model, /*rows=*/1, deadline, clock_.Now(), free_at_);
+  return starting_.Foresee(model, /*priority=*/0, /*rows=*/1, deadline,
+                           clock_.Now(), free_at_);
 }
 
 void WorkerPool::End(const Job& job, const PartTimes& times, bool typical) {

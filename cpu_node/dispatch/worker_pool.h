@@ -51,7 +51,8 @@ class WorkerPool {
   // have run before this returns.
   absl::Status Admit(Job& job, size_t model, int64_t rows, absl::Time deadline);
 
-  // The status that Admit() would give a job of one row (StartQueue::Foresee).
+  // The status that Admit() would give a job of one row and of priority 0
+  // (StartQueue::Foresee).
   absl::Status Foresee(size_t model, absl::Time deadline);
 
   // Ends a started job (StartQueue::End).

@@ -75,6 +75,7 @@ void Engine::StartPiece(Task* whole) {
   piece->arrived = options_.clock->Now();
   piece->request.deadline = whole->request.deadline;
   piece->request.cancel = whole->request.cancel;
+  piece->priority = whole->priority;
   piece->request.id = whole->request.id;
   piece->bound.outputs = whole->bound.outputs;
   piece->bound.batch = count;

@@ -145,6 +145,7 @@ absl::Status Engine::RunPreAndSend(Task* task) {
   if (trace.on && (trace.sampled || options_.tracer->MayKeepLater())) {
     message.AskForTimes();
   }
+  message.SetPriority(task->priority);
   client.Send(
       std::move(message), task->request.deadline, task->request.cancel,
       [this, task](absl::StatusOr<transport::IncomingMessage> response) {

@@ -169,25 +169,33 @@ absl::Status CheckParameters(const ModelInferRequest& message) {
   return absl::OkStatus();
 }
 
+// A parameter that is an integer ≥ 0; 0 where the request does not have it.
+absl::StatusOr<int64_t> Count(const ModelInferRequest& message,
+                              const char* name, absl::string_view unit) {
+  const auto found = message.parameters().find(name);
+  if (found == message.parameters().end()) return 0;
+  const inference::InferParameter& parameter = found->second;
+  std::optional<int64_t> count;
+  if (parameter.has_int64_param()) count = parameter.int64_param();
+  if (parameter.has_uint64_param() &&
+      // Larger values do not fit into int64.
+      parameter.uint64_param() <= uint64_t{INT64_MAX}) {
+    count = static_cast<int64_t>(parameter.uint64_param());
+  }
+  if (!count.has_value() || *count < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parameter '", name, "' must be an integer ≥ 0", unit));
+  }
+  return *count;
+}
+
 absl::StatusOr<absl::Time> DeadlineOf(const ModelInferRequest& message,
                                       absl::Time now) {
-  const auto found = message.parameters().find("timeout");
-  if (found == message.parameters().end()) return absl::InfiniteFuture();
-  const inference::InferParameter& timeout = found->second;
-  std::optional<int64_t> timeout_us;
-  if (timeout.has_int64_param()) timeout_us = timeout.int64_param();
-  if (timeout.has_uint64_param() &&
-      // Larger values do not fit into int64.
-      timeout.uint64_param() <= uint64_t{INT64_MAX}) {
-    timeout_us = static_cast<int64_t>(timeout.uint64_param());
-  }
-  if (!timeout_us.has_value() || *timeout_us < 0) {
-    return absl::InvalidArgumentError(
-        "parameter 'timeout' must be an integer ≥ 0, in microseconds");
-  }
-  // 0 means no timeout, as in Triton.
-  if (*timeout_us == 0) return absl::InfiniteFuture();
-  return now + absl::Microseconds(*timeout_us);
+  REFRACT_ASSIGN_OR_RETURN(const int64_t timeout_us,
+                           Count(message, "timeout", ", in microseconds"));
+  // Triton's meaning of 0: no timeout.
+  if (timeout_us == 0) return absl::InfiniteFuture();
+  return now + absl::Microseconds(timeout_us);
 }
 
 void Set(const ModelStatistics::Sum& sum,
@@ -281,6 +289,7 @@ absl::StatusOr<InferRequest> DecodeRequest(
   request.id = message.id().substr(0, InferRequest::kMaxIdBytes);
   REFRACT_RETURN_IF_ERROR(CheckParameters(message));
   REFRACT_ASSIGN_OR_RETURN(request.deadline, DeadlineOf(message, now));
+  REFRACT_ASSIGN_OR_RETURN(request.priority, Count(message, "priority", ""));
   request.inputs.reserve(static_cast<size_t>(message.inputs_size()));
   for (int i = 0; i < message.inputs_size(); ++i) {
     const InputMessage& input = message.inputs(i);

@@ -128,7 +128,8 @@ void Scheduler::WatchReadiness(std::function<void()> listener) {
 }
 
 std::optional<absl::Status> Scheduler::Refuse(Model& model, size_t index,
-                                              int64_t rows, absl::Time deadline,
+                                              uint8_t priority, int64_t rows,
+                                              absl::Time deadline,
                                               absl::Time now, bool* probe) {
   *probe = false;
   scheduling::AdmissionSnapshot snapshot;
@@ -145,7 +146,9 @@ std::optional<absl::Status> Scheduler::Refuse(Model& model, size_t index,
   if (model.config.max_queue > 0)
     snapshot.model_places = model.config.max_queue;
   snapshot.quota = model.quota;
-  if (deadline != absl::InfiniteFuture()) Predict(model, index, snapshot);
+  if (deadline != absl::InfiniteFuture()) {
+    Predict(model, index, priority, snapshot);
+  }
   std::optional<scheduling::Refusal> refusal =
       scheduling::DecideAdmission(snapshot);
   if (!refusal.has_value()) return std::nullopt;
@@ -175,7 +178,7 @@ std::optional<absl::Status> Scheduler::Refuse(Model& model, size_t index,
   return std::move(refusal->status);
 }
 
-void Scheduler::Predict(const Model& model, size_t index,
+void Scheduler::Predict(const Model& model, size_t index, uint8_t priority,
                         scheduling::AdmissionSnapshot& snapshot) {
   const absl::Time now = snapshot.now;
   std::vector<absl::Time>& free_at = scratch_.free_at;
@@ -185,11 +188,12 @@ void Scheduler::Predict(const Model& model, size_t index,
   }
   snapshot.free_at = free_at;
   snapshot.own = snapshot.own_at_best = TimeFor(model, snapshot.rows, now);
-  // Requests of its own model with earlier deadlines. Only as many of them as
-  // can run until the deadline matter.
+  // Requests of its own model that go before it. Only as many of them as can
+  // run until the deadline matter.
   const absl::Duration horizon =
       (snapshot.deadline - now) * static_cast<int64_t>(free_at.size());
-  const Queue::Work before = model.queue.WorkBefore(snapshot.deadline, horizon);
+  const Queue::Work before =
+      model.queue.WorkBefore(priority, snapshot.deadline, horizon);
   snapshot.ahead = before.time;
   if (model.config.batching.enabled) {
     // Merged as far as the rows allow, with this request in the last execution.
@@ -231,7 +235,7 @@ void Scheduler::MakePlaces(Model& model, absl::Time now, Actions& actions) {
   }
 }
 
-absl::Status Scheduler::Admit(size_t number, int64_t rows,
+absl::Status Scheduler::Admit(size_t number, uint8_t priority, int64_t rows,
                               absl::Time deadline) {
   const size_t index = PlaceOf(number);
   Actions actions;
@@ -244,7 +248,7 @@ absl::Status Scheduler::Admit(size_t number, int64_t rows,
     MakePlaces(model, now, actions);
     // A probe passes admission twice: now, and when its payload has arrived.
     bool probe = false;
-    refused = Refuse(model, index, rows, deadline, now, &probe);
+    refused = Refuse(model, index, priority, rows, deadline, now, &probe);
   }
   Perform(actions);
   return refused.value_or(absl::OkStatus());
@@ -263,13 +267,15 @@ void Scheduler::Submit(size_t number,
     // First, so that requests that wait in vain do not cause refusals.
     MakePlaces(model, now, actions);
     const absl::Time deadline = call->deadline();
+    const uint8_t priority = call->priority();
     BatchMember member;
     member.call = std::move(call);
     member.rows = rows;
     member.arrived = now;
     bool probe = false;
     const std::optional<absl::Status> refused =
-        removed ? Removed() : Refuse(model, index, rows, deadline, now, &probe);
+        removed ? Removed()
+                : Refuse(model, index, priority, rows, deadline, now, &probe);
     if (refused.has_value()) {
       actions.answers.push_back({std::move(member), *refused, false});
     } else {
@@ -281,7 +287,7 @@ void Scheduler::Submit(size_t number,
       request.estimate = TimeFor(model, rows, now);
       request.payload.member = std::move(member);
       request.payload.is_probe = probe;
-      model.queue.Push(deadline, std::move(request), merge_key);
+      model.queue.Push(priority, deadline, std::move(request), merge_key);
       ++queued_;
       ++pending_;
     }

@@ -161,7 +161,8 @@ class Scheduler {
 
   // Whether a request with `rows` rows would be queued now. Counts a refusal.
   // For requests whose payload is still to be pulled: Submit() decides again.
-  absl::Status Admit(size_t model, int64_t rows, absl::Time deadline);
+  absl::Status Admit(size_t model, uint8_t priority, int64_t rows,
+                     absl::Time deadline);
 
   // Queues `call`, or fails it:
   //   InvalidArgument    more rows than the largest batch, and not divisible
@@ -325,12 +326,13 @@ class Scheduler {
   // ---- scheduler.cc: requests come in, queries are answered.
 
   // nullopt: queue the request; `*probe`: as a probe.
-  std::optional<absl::Status> Refuse(Model& model, size_t index, int64_t rows,
+  std::optional<absl::Status> Refuse(Model& model, size_t index,
+                                     uint8_t priority, int64_t rows,
                                      absl::Time deadline, absl::Time now,
                                      bool* probe)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Fills in the part of the snapshot that predicts the request's end.
-  void Predict(const Model& model, size_t index,
+  void Predict(const Model& model, size_t index, uint8_t priority,
                scheduling::AdmissionSnapshot& snapshot)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Drops requests that wait in vain, so that they free their places.

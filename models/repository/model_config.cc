@@ -35,6 +35,8 @@ constexpr absl::string_view kGpuPrecisionKey = "gpu_precision";
 constexpr double kLeastShare = 0.001;
 constexpr double kMostShare = 1000;
 constexpr int kMostInstances = 1024;
+// A CPU node looks at each level for each request.
+constexpr uint64_t kMostPriorityLevels = 16;
 
 // Fields of Triton's that Refract lacks, with what to do instead.
 struct Alternative {
@@ -89,15 +91,9 @@ constexpr Alternative kAlternatives[] = {
     {"ModelDynamicBatching", "preserve_ordering",
      "remove it: each call gets its own answer, and requests are executed by "
      "deadline"},
-    {"ModelDynamicBatching", "priority_levels",
-     "remove it: requests are executed by deadline; give urgent ones a shorter "
-     "timeout, and models a share (parameter)"},
-    {"ModelDynamicBatching", "default_priority_level",
-     "remove it: requests are executed by deadline; --default-deadline-ms of "
-     "the CPU node gives one to requests without"},
     {"ModelDynamicBatching", "priority_queue_policy",
-     "remove it: there is one queue, by deadline; default_queue_policy limits "
-     "it"},
+     "remove it: where a CPU node's queue is full, requests of lower levels "
+     "make room; default_queue_policy limits the GPU nodes' queue"},
     {"ModelQueuePolicy", "timeout_action",
      "remove it: requests whose deadline has passed are refused"},
     {"ModelQueuePolicy", "default_timeout_microseconds",
@@ -368,6 +364,22 @@ absl::Status ReadServing(const inference::ModelConfig& config,
   std::sort(serving.preferred_batch_sizes.begin(),
             serving.preferred_batch_sizes.end());
   serving.max_queue = batching.default_queue_policy().max_queue_size();
+  const uint64_t levels = batching.priority_levels();
+  const uint64_t level = batching.default_priority_level();
+  if (levels > kMostPriorityLevels) {
+    return invalid("dynamic_batching: priority_levels is ", levels,
+                   ", wanted at most ", kMostPriorityLevels);
+  }
+  // Triton's rule, too: the default is required where there are levels.
+  if (levels > 0 ? level < 1 || level > levels : level > 0) {
+    return invalid("dynamic_batching: default_priority_level is ", level,
+                   ", wanted ", levels > 0 ? "1 to " : "none without ",
+                   levels > 0 ? absl::StrCat(levels) : "priority_levels");
+  }
+  if (levels > 0) {
+    serving.priority_levels = levels;
+    serving.default_priority = level;
+  }
   return absl::OkStatus();
 }
 

@@ -77,6 +77,10 @@ struct ServingConfig {
   bool dynamic_batching = false;
   absl::Duration max_queue_delay;
   std::vector<int64_t> preferred_batch_sizes;
+  // Levels that requests may ask for, 1 first, and the level of requests that
+  // ask for none.
+  size_t priority_levels = 1;
+  size_t default_priority = 1;
 };
 
 struct ModelConfig {

@@ -280,7 +280,7 @@ class Simulator {
     queued.rows = rows;
     queued.queued_at = At(now_);
     queued.payload = index;
-    hn.queue.Push(At(request.arrived + load_.deadline_s), std::move(queued),
+    hn.queue.Push(0, At(request.arrived + load_.deadline_s), std::move(queued),
                   system_.batching.enabled ? kMergeKey : "");
     Assign(request.hn);
   }

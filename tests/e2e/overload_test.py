@@ -1,5 +1,5 @@
-"""More requests at once than a GPU node takes wait at the CPU node; a request
-at which GPU nodes end is not handed to the next ones.
+"""More requests at once than a GPU node takes wait at the CPU node, by their
+priorities; a request at which GPU nodes end is not handed to the next ones.
 """
 
 import os
@@ -53,18 +53,24 @@ class Deployment:
         sample = {"x": torch.randn(ROWS, 2)}
         torch.jit.trace(cls.model, sample["x"]).save(str(cls.folder / "deep.pt"))
         support.write_tensors(cls.folder / "sample.safetensors", sample)
-        for name in ("deep", "other"):
+        for name in ("deep", "other", "levels"):
             support.refract(
                 "import", cls.folder / "deep.pt", "--repo", cls.repository,
                 "--name", name, "--no-golden", "--sample", cls.folder / "sample.safetensors",
             )
             support.refract("partition", cls.repository / name, "--method", "all-hn", "--write")
 
-    def send(self, model, rows=ROWS, timeout=DEADLINE_S):
+        with open(cls.repository / "levels" / "config.pbtxt", "a") as config:
+            config.write(
+                "dynamic_batching { priority_levels: 2 default_priority_level: 2 }\n"
+            )
+
+    def send(self, model, rows=ROWS, timeout=DEADLINE_S, priority=0):
         x = torch.randn(rows, 2)
-        call = self.stub.ModelInfer.future(
-            request_of(model, {"x": x}), timeout=timeout
-        )
+        request = request_of(model, {"x": x})
+        if priority:
+            request.parameters["priority"].uint64_param = priority
+        call = self.stub.ModelInfer.future(request, timeout=timeout)
         return x, call
 
     def check(self, x, call):
@@ -99,6 +105,31 @@ class Overload(Deployment, unittest.TestCase):
         ]
         for x, call in sent:
             self.check(x, call)
+
+
+    def test_requests_of_the_first_priority_overtake(self):
+        ended = []
+
+        def note(level):
+            return lambda _: ended.append(level)
+
+        # The GPU node needs seconds for those of the default priority, whose
+        # deadlines are earlier.
+        calls = []
+        for level, count in ((0, 200), (1, 10)):
+            for _ in range(count):
+                calls.append(self.send("levels", rows=16 * ROWS, priority=level))
+                calls[-1][1].add_done_callback(note(level))
+        for x, call in calls:
+            self.check(x, call)
+        support.wait_until(lambda: len(ended) == 210, "all are noted")
+        last = len(ended) - 1 - ended[::-1].index(1)
+        self.assertLess(last, 170, ended)
+        wrong = request_of("levels", {"x": torch.randn(ROWS, 2)})
+        wrong.parameters["priority"].string_param = "high"
+        with self.assertRaises(grpc.RpcError) as caught:
+            self.stub.ModelInfer(wrong, timeout=DEADLINE_S)
+        self.assertIn("'priority' must be an integer", caught.exception.details())
 
 
 def free_port():

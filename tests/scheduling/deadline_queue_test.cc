@@ -39,7 +39,7 @@ class DeadlineQueueTest : public ::testing::Test {
 
   void Push(const std::string& name, absl::Time deadline,
             const std::string& key = "", int estimate_ms = 1) {
-    queue_.Push(deadline,
+    queue_.Push(priority_, deadline,
                 {.rows = 2,
                  .queued_at = At(0),
                  .estimate = absl::Milliseconds(estimate_ms),
@@ -53,6 +53,7 @@ class DeadlineQueueTest : public ::testing::Test {
   }
 
   DeadlineQueue<std::string> queue_;
+  uint8_t priority_ = 0;  // of what Push() queues
 };
 
 TEST_F(DeadlineQueueTest, EarliestDeadlineFirst) {
@@ -100,7 +101,7 @@ TEST_F(DeadlineQueueTest, KnowsTheWorkAheadOfADeadline) {
   Push("b", At(20), "", 4);
   Push("c", absl::InfiniteFuture(), "", 50);
   const auto before = [&](absl::Time deadline, int enough = 1000) {
-    return queue_.WorkBefore(deadline, absl::Milliseconds(enough));
+    return queue_.WorkBefore(0, deadline, absl::Milliseconds(enough));
   };
   EXPECT_EQ(before(At(9)).time, absl::ZeroDuration());
   EXPECT_EQ(before(At(10)).time, absl::Milliseconds(3));  // it came first
@@ -123,6 +124,47 @@ TEST_F(DeadlineQueueTest, GivesOutWhatHasExpired) {
   }
   EXPECT_THAT(expired, ElementsAre("a", "b"));
   EXPECT_EQ(queue_.size(), 1);
+}
+
+TEST_F(DeadlineQueueTest, LevelsGoBeforeDeadlines) {
+  priority_ = 2;
+  Push("low early", At(10), "", 5);
+  Push("low never", absl::InfiniteFuture(), "", 7);
+  priority_ = 0;
+  Push("high late", At(40), "", 3);
+  Push("high never", absl::InfiniteFuture(), "", 2);
+  priority_ = 1;
+  Push("middle", At(30), "", 1);
+  EXPECT_EQ(queue_.earliest_deadline(), At(10));
+  EXPECT_EQ(queue_.SizeBelow(0), 3);
+  EXPECT_EQ(queue_.SizeBelow(1), 2);
+  EXPECT_EQ(queue_.SizeBelow(15), 0);
+  EXPECT_EQ(queue_.Last().payload, "low never");
+  const auto before = [&](uint8_t priority, absl::Time deadline) {
+    return queue_.WorkBefore(priority, deadline, absl::Seconds(1)).time;
+  };
+  EXPECT_EQ(before(0, At(39)), absl::ZeroDuration());
+  EXPECT_EQ(before(0, At(40)), absl::Milliseconds(3));
+  EXPECT_EQ(before(1, At(29)), absl::Milliseconds(5));
+  EXPECT_EQ(before(2, At(10)), absl::Milliseconds(11));
+  EXPECT_EQ(before(15, At(1)), absl::Milliseconds(18));
+  EXPECT_EQ(queue_.Expired(At(9)), nullptr);
+  EXPECT_EQ(queue_.Expired(At(10))->payload, "low early");
+  std::vector<std::string> order;
+  while (!queue_.empty()) order.push_back(TakeNext());
+  EXPECT_THAT(order, ElementsAre("high late", "high never", "middle",
+                                 "low early", "low never"));
+  EXPECT_EQ(queue_.SizeBelow(0), 0);
+  EXPECT_EQ(queue_.earliest_deadline(), absl::InfiniteFuture());
+}
+
+TEST_F(DeadlineQueueTest, TheTurnsWithoutADeadlineAreOfALevel) {
+  priority_ = 1;
+  Push("low", absl::InfiniteFuture());
+  priority_ = 0;
+  for (int i = 0; i < 2 * kTurnWithoutDeadline; ++i) Push("high", At(10 + i));
+  for (int i = 0; i < 2 * kTurnWithoutDeadline; ++i) EXPECT_EQ(TakeNext(), "high");
+  EXPECT_EQ(TakeNext(), "low");
 }
 
 TEST_F(DeadlineQueueTest, GivesOutThoseThatAreNamed) {

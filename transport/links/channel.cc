@@ -39,6 +39,10 @@ void OutgoingMessage::AskForTimes() {
   impl_->header.times = impl_->may_ask_times;
 }
 
+void OutgoingMessage::SetPriority(uint8_t priority) {
+  if (impl_->may_set_priority) impl_->header.priority = priority;
+}
+
 IncomingMessage::IncomingMessage() = default;
 IncomingMessage::IncomingMessage(ImplPtr impl) : impl_(std::move(impl)) {}
 IncomingMessage::IncomingMessage(IncomingMessage&&) noexcept = default;

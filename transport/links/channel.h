@@ -86,6 +86,9 @@ class OutgoingMessage {
   // Asks for CallTimes with the answer of this request; call before sending. No
   // effect if the HN is too old.
   void AskForTimes();
+  // Of a request, before it is sent: its level in the HN's queue, 0 goes first.
+  // No effect where the HN is too old for that. At most kMaxPriority.
+  void SetPriority(uint8_t priority);
 
   struct Impl;
   struct Recycle {
@@ -275,6 +278,8 @@ class ServerCall {
   virtual bool settled() const = 0;  // as IncomingMessage's
   // The client's name for the request, any bytes; empty: no name.
   virtual absl::string_view request_id() const { return {}; }
+  // As the client set it: 0 goes first.
+  virtual uint8_t priority() const { return 0; }
   // Whether the client is gone or has cancelled, so that work may be dropped.
   virtual bool abandoned() const = 0;
   // Sets CallTimes of the answer, if the client asked for them; call before
@@ -293,6 +298,7 @@ struct RequestDescriptor {
   size_t model = 0;  // result of Handler::OnOffer
   // On the server's clock; InfiniteFuture when the client set none.
   absl::Time deadline;
+  uint8_t priority = 0;  // ServerCall::priority()
   size_t payload_bytes = 0;
   // As in ServerCall::tensors(), without data.
   absl::Span<const base::TensorView> tensors;

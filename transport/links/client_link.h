@@ -45,6 +45,7 @@ struct LinkFacts {
   int max_in_flight = 0;
   bool takes_request_ids = false;
   bool sends_call_times = false;
+  bool takes_priorities = false;
 };
 
 // A request on its way from Client::Send to a link.

@@ -81,6 +81,7 @@ struct Established {
   bool takes_offers = false;
   bool takes_request_ids = false;      // client: whether the server does
   bool sends_call_times = false;       // the same
+  bool takes_priorities = false;       // the same
   HeldOffers held{nullptr};            // server
   std::vector<uint64_t> offered_keys;  // client: per offer
 };

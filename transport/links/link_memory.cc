@@ -63,7 +63,7 @@ OutgoingMessage::ImplPtr TakeOutgoing(
   OutgoingMessage::ImplPtr message(memory->outgoing.Take().release());
   message->memory = memory;
   message->header = {};
-  message->may_ask_times = false;
+  message->may_ask_times = message->may_set_priority = false;
   return message;
 }
 

@@ -75,6 +75,7 @@ struct OutgoingMessage::Impl {
   MessageHeader header;        // id, deadline and epoch are set when it is sent
   RequestToken token;          // of requests
   bool may_ask_times = false;  // the peer sends CallTimes
+  bool may_set_priority = false;  // the peer has FEATURE_PRIORITIES
 
   // Deadline while the message waits in a MessageSender.
   absl::Time deadline;

@@ -88,6 +88,8 @@ class ServerCallImpl final : public ServerCall {
   absl::string_view request_id() const override {
     return {request_id_.data(), request_id_bytes_};
   }
+  uint8_t priority() const override { return priority_; }
+  void set_priority(uint8_t priority) { priority_ = priority; }
   bool abandoned() const override;
   void SetTimes(absl::Time started, absl::Time executed,
                 absl::Time answered) override;
@@ -107,6 +109,7 @@ class ServerCallImpl final : public ServerCall {
   const uint32_t number_;
   const size_t model_;
   const absl::Time deadline_;
+  uint8_t priority_ = 0;
   CallTimes times_;
   const IncomingMessage::ImplPtr message_;
   // Not a string: a request with an id would cost an allocation.

@@ -169,7 +169,7 @@ absl::Status ServerLink::OnAnnounced(
     return Withdrawn();
   }
   return shared_->handler->OnAnnounced(
-      {offered->id, deadline, header.payload_bytes(), tensors});
+      {offered->id, deadline, header.priority, header.payload_bytes(), tensors});
 }
 
 absl::Status ServerLink::OnRefused(const MessageHeader& header,
@@ -198,6 +198,7 @@ absl::Status ServerLink::OnMessage(const MessageHeader& header,
   std::unique_ptr<ServerCallImpl> call =
       ServerCallImpl::Create(shared_calls_, header.id, number, offered->id,
                              deadline, text, received, std::move(message));
+  call->set_priority(header.priority);
   if (shared_->refusing || shared_->stopping) {
     call->Fail(absl::UnavailableError("this node is stopping"));
     return absl::OkStatus();

@@ -61,6 +61,7 @@ void EncodeHeader(const MessageHeader& header, std::byte* out) {
   StoreLittle<uint16_t>(out + kTensorCountAt, header.tensor_count);
   StoreLittle<uint16_t>(out + kModelAt, header.model);
   StoreLittle<uint8_t>(out + kStatusCodeAt, header.status_code);
+  StoreLittle<uint8_t>(out + kPriorityAt, header.priority);
   StoreLittle<uint64_t>(out + kIdAt, header.id);
   StoreLittle<uint64_t>(out + kTotalBytesAt, header.total_bytes);
   StoreLittle<uint32_t>(out + kTableBytesAt, header.table_bytes);
@@ -111,9 +112,10 @@ absl::StatusOr<MessageHeader> DecodeHeader(absl::Span<const std::byte> bytes,
   header.source_offset = LoadLittle<uint64_t>(in + kSourceOffsetAt);
   header.deadline_us = LoadLittle<uint32_t>(in + kDeadlineAt);
   header.epoch = LoadLittle<uint32_t>(in + kEpochAt);
-  if (const auto priority = LoadLittle<uint8_t>(in + kPriorityAt);
-      priority != 0) {
-    return Bad("priority", priority);
+  header.priority = LoadLittle<uint8_t>(in + kPriorityAt);
+  if (header.priority >
+      (header.kind == MessageKind::kRequest ? kMaxPriority : 0)) {
+    return Bad("priority", header.priority);
   }
   if (const auto reserved = LoadLittle<uint32_t>(in + kReservedAt);
       reserved != 0) {

@@ -54,6 +54,7 @@ inline constexpr uint8_t kFlagTimes = 2;
 inline constexpr size_t kCallTimesBytes = 32;
 
 inline constexpr uint32_t kNoDeadline = 0xffffffff;
+inline constexpr uint8_t kMaxPriority = 15;
 
 struct MessageHeader {
   MessageKind kind = MessageKind::kRequest;
@@ -62,6 +63,7 @@ struct MessageHeader {
   uint16_t tensor_count = 0;
   uint16_t model = 0;        // index of the offer; 0 in responses
   uint8_t status_code = 0;   // absl::StatusCode; 0 in requests
+  uint8_t priority = 0;      // only if FEATURE_PRIORITIES is agreed on
   uint64_t id = 0;           // of a response: the request's id
   uint64_t total_bytes = 0;  // header, table, text, padding and payload
   uint32_t table_bytes = 0;

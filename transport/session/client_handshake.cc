@@ -231,6 +231,8 @@ class ClientAttempt {
         (reply_.features() & proto::FEATURE_REQUEST_IDS) != 0;
     established.sends_call_times =
         (reply_.features() & proto::FEATURE_CALL_TIMES) != 0;
+    established.takes_priorities =
+        (reply_.features() & proto::FEATURE_PRIORITIES) != 0;
     return established;
   }
 

@@ -135,7 +135,8 @@ HeartbeatTimes AgreeOnHeartbeats(absl::Duration own_interval,
 inline constexpr uint64_t kFeatures =
     proto::FEATURE_HEARTBEAT_INTERVAL | proto::FEATURE_MORE_PATH_STARTS |
     proto::FEATURE_MODEL_STATES | proto::FEATURE_OFFERS |
-    proto::FEATURE_REQUEST_IDS | proto::FEATURE_CALL_TIMES;
+    proto::FEATURE_REQUEST_IDS | proto::FEATURE_CALL_TIMES |
+    proto::FEATURE_PRIORITIES;
 // Most PathStarts of a handshake besides one per path, for further addresses.
 inline constexpr int kMorePathStarts = 3;
 

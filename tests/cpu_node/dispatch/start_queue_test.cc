@@ -28,6 +28,7 @@ struct Traffic {
   PartTimes times;  // means
   absl::Duration deadline = Ms(100);
   double spread = 0;  // times vary by this part of the mean, uniformly
+  std::optional<uint8_t> priority = {};  // with a priority: of model 0
 };
 
 struct Count {
@@ -129,9 +130,11 @@ class Node {
                           Vary(traffic.times.finish, traffic.spread)};
         request->needs_slot = traffic.times.away > absl::ZeroDuration();
         request->free_slots = &slots_;
+        request->priority = traffic.priority.value_or(0);
+        const size_t model = traffic.priority.has_value() ? 0 : event.traffic;
         ++CountOf(*request).asked;
         const absl::Status status =
-            queue_.Admit(*request, event.traffic, 1, now_ + traffic.deadline,
+            queue_.Admit(*request, model, 1, now_ + traffic.deadline,
                          now_, free_at_);
         if (!status.ok()) ++CountOf(*request).refused;
         break;
@@ -288,6 +291,27 @@ TEST(StartQueueLoadTest, ALightModelIsAnsweredBesideAHeavyOneThatOverloads) {
   EXPECT_GE(counts[0].in_time / 20.0, 0.9 * 95);
 }
 
+TEST(StartQueueLoadTest, LowPrioritiesAreShedFirst) {
+  constexpr absl::Duration kTime = absl::Seconds(11);
+  // 500 requests a second can be answered: by the workers, or by GPU nodes.
+  for (const PartTimes& times :
+       {PartTimes{Ms(3), {}, Ms(1)}, PartTimes{Ms(0.1), Ms(2), Ms(0.1)}}) {
+    for (const double load : {1.5, 3.0}) {
+      Node node(2,
+                {{.rate = 300, .times = times, .spread = 0.2, .priority = 0},
+                 {.rate = 500 * load - 300,
+                  .times = times,
+                  .spread = 0.2,
+                  .priority = 1}},
+                /*seed=*/5, /*slots=*/8, /*parallel=*/1);
+      const std::vector<Count> counts = node.Run(kTime);
+      EXPECT_GE(counts[0].in_time, 0.98 * counts[0].asked) << load;
+      // The lower level has the rest.
+      EXPECT_GE(Goodput(counts[1], kTime, 500 - 300), 0.75) << load;
+    }
+  }
+}
+
 TEST(StartQueueLoadTest, TimesThatWereTooLongAreFoundOut) {
   // A second of requests that need more than the deadline, then fast ones: the
   // predictions refuse all at first.
@@ -356,7 +380,7 @@ TEST(StartQueueTest, ForeseesRefusalsOfEveryRequest) {
   StartQueue queue({.workers = 1, .models = {{"a"}}});
   const absl::Time deadline = kBegin + Ms(100);
   const auto foresee = [&] {
-    return queue.Foresee(0, 1, deadline, kBegin, kIdle).code();
+    return queue.Foresee(0, 0, 1, deadline, kBegin, kIdle).code();
   };
   EXPECT_EQ(foresee(), absl::StatusCode::kOk);
   PlainJob measured;
@@ -388,6 +412,68 @@ TEST(StartQueueTest, AModelHasItsPlacesBesideAModelThatFillsTheQueue) {
   EXPECT_EQ(admit(5, 1), absl::StatusCode::kOk);
   EXPECT_EQ(admit(6, 1), absl::StatusCode::kOk);
   EXPECT_EQ(admit(7, 1), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(StartQueueTest, LevelsGoInTheirOrder) {
+  StartQueue queue({.workers = 1, .models = {{"a"}}});
+  std::vector<PlainJob> jobs(4);
+  const uint8_t levels[] = {2, 1, 0, 1};
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    jobs[i].priority = levels[i];
+    EXPECT_TRUE(queue
+                    .Admit(jobs[i], 0, 1, kBegin + Ms(100 - 10 * double(i)),
+                           kBegin, kIdle)
+                    .ok());
+  }
+  EXPECT_EQ(queue.waiting(), 4);
+  EXPECT_EQ(queue.NextExpiry(), kBegin + Ms(70));
+  EXPECT_EQ(queue.Next(kBegin)->job, &jobs[2]);
+  EXPECT_EQ(queue.Next(kBegin)->job, &jobs[3]);  // the earlier deadline
+  EXPECT_EQ(queue.Next(kBegin)->job, &jobs[1]);
+  EXPECT_EQ(queue.Next(kBegin)->job, &jobs[0]);
+}
+
+TEST(StartQueueTest, ALowLevelIsAnsweredAtItsDeadlineThoughHigherOnesWait) {
+  StartQueue queue({.workers = 1, .models = {{"a"}}});
+  PlainJob high, low;
+  low.priority = 1;
+  high.room = false;
+  EXPECT_TRUE(queue.Admit(high, 0, 1, kBegin + Ms(90), kBegin, kIdle).ok());
+  EXPECT_TRUE(queue.Admit(low, 0, 1, kBegin + Ms(50), kBegin, kIdle).ok());
+  EXPECT_EQ(queue.NextExpiry(), kBegin + Ms(50));
+  EXPECT_FALSE(queue.Next(kBegin).has_value());
+  const std::optional<StartQueue::Turn> turn = queue.Next(kBegin + Ms(50));
+  ASSERT_TRUE(turn.has_value());
+  EXPECT_EQ(turn->job, &low);
+  EXPECT_EQ(turn->refused.code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST(StartQueueTest, AFullQueueMakesRoomForHigherLevels) {
+  StartQueue queue({.workers = 1, .max_queue = 3, .models = {{"a"}}});
+  std::vector<PlainJob> jobs(6);
+  const auto admit = [&](size_t job, uint8_t level) {
+    jobs[job].priority = level;
+    return queue
+        .Admit(jobs[job], 0, 1, absl::InfiniteFuture(), kBegin, kIdle)
+        .code();
+  };
+  EXPECT_EQ(admit(0, 1), absl::StatusCode::kOk);
+  EXPECT_EQ(admit(1, 2), absl::StatusCode::kOk);
+  EXPECT_EQ(admit(2, 2), absl::StatusCode::kOk);
+  EXPECT_EQ(admit(3, 2), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(admit(4, 0), absl::StatusCode::kOk);
+  EXPECT_EQ(queue.waiting(), 3);
+  // The last of the lowest level made room.
+  const std::optional<StartQueue::Turn> displaced = queue.Next(kBegin);
+  EXPECT_EQ(displaced->job, &jobs[2]);
+  EXPECT_EQ(displaced->refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(displaced->refused.message(), HasSubstr("higher priority"));
+  EXPECT_EQ(admit(5, 1), absl::StatusCode::kOk);
+  EXPECT_EQ(queue.TakeAny(), &jobs[1]);
+  EXPECT_EQ(queue.Next(kBegin)->job, &jobs[4]);
+  EXPECT_EQ(queue.Next(kBegin)->job, &jobs[0]);
+  EXPECT_EQ(queue.Next(kBegin)->job, &jobs[5]);
+  EXPECT_EQ(queue.waiting(), 0);
 }
 
 TEST(StartQueueTest, ARequestThatNobodyWaitsForIsNotStarted) {

@@ -26,7 +26,7 @@ TEST(MeasuringTest, OneModelServesWhileAnotherIsMeasured) {
   EXPECT_EQ(why.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(why.message()),
               HasSubstr("model 'b' is still being measured"));
-  EXPECT_EQ(sim.scheduler().Admit(1, 1, absl::InfiniteFuture()), why);
+  EXPECT_EQ(sim.scheduler().Admit(1, 0, 1, absl::InfiniteFuture()), why);
   const size_t a = sim.Submit({.model = 0});
   const size_t refused = sim.Submit({.model = 1});
   sim.Drain();

@@ -288,7 +288,7 @@ TEST(SchedulerFaultsTest, ALostInstanceFailsWhatItHoldsAndIsStartedAgain) {
               HasSubstr("fell off the bus"));
   // Not ready: told at once, so that the CN goes elsewhere.
   EXPECT_TRUE(absl::IsUnavailable(sim.scheduler().ModelReady(0)));
-  EXPECT_TRUE(absl::IsUnavailable(sim.scheduler().Admit(0, 1, absl::Now())));
+  EXPECT_TRUE(absl::IsUnavailable(sim.scheduler().Admit(0, 0, 1, absl::Now())));
   const size_t meanwhile = sim.Submit({});
   EXPECT_TRUE(absl::IsUnavailable(sim.outcomes()[meanwhile].status));
   sim.RunUntil(Ms(109));
@@ -404,7 +404,7 @@ TEST(SchedulerFaultsTest, AStuckModelWithoutAnotherInstanceIsNotReady) {
   const size_t refused = sim.Submit({.model = 0});
   EXPECT_TRUE(absl::IsUnavailable(sim.outcomes()[refused].status));
   EXPECT_TRUE(
-      absl::IsUnavailable(sim.scheduler().Admit(0, 1, absl::InfiniteFuture())));
+      absl::IsUnavailable(sim.scheduler().Admit(0, 0, 1, absl::InfiniteFuture())));
   const size_t other = sim.Submit({.model = 1});
   sim.RunUntil(Ms(12520));
   EXPECT_EQ(sim.outcomes()[other].status, absl::OkStatus());

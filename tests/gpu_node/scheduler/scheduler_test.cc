@@ -72,7 +72,7 @@ TEST(SchedulerTest, RefusesWhatItPredictsToBeLate) {
   EXPECT_THAT(std::string(sim.outcomes()[late].status.message()),
               HasSubstr("cannot finish in time"));
   EXPECT_TRUE(absl::IsResourceExhausted(
-      sim.scheduler().Admit(0, 1, absl::FromUnixSeconds(1000) + Ms(19))));
+      sim.scheduler().Admit(0, 0, 1, absl::FromUnixSeconds(1000) + Ms(19))));
   const size_t just = sim.Submit({.time_left = Ms(16)});
   const size_t none = sim.Submit({});
   sim.Drain();
@@ -197,7 +197,7 @@ TEST(SchedulerTest, WhatIsGivenUpLeavesTheQueueAtOnce) {
   for (int i = 0; i < 4; ++i) waiting.push_back(sim.Submit({}));
   sim.RunUntil(Ms(5));
   EXPECT_TRUE(absl::IsResourceExhausted(
-      sim.scheduler().Admit(0, 1, absl::InfiniteFuture())));
+      sim.scheduler().Admit(0, 0, 1, absl::InfiniteFuture())));
   // Not the one whose turn it is.
   for (const int i : {1, 2, 3}) sim.GiveUp(waiting[i]);
   for (const int i : {1, 2, 3}) {
@@ -207,7 +207,7 @@ TEST(SchedulerTest, WhatIsGivenUpLeavesTheQueueAtOnce) {
   EXPECT_EQ(sim.scheduler().pending(), 2);
   // Neither place nor time is taken by them: 5 ms, one before it, and its own.
   EXPECT_TRUE(
-      sim.scheduler().Admit(0, 1, absl::FromUnixSeconds(1000) + Ms(30)).ok());
+      sim.scheduler().Admit(0, 0, 1, absl::FromUnixSeconds(1000) + Ms(30)).ok());
   // What executes is let finish; again, and of another model, means nothing.
   sim.GiveUp(executes);
   sim.GiveUp(waiting[1]);
@@ -272,10 +272,10 @@ TEST(SchedulerTest, WhatIsTooLateKeepsNoPlaces) {
       sim.Submit({});
       for (int i = 0; i < 4; ++i) sim.Submit({.time_left = Ms(10)});
       EXPECT_TRUE(absl::IsResourceExhausted(
-          sim.scheduler().Admit(0, 1, absl::InfiniteFuture())));
+          sim.scheduler().Admit(0, 0, 1, absl::InfiniteFuture())));
       sim.RunUntil(Ms(500));
       if (announced) {
-        EXPECT_EQ(sim.scheduler().Admit(0, 1, absl::InfiniteFuture()),
+        EXPECT_EQ(sim.scheduler().Admit(0, 0, 1, absl::InfiniteFuture()),
                   absl::OkStatus());
       }
       const size_t in_time = sim.Submit({});

@@ -197,6 +197,8 @@ TEST(ModelConfigTest, ReadsHowNodesServeTheModel) {
       preferred_batch_size: [ 64, 16 ]
       max_queue_delay_microseconds: 700
       default_queue_policy { max_queue_size: 9 }
+      priority_levels: 3
+      default_priority_level: 2
     }
     parameters { key: "dense_weights" value { string_value: "int8" } }
     parameters { key: "share" value { string_value: "2.5" } })");
@@ -209,6 +211,8 @@ TEST(ModelConfigTest, ReadsHowNodesServeTheModel) {
   EXPECT_EQ(config->serving.max_queue_delay, absl::Microseconds(700));
   EXPECT_EQ(config->serving.preferred_batch_sizes,
             (std::vector<int64_t>{16, 64}));
+  EXPECT_EQ(config->serving.priority_levels, 3);
+  EXPECT_EQ(config->serving.default_priority, 2);
 }
 
 TEST(ModelConfigTest, ReadsTheTypeThatGpusComputeIn) {
@@ -325,10 +329,12 @@ TEST(ModelConfigTest, SaysWhatTakesThePlaceOfTritonsFields) {
        {"line 1", "instance_group has gpus", "--device cuda:N"}},
       {"instance_group { rate_limiter { resources [ { name: 'R' } ] } }",
        {"instance_group has rate_limiter", "share"}},
+      {"dynamic_batching { priority_levels: 17 default_priority_level: 1 }",
+       {"priority_levels is 17", "at most 16"}},
       {"dynamic_batching { priority_levels: 2 }",
-       {"dynamic_batching has priority_levels", "deadline"}},
+       {"default_priority_level is 0, wanted 1 to 2"}},
       {"dynamic_batching { default_priority_level: 2 }",
-       {"default_priority_level", "--default-deadline-ms"}},
+       {"default_priority_level is 2, wanted none without priority_levels"}},
       {"dynamic_batching { priority_queue_policy { key: 1 value { "
        "max_queue_size: 3 } } }",
        {"priority_queue_policy", "default_queue_policy"}},

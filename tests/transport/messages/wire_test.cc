@@ -136,7 +136,7 @@ TEST(HeaderTest, ForgedFieldsAreRefusedByName) {
            {8, 2, 65, "header length"},
            {10, 2, 257, "tensor count"},
            {14, 1, 5, "status of a request"},
-           {15, 1, 1, "priority"},
+           {15, 1, 16, "priority"},
            {24, 8, 1001, "total length"},
            {24, 8, 191, "total length"},
            {24, 8, ~uint64_t{0}, "total length"},
