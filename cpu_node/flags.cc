@@ -169,7 +169,8 @@ void AddSecurity(CLI::App& app, Flags& flags) {
       ->needs(certificate)
       ->type_name("FILE");
   app.add_option("--client-tokens", flags.access.client_tokens,
-                 "Clients must send one of these bearer tokens, one a line; "
+                 "Clients must send one of these bearer tokens, one a line, "
+                 "which may end in a quota (name=shop in-flight=32 rate=500); "
                  "health is answered without")
       ->type_name("FILE");
   app.add_option("--control-tokens", flags.access.control_tokens,

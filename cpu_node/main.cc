@@ -312,6 +312,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
       metrics::Serve(flags.metrics, [&](metrics::Exposition& exposition) {
         CollectMetrics(**engine, **frontend, exposition);
         if (*http != nullptr) CollectMetrics(**http, exposition);
+        if (access != nullptr) CollectMetrics(*access, exposition);
         if (watch != nullptr) watch->Collect(exposition);
         if (tracer != nullptr) tracer->Collect(exposition);
         CollectChanges(

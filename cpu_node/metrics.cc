@@ -279,6 +279,23 @@ void CollectChanges(const ModelControl::Counts& counts, Exposition& out) {
   add("failed", counts.failures);
 }
 
+void CollectMetrics(const AccessControl& access, Exposition& out) {
+  for (const auto& quota : access.Quotas()) {
+    const Labels client = {{"client", quota->limits().name}};
+    const ClientQuota::Counts counts = quota->counts();
+    out.AddCounter("refract_client_requests_total",
+                   "Inference requests of a client with a quota, refused ones "
+                   "aside",
+                   client, static_cast<double>(counts.taken));
+    out.AddCounter("refract_client_refused_total",
+                   "Inference requests that the client's quota refused", client,
+                   static_cast<double>(counts.refused));
+    out.AddGauge("refract_client_in_flight",
+                 "Inference requests of a client with a quota in flight",
+                 client, static_cast<double>(counts.in_flight));
+  }
+}
+
 void CollectMetrics(const HttpServer& http, Exposition& out) {
   out.AddGauge("refract_http_connections", "Open HTTP connections", {},
                http.connections());

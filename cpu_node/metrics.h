@@ -5,6 +5,7 @@
 #include "cpu_node/engine.h"
 #include "cpu_node/frontend/server.h"
 #include "cpu_node/http/server.h"
+#include "cpu_node/security/access.h"
 #include "metrics/exposition.h"
 
 namespace refract::cpu_node {
@@ -18,6 +19,9 @@ void CollectMetrics(const Engine& engine, const Frontend& frontend,
 // Metrics of model control; zeros without model control.
 void CollectChanges(const ModelControl::Counts& counts,
                     metrics::Exposition& out);
+
+// Metrics of clients with a quota, by the names in the token files.
+void CollectMetrics(const AccessControl& access, metrics::Exposition& out);
 
 // Metrics of the HTTP front end.
 void CollectMetrics(const HttpServer& http, metrics::Exposition& out);

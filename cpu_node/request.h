@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "base/process/byte_budget.h"
 #include "base/tensor.h"
+#include "cpu_node/security/client_quota.h"
 #include "tracing/trace.h"
 
 namespace refract::cpu_node {
@@ -52,6 +53,8 @@ struct InferRequest {
   tracing::RequestContext trace;
   // Budget of the bytes of `inputs`, returned with them.
   base::ByteBudget::Hold memory;
+  // Place in the quota of the client, given back with the request.
+  ClientQuota::Hold quota;
 };
 
 // Valid during the callback that receives it.

@@ -194,8 +194,11 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(
     return FinishCall(context,
                       absl::CancelledError("the message did not come"));
   }
-  const absl::Status allowed = CheckAccess(access_, Access::kClient, *context);
-  if (!allowed.ok()) return FinishCall(context, allowed);
+  absl::StatusOr<ClientQuota::Hold> quota = ClientQuota::Hold();
+  if (access_ != nullptr) {
+    quota = access_->Admit(Metadata(*context, "authorization"));
+  }
+  if (!quota.ok()) return FinishCall(context, quota.status());
   // Counted before decoding: AwaitQuiet() waits for any arrival.
   infer_calls_.fetch_add(1, std::memory_order_relaxed);
   const absl::Time now = engine_.clock().Now();
@@ -213,6 +216,7 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(
   request.received = now;
   request.trace = trace;
   request.deadline = std::min(request.deadline, deadline);
+  request.quota = *std::move(quota);
   auto* const reactor = new InferReactor;
   request.cancel = reactor->cancel();
   // `answer` lives until the reactor is finished.

@@ -308,6 +308,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     request.content_encoding =
         ToString(head[beast_http::field::content_encoding]);
     request.accept_encoding = accept_encoding_;
+    request.authorization = ToString(head[beast_http::field::authorization]);
     if (shared_.service.traces()) {
       request.traceparent = ToString(head["traceparent"]);
     }

@@ -376,6 +376,9 @@ absl::StatusOr<HttpAnswer> HttpService::AnswerTraceSetting(
 
 void HttpService::Infer(HttpRequest request, const Route& route,
                         std::stop_token cancel, const Done& done) {
+  absl::StatusOr<ClientQuota::Hold> quota = ClientQuota::Hold();
+  if (access_ != nullptr) quota = access_->Admit(request.authorization);
+  if (!quota.ok()) return done(ErrorAnswer(quota.status()));
   // Counted before decoding, as for gRPC: AwaitQuiet() needs it.
   infer_calls_.fetch_add(1, std::memory_order_relaxed);
   const absl::Time now = engine_.clock().Now();
@@ -417,6 +420,7 @@ void HttpService::Infer(HttpRequest request, const Route& route,
   infer.request.model_version = route.version;
   infer.request.received = now;
   infer.request.trace = trace;
+  infer.request.quota = *std::move(quota);
   infer.request.cancel = std::move(cancel);
   engine_.Infer(
       std::move(infer.request),

@@ -29,6 +29,7 @@ struct HttpRequest {
   std::string target;  // path and query as received
   std::string content_encoding;
   std::string accept_encoding;
+  std::string authorization;
   std::string traceparent;  // W3C's header, if the service traces()
   // Value of Inference-Header-Content-Length as received.
   std::optional<std::string> json_bytes;

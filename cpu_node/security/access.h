@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "cpu_node/security/client_quota.h"
 
 namespace refract::cpu_node {
 
@@ -25,7 +26,9 @@ enum class Access : uint8_t {
 };
 
 // Bearer tokens of clients, from a file with a token per line; empty lines and
-// lines that begin with # do not count. A changed file is read again within a
+// lines that begin with # do not count. After the token a line may name the
+// client and bound its inference requests: `name=shop in-flight=32 rate=500`
+// (ClientQuota). A changed file is read again within a
 // second; if it is unreadable or has no token, the old tokens stay valid.
 // Thread-safe.
 class TokenFile {
@@ -34,13 +37,23 @@ class TokenFile {
   static absl::StatusOr<std::unique_ptr<TokenFile>> Create(
       const std::string& path, base::Clock& clock);
 
+  struct Found {
+    bool token = false;
+    std::shared_ptr<ClientQuota> quota;  // null: the line has none
+  };
   // Whether the file has `token`. Takes equal time for all tokens of a
   // length, right or wrong: all digests are compared, in constant
   // time.
-  bool Has(absl::string_view token);
+  Found Find(absl::string_view token);
+  // Of all lines that have a quota.
+  std::vector<std::shared_ptr<const ClientQuota>> Quotas();
 
  private:
   using Digest = std::array<uint8_t, 32>;  // SHA-256
+  struct Client {
+    Digest digest;
+    std::shared_ptr<ClientQuota> quota;
+  };
   struct Version {
     int64_t changed_ns = 0;
     int64_t size = 0;
@@ -58,7 +71,7 @@ class TokenFile {
   base::Clock& clock_;
   absl::Mutex mu_;
   Version version_ ABSL_GUARDED_BY(mu_);
-  std::vector<Digest> digests_ ABSL_GUARDED_BY(mu_);
+  std::vector<Client> clients_ ABSL_GUARDED_BY(mu_);
   absl::Time looked_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
 };
 
@@ -79,8 +92,20 @@ class AccessControl {
   //   PermissionDenied   a client's token for a call that needs a control token
   // Control tokens allow all calls.
   absl::Status Check(Access access, absl::string_view authorization) const;
+  // Check(kClient) of an inference request, which counts against the quota of
+  // its client until the hold is destroyed. Also ResourceExhausted.
+  absl::StatusOr<ClientQuota::Hold> Admit(absl::string_view authorization) const;
+
+  std::vector<std::shared_ptr<const ClientQuota>> Quotas() const;
 
  private:
+  struct Verdict {
+    absl::Status status;
+    std::shared_ptr<ClientQuota> quota;
+  };
+  Verdict Judge(Access access, absl::string_view authorization) const;
+
+  base::Clock* clock_ = nullptr;
   std::unique_ptr<TokenFile> clients_;  // null: no token needed
   std::unique_ptr<TokenFile> control_;  // null: as clients_
 };

@@ -318,6 +318,36 @@ class Security(unittest.TestCase):
             )
         self.assertEqual(self.get(cn, "/v2/models/m/ready")[0], 400)
 
+    def test_a_quota_bounds_its_client_alone(self):
+        (self.folder / "clients").write_text(
+            f"{CLIENT} name=shop rate=3\n{CONTROL} name=batch in-flight=64\n"
+        )
+        cn = self.start("--client-tokens", self.folder / "clients")
+        infer = json.dumps({"inputs": []}).encode()
+        path = "/v2/models/m/infer"
+        with grpc.insecure_channel(cn.address) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            answers = []
+            for _ in range(30):
+                try:
+                    self.infer(stub, CLIENT)
+                    answers.append("OK")
+                except grpc.RpcError as error:
+                    self.assertIn("client 'shop' sends more", error.details())
+                    answers.append(error.code().name)
+                self.infer(stub, CONTROL)
+            self.assertEqual(answers[:3], ["OK"] * 3)
+            self.assertIn("RESOURCE_EXHAUSTED", answers)
+        statuses = [self.get(cn, path, None, CLIENT, infer)[0] for _ in range(6)]
+        self.assertIn(429, statuses)
+        self.assertEqual(self.get(cn, path, None, CONTROL, infer)[0], 400)
+        with urllib.request.urlopen(cn.metrics_url) as answer:
+            metrics = answer.read().decode()
+        refused = answers.count("RESOURCE_EXHAUSTED") + statuses.count(429)
+        self.assertIn(f'refract_client_refused_total{{client="shop"}} {refused}', metrics)
+        self.assertIn('refract_client_requests_total{client="batch"} 31', metrics)
+        self.assertIn('refract_client_in_flight{client="batch"} 0', metrics)
+
     # --------------------------------------------------------------- addresses
 
     def test_daemons_listen_on_this_machine_alone(self):

@@ -123,6 +123,67 @@ TEST_F(AccessTest, ChangedFilesAreReadAgain) {
   EXPECT_TRUE(access->Check(Access::kClient, first).ok());
 }
 
+// The quota of a client in virtual time, beside a client without a quota.
+TEST_F(AccessTest, AClientHasItsQuota) {
+  const std::string other = "another-token-of-some-length";
+  const std::string path = Write(
+      "clients", absl::StrCat(kClientToken, "  name=shop in-flight=2 rate=4\n",
+                              other, "\n"));
+  const auto access = Make({path, ""});
+  const std::string shop = absl::StrCat("Bearer ", kClientToken);
+  const auto counts = [&] { return access->Quotas()[0]->counts(); };
+  absl::StatusOr<ClientQuota::Hold> first = access->Admit(shop);
+  absl::StatusOr<ClientQuota::Hold> second = access->Admit(shop);
+  ASSERT_TRUE(first.ok() && second.ok()) << first.status();
+  const absl::Status third = access->Admit(shop).status();
+  EXPECT_EQ(third.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(third.message(), HasSubstr("'shop' has 2 requests in flight"));
+  // Questions and other clients are free.
+  EXPECT_TRUE(access->Check(Access::kClient, shop).ok());
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_TRUE(access->Admit(absl::StrCat("Bearer ", other)).ok());
+  }
+  *second = ClientQuota::Hold();
+  EXPECT_EQ(counts().in_flight, 1);
+  // The same line read again goes on counting.
+  Write("clients", absl::StrCat(kClientToken, " name=shop in-flight=2 rate=4"));
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_TRUE(access->Admit(shop).ok());
+  EXPECT_EQ(counts().in_flight, 1);
+  // Four requests a second: three of this second are left.
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(access->Admit(shop).ok()) << i;
+  EXPECT_THAT(access->Admit(shop).status().message(),
+              HasSubstr("'shop' sends more than 4 requests/s"));
+  clock_.Advance(absl::Milliseconds(250));
+  EXPECT_TRUE(access->Admit(shop).ok());
+  EXPECT_FALSE(access->Admit(shop).ok());
+  EXPECT_EQ(counts().taken, 7);
+  EXPECT_EQ(counts().refused, 3);
+  EXPECT_EQ(access->Admit("Bearer nothing").status().code(),
+            absl::StatusCode::kUnauthenticated);
+}
+
+TEST_F(AccessTest, WrongQuotasAreNamed) {
+  for (const auto& [fields, reason] :
+       std::vector<std::pair<std::string, std::string>>{
+           {"in-flight=3", "needs name=NAME"},
+           {"name=", "'name='"},
+           {"name=a in-flight=0", "'in-flight=0'"},
+           {"name=a rate=nan", "'rate=nan'"},
+           {"name=a rate", "'rate'"},
+           {"name=a burst=3", "'burst=3'"},
+           {"name=a\nanother-token-of-some-length name=a", "a is given twice"},
+       }) {
+    const std::string path =
+        Write("clients", absl::StrCat(kClientToken, " ", fields));
+    const absl::Status status =
+        AccessControl::Create({path, ""}, clock_).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << fields;
+    EXPECT_THAT(status.message(), HasSubstr(reason));
+    EXPECT_THAT(status.message(), testing::Not(HasSubstr(kClientToken)));
+  }
+}
+
 TEST_F(AccessTest, BadFilesAreNamedAndTheirTokensAreNot) {
   const auto refused = [&](const std::string& path) {
     const absl::Status status =
