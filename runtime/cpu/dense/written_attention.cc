@@ -68,7 +68,7 @@ struct RightSide {
 // Bytes in whole cache lines.
 size_t Rounded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// What both kernels share: shapes and names.
+// Shapes and names of both kernels.
 class AttentionKernel : public Kernel {
  public:
   explicit AttentionKernel(const AttentionOp& op) : op_(op) {
@@ -125,71 +125,59 @@ class AttentionKernel : public Kernel {
   std::string name_;
 };
 
-class WrittenAttentionKernel final : public AttentionKernel {
- public:
-  using AttentionKernel::AttentionKernel;
-
-  absl::Status Run(const Operands& operands,
-                   absl::Span<const KernelOutput> outputs,
-                   RunStats&) const override {
-    const base::Dims& dims = outputs[0].spec.dims;
-    int64_t total = 1;
-    for (int64_t dim : dims) total *= dim;
-    if (outputs[0].data == nullptr || total == 0) return absl::OkStatus();
-    RightSide keys(op_.scores, operands[op_.scores.b].tensor);
-    RightSide values(op_.values, operands[op_.values.b].tensor);
-    const int64_t length = dims[dims.size() - 2];
-    const int64_t width = keys.rows;
-    const int64_t steps = keys.columns;
-    const int64_t out_width = values.columns;
-    const int64_t items = total / (length * out_width);
-    // Scratch memory: panels of keys and values; scores, weights and the
-    // chain's registers. Each begins at a cache line.
+// One run: its sizes, operands and scratch memory, and the block under way.
+struct AttentionRun {
+  // Scores are computed for up to `most_steps` steps at once, or for all steps
+  // where values are read in place.
+  AttentionRun(const AttentionOp& op, const ChainProgram* chain,
+               const Operands& operands, const KernelOutput& output,
+               int64_t most_steps)
+      : keys(op.scores, operands[op.scores.b].tensor),
+        values(op.values, operands[op.values.b].tensor),
+        length(output.spec.dims[output.spec.dims.size() - 2]),
+        width(keys.rows),
+        steps(keys.columns),
+        out_width(values.columns),
+        unpacked(length <= kStreamingRows && !values.transposed &&
+                 out_width % kPanelColumns == 0),
+        block(unpacked ? std::max<int64_t>(steps, 1) : most_steps),
+        query(Floats(operands[op.scores.a].tensor)),
+        out(reinterpret_cast<float*>(output.data)) {
+    items = 1;
+    for (size_t d = 0; d + 2 < output.spec.dims.size(); ++d) {
+      items *= output.spec.dims[d];
+    }
+    // Panels of keys and values; scores, weights and the chain's registers.
+    // Each begins at a cache line.
     const size_t key_bytes = Rounded(PackedMatrix::PanelBytes(width, steps));
-    float* const key_panels =
+    key_panels =
         ThreadScratch(ScratchUse::kPanels,
                       key_bytes + PackedMatrix::PanelBytes(steps, out_width));
-    float* const value_panels = key_panels + key_bytes / sizeof(float);
+    value_panels = key_panels + key_bytes / sizeof(float);
     const size_t block_bytes =
-        Rounded(static_cast<size_t>(std::min(length, kQueries) * steps) *
+        Rounded(static_cast<size_t>(std::min(length, kQueries) * block) *
                 sizeof(float));
-    float* const scores = ThreadScratch(
+    scores = ThreadScratch(
         ScratchUse::kKernel,
-        2 * block_bytes + (chain_ ? chain_->register_bytes() : 0));
-    float* const weights = scores + block_bytes / sizeof(float);
-    ChainRun run;
-    if (chain_) {
-      base::Dims score_dims = dims;
-      score_dims.back() = steps;
-      // The chain runs over all scores in order, one block at a time.
-      run.Begin(*chain_, operands, score_dims,
-                weights + block_bytes / sizeof(float), op_.given);
-    }
-    const float* query = Floats(operands[op_.scores.a].tensor);
-    float* out = reinterpret_cast<float*>(outputs[0].data);
-    // With few queries (a user's state) the values are read once, and packing
-    // them would take longer than the product.
-    const bool unpacked = length <= kStreamingRows && !values.transposed &&
-                          out_width % kPanelColumns == 0;
+        2 * block_bytes + (chain != nullptr ? chain->register_bytes() : 0));
+    weights = scores + block_bytes / sizeof(float);
+    if (chain == nullptr) return;
+    score_dims = output.spec.dims;
+    score_dims.back() = steps;
+    chain_run.Begin(*chain, operands, score_dims,
+                    weights + block_bytes / sizeof(float), op.given);
+  }
+
+  // Calls compute(item, first query, queries) for all blocks of queries. It
+  // writes `queries` rows to `out`.
+  template <typename Compute>
+  void ForEachBlock(const Compute& compute) {
     for (int64_t item = 0; item < items; ++item) {
       keys.Pack(key_panels);
       if (!unpacked) values.Pack(value_panels);
       for (int64_t first = 0; first < length; first += kQueries) {
         const int64_t rows = std::min(kQueries, length - first);
-        Gemm(query, width, rows, key_panels, width, steps, {}, scores, steps);
-        if (chain_) {
-          std::byte* const to = reinterpret_cast<std::byte*>(weights);
-          run.Run(rows * steps, &to, scores);
-        }
-        // Same softmax as the operator alone, so fusing changes no bit.
-        SoftmaxRows(chain_ ? weights : scores, rows, steps, weights);
-        if (unpacked) {
-          GemmUnpacked(weights, steps, rows, values.data, steps, out_width, {},
-                       out, out_width);
-        } else {
-          Gemm(weights, steps, rows, value_panels, steps, out_width, {}, out,
-               out_width);
-        }
+        compute(item, first, rows);
         query += rows * width;
         out += rows * out_width;
       }
@@ -197,6 +185,77 @@ class WrittenAttentionKernel final : public AttentionKernel {
       keys.data += width * steps;
       values.data += steps * out_width;
     }
+  }
+
+  // Scores of `rows` queries for steps [first, first + count).
+  void Score(int64_t rows, int64_t first, int64_t count) {
+    Gemm(query, width, rows, key_panels + first * width, width, count, {},
+         scores, count);
+  }
+
+  // out (+)= weights × the values of steps [first, first + count); adds if
+  // `resumes`.
+  void Weigh(int64_t rows, int64_t first, int64_t count, bool resumes) {
+    if (unpacked) {
+      GemmUnpacked(weights, count, rows, values.data, count, out_width, {}, out,
+                   out_width);
+    } else {
+      Gemm(weights, count, rows, value_panels, steps, out_width,
+           {first, count, resumes}, {}, out, out_width);
+    }
+  }
+
+  RightSide keys;
+  RightSide values;
+  int64_t length;
+  int64_t width;
+  int64_t steps;
+  int64_t out_width;
+  // With few queries (a user's state) the values are read once, and packing
+  // them would take longer than the product.
+  bool unpacked;
+  int64_t block;  // steps of a block
+  int64_t items;
+  float* key_panels;
+  float* value_panels;
+  float* scores;
+  float* weights;
+  base::Dims score_dims;  // only with a chain
+  ChainRun chain_run;     // only with a chain
+  const float* query;
+  float* out;
+};
+
+bool IsEmpty(const KernelOutput& output) {
+  return output.data == nullptr ||
+         std::any_of(output.spec.dims.begin(), output.spec.dims.end(),
+                     [](int64_t dim) { return dim == 0; });
+}
+
+class WrittenAttentionKernel final : public AttentionKernel {
+ public:
+  using AttentionKernel::AttentionKernel;
+
+  absl::Status Run(const Operands& operands,
+                   absl::Span<const KernelOutput> outputs,
+                   RunStats&) const override {
+    if (IsEmpty(outputs[0])) return absl::OkStatus();
+    // A softmax needs the scores of all steps.
+    const int64_t steps =
+        RightSide(op_.scores, operands[op_.scores.b].tensor).columns;
+    AttentionRun run(op_, chain_ ? &*chain_ : nullptr, operands, outputs[0],
+                     steps);
+    run.ForEachBlock([&](int64_t, int64_t, int64_t rows) {
+      run.Score(rows, 0, steps);
+      if (chain_) {
+        // The chain runs over all scores in order, one block at a time.
+        std::byte* const to = reinterpret_cast<std::byte*>(run.weights);
+        run.chain_run.Run(rows * steps, &to, run.scores);
+      }
+      // Same softmax as the operator alone, so fusing changes no bit.
+      SoftmaxRows(chain_ ? run.weights : run.scores, rows, steps, run.weights);
+      run.Weigh(rows, 0, steps, false);
+    });
     return absl::OkStatus();
   }
 };
@@ -295,78 +354,30 @@ class PointwiseAttentionKernel final : public AttentionKernel {
   absl::Status Run(const Operands& operands,
                    absl::Span<const KernelOutput> outputs,
                    RunStats&) const override {
-    const base::Dims& dims = outputs[0].spec.dims;
-    int64_t total = 1;
-    for (int64_t dim : dims) total *= dim;
-    if (outputs[0].data == nullptr || total == 0) return absl::OkStatus();
-    RightSide keys(op_.scores, operands[op_.scores.b].tensor);
-    RightSide values(op_.values, operands[op_.values.b].tensor);
-    const int64_t length = dims[dims.size() - 2];
-    const int64_t width = keys.rows;
-    const int64_t steps = keys.columns;
-    const int64_t out_width = values.columns;
-    const int64_t items = total / (length * out_width);
-    // As in WrittenAttentionKernel; values that are read in place are read
-    // once.
-    const bool unpacked = length <= kStreamingRows && !values.transposed &&
-                          out_width % kPanelColumns == 0;
-    const int64_t block = unpacked ? std::max<int64_t>(steps, 1) : kSteps;
-    const size_t key_bytes = Rounded(PackedMatrix::PanelBytes(width, steps));
-    float* const key_panels =
-        ThreadScratch(ScratchUse::kPanels,
-                      key_bytes + PackedMatrix::PanelBytes(steps, out_width));
-    float* const value_panels = key_panels + key_bytes / sizeof(float);
-    const size_t block_bytes =
-        Rounded(static_cast<size_t>(std::min(length, kQueries) * block) *
-                sizeof(float));
-    float* const scores = ThreadScratch(
-        ScratchUse::kKernel, 2 * block_bytes + chain_->register_bytes());
-    float* const weights = scores + block_bytes / sizeof(float);
-    float* const registers = weights + block_bytes / sizeof(float);
-    base::Dims score_dims = dims;
-    score_dims.back() = steps;
-    ChainRun run;
-    run.Begin(*chain_, operands, score_dims, registers, op_.given);
-    const MaskBlocks mask(mask_, operands, score_dims);
-    const float* query = Floats(operands[op_.scores.a].tensor);
-    float* out = reinterpret_cast<float*>(outputs[0].data);
-    for (int64_t item = 0; item < items; ++item) {
-      keys.Pack(key_panels);
-      if (!unpacked) values.Pack(value_panels);
-      for (int64_t first = 0; first < length; first += kQueries) {
-        const int64_t rows = std::min(kQueries, length - first);
-        bool begun = false;
-        for (int64_t step = 0; step < steps; step += block) {
-          const int64_t columns = std::min(block, steps - step);
-          if (mask.IsZero(item, first, rows, step, columns) &&
-              values.AreFinite(step, step + columns)) {
-            continue;
-          }
-          Gemm(query, width, rows, key_panels + step * width, width, columns,
-               {}, scores, columns);
-          for (int64_t row = 0; row < rows; ++row) {
-            run.MoveTo((item * length + first + row) * steps + step);
-            float* const to = weights + row * columns;
-            std::byte* const bytes = reinterpret_cast<std::byte*>(to);
-            run.Run(columns, &bytes, scores + row * columns);
-          }
-          if (unpacked) {
-            GemmUnpacked(weights, columns, rows, values.data, columns,
-                         out_width, {}, out, out_width);
-          } else {
-            Gemm(weights, columns, rows, value_panels, steps, out_width,
-                 {step, columns, begun}, {}, out, out_width);
-          }
-          begun = true;
+    if (IsEmpty(outputs[0])) return absl::OkStatus();
+    AttentionRun run(op_, &*chain_, operands, outputs[0], kSteps);
+    const MaskBlocks mask(mask_, operands, run.score_dims);
+    run.ForEachBlock([&](int64_t item, int64_t first, int64_t rows) {
+      bool begun = false;
+      for (int64_t step = 0; step < run.steps; step += run.block) {
+        const int64_t columns = std::min(run.block, run.steps - step);
+        if (mask.IsZero(item, first, rows, step, columns) &&
+            run.values.AreFinite(step, step + columns)) {
+          continue;
         }
-        if (!begun) std::fill_n(out, rows * out_width, 0.0f);
-        query += rows * width;
-        out += rows * out_width;
+        run.Score(rows, step, columns);
+        for (int64_t row = 0; row < rows; ++row) {
+          run.chain_run.MoveTo((item * run.length + first + row) * run.steps +
+                               step);
+          float* const to = run.weights + row * columns;
+          std::byte* const bytes = reinterpret_cast<std::byte*>(to);
+          run.chain_run.Run(columns, &bytes, run.scores + row * columns);
+        }
+        run.Weigh(rows, step, columns, begun);
+        begun = true;
       }
-      // The next item's matrices follow directly.
-      keys.data += width * steps;
-      values.data += steps * out_width;
-    }
+      if (!begun) std::fill_n(run.out, rows * run.out_width, 0.0f);
+    });
     return absl::OkStatus();
   }
 
