@@ -137,8 +137,8 @@ void FlowSolver::SetUp(int doublings) {
   const std::vector<FlowNetwork::Arc>& arcs = network_.arcs();
   const double scale = std::ldexp(1.0, doublings);
   constexpr auto kMost = static_cast<double>(kMaxFinite);
-  // The flow through a vertex must stay far from overflow. It could only come
-  // near with many arcs that each carry all of the flow.
+  // The flow through a vertex must stay far from overflow. Overflow is near
+  // only when many arcs each carry all of the flow.
   std::fill(through_.begin(), through_.end(), 0.0);
   for (size_t a = 0; a < arcs.size(); ++a) {
     Cost& flow = cut_.arcs[a];
@@ -458,13 +458,6 @@ void FlowSolver::Describe() {
     out_of_source[v] = out + into_sink[v];
     cut_.value += out_of_source[v];
   }
-}
-
-absl::StatusOr<std::optional<MinCut>> SolveMinCut(const FlowNetwork& network) {
-  FlowSolver solver(network);
-  REFRACT_ASSIGN_OR_RETURN(const MinCut* const cut, solver.Solve());
-  if (cut == nullptr) return std::nullopt;
-  return *cut;
 }
 
 absl::Status CheckCertificate(const FlowNetwork& network, const MinCut& cut) {

@@ -4,7 +4,6 @@
 // Minimum s-t cuts of networks with integer capacities.
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -149,9 +148,6 @@ class FlowSolver {
   std::vector<int> pending_;      // of Settle() and Wave()
   MinCut cut_;                    // of the last time, with its flow
 };
-
-// Solves one network once. nullopt: every cut contains an infinite arc.
-absl::StatusOr<std::optional<MinCut>> SolveMinCut(const FlowNetwork& network);
 
 // Checks `cut` by linear-programming duality: a flow and a cut of equal value
 // prove each other optimal. Checks by definition and without the solver's code

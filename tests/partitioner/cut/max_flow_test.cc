@@ -1,11 +1,14 @@
 #include "partitioner/cut/max_flow.h"
 
 #include <algorithm>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "base/status_macros.h"
 #include "boost/graph/adjacency_list.hpp"
 #include "boost/graph/push_relabel_max_flow.hpp"
 #include "gmock/gmock.h"
@@ -16,6 +19,15 @@ namespace refract::partitioner::cut {
 namespace {
 
 using testing::HasSubstr;
+
+// Solves `network` with a new solver. nullopt: every cut contains an infinite
+// arc.
+absl::StatusOr<std::optional<MinCut>> SolveMinCut(const FlowNetwork& network) {
+  FlowSolver solver(network);
+  REFRACT_ASSIGN_OR_RETURN(const MinCut* const cut, solver.Solve());
+  if (cut == nullptr) return std::nullopt;
+  return *cut;
+}
 
 // Capacity of the arcs from the source's to the sink's side, by definition;
 // kInfinite or more when one of them must not be cut.
