@@ -75,7 +75,7 @@ absl::StatusOr<std::optional<Prices>> MakePrices(
   };
 }
 
-// As CPU nodes decide it (cpu_node/engine/pieces.cc).
+// Decided as CPU nodes do (cpu_node/engine/pieces.cc).
 std::string WhyUncut(const models::Graph& graph, int64_t batch) {
   const runtime::BatchLayout layout(graph, runtime::Part::Whole(graph),
                                     models::RowDependenceOf(graph));
@@ -262,7 +262,7 @@ absl::StatusOr<SplitConditions> MakeConditions(
         absl::StrCat("costs: every operator is priced as a step of its own: ",
                      profiles.no_steps));
   }
-  // They never leave the CN.
+  // Nodes of regions never leave the CN.
   const std::vector<models::NodeId>& regions = conditions.costs.regions;
   if (!regions.empty() && !profiles.cn) {
     result.notes.push_back(absl::StrCat(
@@ -294,8 +294,8 @@ absl::StatusOr<SplitConditions> MakeConditions(
 }
 
 double MessageRoom() {
-  // Header, tensor table and the gaps before tensors take less, at the most
-  // tensors that a message may have.
+  // Header, tensor table and the gaps before tensors take fewer bytes than
+  // this, even with the most tensors that a message may have.
   constexpr double kOther = 64 * 0x1p10;
   return static_cast<double>(transport::Limits().max_message_bytes) - kOther;
 }

@@ -107,7 +107,7 @@ class Operators {
       id = *tensor;
     }
   }
-  // Whether an operator outside of `step` reads `id` or a view of it.
+  // Whether an operator outside of `step` reads `id` or one of its views.
   bool Leaves(ValueId id, const Step& step) const {
     if (is_result_[id]) return true;
     for (const NodeId user : users_[id]) {

@@ -5,8 +5,8 @@
 namespace refract::partitioner {
 namespace {
 
-// Constants of the transport, which the partitioner may not include; a test
-// compares them.
+// The transport's constants. The partitioner may not include them; a test
+// compares both.
 constexpr double kHeaderBytes = 64;
 constexpr double kTableEntryBytes = 24;
 constexpr double kDimensionBytes = 8;

@@ -174,7 +174,7 @@ std::optional<double> RecurrentFlops(const Graph& graph, const Node& node,
   return 2 * weights * Product(*dims) / std::max(1.0, dims->back());
 }
 
-// 2 · results · length of the dot product behind each.
+// 2 · results · length of the dot product behind each result.
 std::optional<double> DotProductFlops(const Graph& graph, const Node& node,
                                       double results,
                                       const SymbolBindings& sizes) {
@@ -365,7 +365,7 @@ absl::Status CheckSizes(const Graph& graph, const SymbolBindings& sizes) {
 namespace {
 
 // The least size from `size` on at which no tensor that depends on `symbol` is
-// empty; `size` if there is none within the search limit.
+// empty; `size` if the search limit is reached without finding such a size.
 int64_t LeastSize(const Graph& graph, const std::string& symbol, int64_t size,
                   SymbolBindings sizes) {
   // Longer than any kernel of a sequence model.

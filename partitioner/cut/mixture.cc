@@ -207,7 +207,7 @@ Mixture BestMixture(const std::vector<Point>& points, const Vector& limits,
   for (size_t j = 0; j < num_limits; ++j) add_unit(num_objectives + j, 1, 0);
 
   // The first point alone is feasible. Its largest objective determines t; the
-  // other objectives have a surplus, and each limit an excess or a slack.
+  // other objectives have a surplus, and each limit has an excess or a slack.
   const MixtureColumn& first = columns[0];
   std::vector<size_t> basis;
   size_t tight = 0;

@@ -209,7 +209,7 @@ class Search {
                                OfferLegal(*relaxed, weighted, open.domains));
       if (Beaten(open.lower_bound)) return absl::OkStatus();
 
-      // A choice that is known already adds no column to the linear program.
+      // A choice that was found before adds no column to the linear program.
       const bool is_new = std::none_of(
           columns.begin(), columns.end(),
           [&](const auto& known) { return known->stages == relaxed->stages; });
@@ -268,7 +268,7 @@ class Search {
       WalkBetween(columns, mixture.shares);
       if (Beaten(open.lower_bound)) return absl::OkStatus();
     }
-    // Children start from these multipliers and columns, which are near theirs.
+    // Children start from these multipliers and columns: their own are close.
     open.multipliers = mixture.multipliers;
     open.columns = columns;
     return Divide(std::move(open), mixture.shares);

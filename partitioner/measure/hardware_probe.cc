@@ -35,8 +35,8 @@ using models::ValueRef;
 
 constexpr int64_t kWidth = 1024;  // of the layer that is measured
 constexpr int64_t kItems = 256;   // of its batch
-// Of weights that are read from a cache: as large a part of it as there may be
-// of others' data in it. They do not fit the caches of lower levels.
+// Of weights that are read from a cache: other data may fill the rest of the
+// cache. The weights do not fit the caches of lower levels.
 constexpr uint64_t kCacheShare = 4;
 constexpr uint64_t kLeastCacheBytes = uint64_t{8} << 20;
 constexpr int64_t kElements = int64_t{4} << 20;  // of each tensor that is read
@@ -94,7 +94,7 @@ absl::StatusOr<base::Tensor> RandomFloats(std::vector<int64_t> dims,
                                           std::mt19937_64& random) {
   REFRACT_ASSIGN_OR_RETURN(base::Tensor tensor,
                            base::Tensor::Allocate(DType::kFloat32, dims));
-  // Cheap and never denormal: products of such are neither.
+  // Cheap to make and never denormal; products of the values are not either.
   for (float& value : tensor.as<float>()) {
     value = static_cast<float>(random() >> 40) * 0x1p-24f + 0.5f;
   }
@@ -174,7 +174,7 @@ class Probe {
     table.files.push_back(std::move(whole));
     REFRACT_ASSIGN_OR_RETURN(auto store,
                              models::WeightStore::Open(folder_, table));
-    // Every page is in before rows of it are timed.
+    // Reads every page into memory before rows of it are timed.
     for (const models::WeightEntry& entry : table.entries) {
       REFRACT_ASSIGN_OR_RETURN(const models::WeightView view,
                                store->Get(entry.name));
@@ -193,7 +193,7 @@ class Probe {
 proto::Figure Figure(double value, const std::string& how,
                      const Quartiles& seconds, int repetitions) {
   proto::Figure figure;
-  // Four digits are more than there are.
+  // More digits than four would be noise.
   figure.set_value(
       std::strtod(absl::StrFormat("%.4g", value).c_str(), nullptr));
   figure.set_source(absl::StrCat(
@@ -204,7 +204,7 @@ proto::Figure Figure(double value, const std::string& how,
   return figure;
 }
 
-// Small operators of the kinds that models are made of, each some times.
+// Small operators of the kinds that models consist of, each several times.
 Model SmallOperators(int& count, base::Tensor weight) {
   Model model;
   constexpr int kRounds = 8;
@@ -232,8 +232,8 @@ Model SmallOperators(int& count, base::Tensor weight) {
   return model;
 }
 
-// How fast a layer of about `bytes` of weights is read for one item, when it
-// was read just before.
+// How fast a layer of about `bytes` of weights is read for one item when the
+// layer was read just before.
 absl::StatusOr<proto::Figure> CachedBytesPerSecond(Probe& probe, uint64_t bytes,
                                                    std::mt19937_64& random,
                                                    int repetitions) {
@@ -277,7 +277,7 @@ absl::StatusOr<std::string> ProbeHardware(const ProbeOptions& options) {
   Probe probe(options, folder.path());
   const MachineFacts& machine = options.machine;
   const int repetitions = options.repetitions;
-  // Made once: nothing here depends on the values.
+  // Made once: nothing below depends on the values.
   const auto repeat = [](const std::vector<base::Tensor>& tensors)
       -> absl::StatusOr<std::vector<base::Tensor>> {
     std::vector<base::Tensor> copies;
@@ -365,7 +365,7 @@ absl::StatusOr<std::string> ProbeHardware(const ProbeOptions& options) {
   }
 
   tell("rows of a table");
-  // A sixteenth of what is free: it is in memory twice while it is written.
+  // A sixteenth of the free memory: the table is in memory twice while written.
   uint64_t table_bytes = options.table_bytes;
   if (machine.available_bytes > 0) {
     table_bytes = std::min(table_bytes, machine.available_bytes / 16);
@@ -394,7 +394,7 @@ absl::StatusOr<std::string> ProbeHardware(const ProbeOptions& options) {
                         value = id(random);
                       return fresh;
                     }));
-  // The bytes that the cost of a look-up counts: rows read and written, ids.
+  // The bytes that the cost of a look-up counts: rows read, rows written, ids.
   const double row_bytes = 2 * kRowElements * kFloatBytes + sizeof(int64_t);
   *hardware.mutable_row_seconds() =
       Figure(std::max(0.0, (looked_up.median - operator_s) / kLookUps -

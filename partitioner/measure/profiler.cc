@@ -35,7 +35,7 @@ int64_t ClockTicks(runtime::TickClock clock) {
   return ticks[kLooks / 2];
 }
 
-// Brings every page of the weights in. The sum keeps the reads.
+// Brings every page of the weights in; the sum keeps the reads from removal.
 int64_t TouchWeights(const models::LoadedModel& model) {
   constexpr size_t kPage = 4096;
   int64_t sum = 0;
@@ -64,8 +64,8 @@ Timing ToTiming(const std::vector<int64_t>& batches, const Series& series) {
 
 class Profiler {
  public:
-  // `apart`: the same with values between operators of one step written out;
-  // null where no step has any.
+  // `apart`: the same program with the values between operators of one step
+  // written out; null if no step has such values.
   Profiler(const models::LoadedModel& model, RequestSource& source,
            const ProfilerOptions& options, const runtime::Program& program,
            const runtime::Program* apart)
@@ -126,7 +126,7 @@ class Profiler {
  private:
   Series Empty() const { return Series(options_.batches.size()); }
 
-  // The steps of the program apart, to those operators that they make up.
+  // Gives operators of several nodes the times of their parts in `apart`.
   void FillPieces(Profile& profile) const {
     const std::vector<runtime::StepInfo> steps = apart_->steps();
     for (Profile::Operator& op : profile.operators) {
@@ -147,7 +147,7 @@ class Profiler {
     }
   }
 
-  // Runs `program` until one try is not interrupted; the times of the quickest.
+  // Runs `program` until one try is not interrupted; keeps the quickest times.
   absl::Status Quickest(const runtime::Program& program,
                         runtime::RunContext& context, size_t batch,
                         runtime::StepTimes& quickest) {
@@ -167,9 +167,9 @@ class Profiler {
   }
 
   absl::Status Repeat(size_t batch, bool keep) {
-    // Nodes get requests of one kind one after the other: dense weights and
-    // buffers are where such a request, and the wait for the next, left them;
-    // looked-up rows are not.
+    // Nodes get requests of one kind one after the other. The previous request
+    // and the wait for this one decide where dense weights and buffers are in
+    // the caches; looked-up rows differ for each request.
     REFRACT_RETURN_IF_ERROR(MakeRequest(batch));
     REFRACT_RETURN_IF_ERROR(
         program_.Run(padded_.inputs(), {}, context_, outputs_));
@@ -201,8 +201,8 @@ class Profiler {
     return absl::OkStatus();
   }
 
-  // The least that `run` says it took with a fresh request, over as many tries
-  // as it takes until one is not interrupted.
+  // The shortest time that `run` reports with a fresh request, of several tries
+  // of which at least one was not interrupted.
   template <typename Run>
   absl::StatusOr<int64_t> Try(size_t batch, Run run) {
     int64_t least = INT64_MAX;
@@ -242,7 +242,7 @@ class Profiler {
   Series run_;
   Series whole_;
 
-  // Of the repetition under way.
+  // Of the current repetition.
   std::vector<base::Tensor> request_;
   std::vector<base::TensorView> views_;
   runtime::PaddedBatch padded_;
@@ -250,8 +250,8 @@ class Profiler {
   runtime::StepTimes times_;
 };
 
-// Values that a step's own operators hand to one another and that a plan might
-// cut at.
+// Values that the operators of one step hand to each other, where a plan could
+// cut.
 std::vector<models::ValueId> InnerValues(const models::Graph& graph,
                                          const runtime::Program& program) {
   std::set<models::ValueId> inner;

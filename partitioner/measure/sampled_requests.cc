@@ -196,7 +196,7 @@ absl::StatusOr<std::vector<Input>> Classify(const Graph& graph) {
     const Value& value = graph.value(graph.inputs[i]);
     inputs[i].name = value.name;
     if (inputs[i].role != Role::kWhole || value.shape.empty()) continue;
-    // Something for each id of a bag, such as its weight.
+    // For inputs with one entry for each id of a bag, such as its weight.
     for (size_t j = 0; j < inputs.size(); ++j) {
       const Value& other = graph.value(graph.inputs[j]);
       if (inputs[j].role == Role::kBagRows && j != i && other.has_shape &&
@@ -266,7 +266,7 @@ absl::StatusOr<int64_t> ItemsOf(const std::vector<Input>& inputs,
   return *items;
 }
 
-// Numbers per item, rounded, over all samples: of what the shapes name.
+// Average numbers per item over all samples, rounded, for the names in shapes.
 std::map<std::string, int64_t> SizesOf(
     const Graph& graph, const std::vector<std::vector<base::Tensor>>& samples,
     const std::vector<int64_t>& items) {

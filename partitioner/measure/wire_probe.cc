@@ -20,7 +20,7 @@ using models::WireType;
 
 constexpr size_t kBytes = size_t{1} << 20;
 constexpr int64_t kRowBytes = 512;  // an embedding of 128 floats
-// Of a request's rows that are looked for in the others.
+// Number of a request's rows that equal rows of other requests.
 constexpr int64_t kRepeats = 8;
 constexpr double kSecondsPerNanosecond = 1e-9;
 

@@ -19,7 +19,7 @@ namespace refract::partitioner {
 namespace {
 
 constexpr uint32_t kFormatVersion = 1;
-// Least time per byte, faster than any memory: a smaller fit is noise.
+// Least time per byte, faster than any memory: a smaller fitted time is noise.
 constexpr double kLeastByteSeconds = 1e-13;
 
 const CalibrationSample* FindWhole(absl::Span<const CalibrationSample> samples,

@@ -61,8 +61,8 @@ std::string StepName(const models::Graph& graph, const Profile::Operator& op) {
 ProfileDrift CompareProfiles(const models::Graph& graph,
                              const Profile& old_profile,
                              const Profile& new_profile) {
-  // Steps are matched by their nodes. Nodes that only one profile has are one
-  // item.
+  // Steps are matched by their nodes. Nodes that only one profile has count as
+  // one item.
   std::map<std::vector<models::NodeId>, const Timing*> before;
   for (const Profile::Operator& op : old_profile.operators) {
     before[op.nodes] = &op.timing;

@@ -29,9 +29,9 @@ Neighbours NeighboursOf(const std::vector<DrawnNode>& nodes) {
   return result;
 }
 
-// Columns of the nodes of `band`, given in an order in which those of
-// `nearer[n]` come before n: each as near to column 0 as they and the room
-// allow. Returns the number of columns.
+// Columns of the nodes of `band`. The order of `members` has those of
+// `nearer[n]` before n. Each node is as near to column 0 as its neighbours and
+// the room allow. Returns the number of columns.
 int FillColumns(const std::vector<int>& members,
                 const std::vector<std::vector<int>>& nearer,
                 const std::vector<DrawnNode>& nodes, int band, int room,
@@ -50,7 +50,7 @@ int FillColumns(const std::vector<int>& members,
   return static_cast<int>(filled.size());
 }
 
-// Rows as near as can be (least squares) to `wanted`, at least 1 apart, in
+// Rows as near as possible (least squares) to `wanted`, at least 1 apart, in
 // order: isotonic regression by pooling neighbours that are out of order.
 std::vector<double> Separate(const std::vector<double>& wanted) {
   struct Pool {

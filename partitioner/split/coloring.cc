@@ -123,7 +123,7 @@ NodeSet Topology::Grow(const NodeSet& seeds, const NodeSet& free) const {
 
 void ReleaseSharedSizes(const Graph& graph, const Topology& topology,
                         NodeSet& on_hn) {
-  // Sizes that depend on no HN nodes except such sizes.
+  // Sizes that depend on no HN nodes except other sizes in this set.
   NodeSet movable(topology.size(), false);
   for (size_t n = 0; n < topology.size(); ++n) {
     if (!on_hn[n] || !IsSize(graph.nodes[n])) continue;

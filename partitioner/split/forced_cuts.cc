@@ -81,7 +81,7 @@ class Forcing {
   absl::StatusOr<std::optional<cut::Best>> Find(
       const Requirement& requirement) {
     const int t = search_.problem().TensorOf(requirement.value);
-    // For example an input without readers crosses in no plan.
+    // For example, an input without readers crosses in no plan.
     if (t < 0) return std::nullopt;
     const cut::Tensor& tensor = problem_.tensors[t];
     if (!requirement.crosses)
@@ -91,9 +91,9 @@ class Forcing {
     if (from.empty()) return std::nullopt;
     if (!requirement.up && tensor.is_result) return Best({from});
     const cut::StageSet to = requirement.up ? cut::kOnHn : cut::kOnPost;
-    // An additional reader without cost is placed where the value has to go. No
-    // plan that meets the requirement is cheaper, and mostly a real reader
-    // joins it there, which settles the requirement.
+    // Adds a reader without cost where the value has to go. No plan that meets
+    // the requirement is cheaper. In most cases a real reader joins the added
+    // one there, which meets the requirement.
     REFRACT_ASSIGN_OR_RETURN(std::optional<cut::Best> best,
                              WithReader(t, to, from));
     if (!best) return best;

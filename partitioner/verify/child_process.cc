@@ -21,13 +21,13 @@
 namespace refract::partitioner {
 namespace {
 
-// Between two looks at whether the child lives and the user still wants it.
+// Interval of the checks that the child lives and the user has not interrupted.
 constexpr int kPollMs = 50;
 // Exit status of a program that cannot be run, as shells use it.
 constexpr int kExecFailed = 127;
 
-// The child's part: nothing here may take a lock or memory, because other
-// threads of the parent may have held either.
+// Runs in the child. Nothing here may take a lock or allocate, because other
+// threads of the parent may have held the locks at the fork.
 [[noreturn]] void Exec(char* const* arguments, int output, int log,
                        pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);

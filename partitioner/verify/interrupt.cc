@@ -22,7 +22,7 @@ InterruptGuard::InterruptGuard() {
   received = 0;
   struct sigaction action = {};
   action.sa_handler = Remember;
-  // A second signal of the same number ends the process.
+  // A second signal of the same number kills the process.
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   sigemptyset(&action.sa_mask);
   for (size_t i = 0; i < before_.size(); ++i) {

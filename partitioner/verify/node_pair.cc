@@ -25,8 +25,8 @@ namespace fs = std::filesystem;
 constexpr absl::Duration kStartTimeout = absl::Minutes(5);
 constexpr std::chrono::seconds kCallTimeout(30);
 
-// Counters lag a request by at most a round of the CN's poller; they are read
-// until two readings are equal.
+// Counters lag a request by at most one round of the CN's poller, so they are
+// read until two readings are equal.
 constexpr int kMaxLooks = 50;
 
 absl::StatusOr<std::string> FindProgram(const fs::path& folder,
@@ -61,8 +61,8 @@ absl::StatusOr<LinkCounts> CountOnce(proto::NodeStatus::Stub& stub) {
   return counts;
 }
 
-// The log of a node that did not start, in the message: there is no NodePair to
-// ask.
+// Adds the log of a node that did not start to the message, because no NodePair
+// exists that could be asked for it.
 absl::Status WithLog(const absl::Status& status, const ChildProcess& node) {
   if (absl::IsCancelled(status)) return status;
   return absl::Status(

@@ -13,10 +13,10 @@ namespace refract::partitioner {
 namespace {
 
 constexpr absl::Duration kConnectTimeout = absl::Seconds(30);
-// Compiling a large model, mapping large tables.
+// Time for compiling a large model and mapping large tables.
 constexpr absl::Duration kReadyTimeout = absl::Minutes(5);
 constexpr absl::Duration kRequestTimeout = absl::Minutes(1);
-// Between two looks at whether the nodes live and the user still wants it.
+// Interval of the checks that the nodes live and the user has not interrupted.
 constexpr absl::Duration kLook = absl::Milliseconds(200);
 
 constexpr int kTimedPerTurn = 4;
@@ -90,7 +90,7 @@ absl::StatusOr<double> Requester::Time(size_t request) {
   OneAnswer answer;
   const absl::Time begin = clock.Now();
   target_->Issue(queries_++, request, begin + kRequestTimeout, answer);
-  // The target gives up by itself; `answer` must not go before.
+  // The request ends by its own time limit; `answer` must outlive it.
   absl::Status interrupted;
   while (!answer.Await(clock.Now() + kLook)) {
     interrupted.Update(InterruptGuard::Check());

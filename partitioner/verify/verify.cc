@@ -178,7 +178,7 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  // The time of a turn is the median of its requests.
+  // A turn's time is the median of its requests.
   void Rank(const std::vector<std::vector<double>>& times) {
     std::vector<double> predicted;
     std::vector<std::vector<double>> turns(times.size());

@@ -116,7 +116,7 @@ CrossingTable::Size CrossingTable::Of(ValueId value, WireForm form) const {
     double entries = EntryBytes(seen.spec);
     double distinct = 1;
     if (form.unique_rows) {
-      // Without equal rows an empty index says so.
+      // An empty index says that no rows are equal.
       entries += transport::kTableEntryBytes + sizeof(int64_t);
       const size_t once = row * static_cast<size_t>(seen.distinct_rows);
       const size_t index = seen.distinct_rows > 0 ? BytesOf(seen.index) : 0;

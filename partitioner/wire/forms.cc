@@ -109,7 +109,7 @@ std::vector<WireCandidate> CandidatesFor(const CrossingValues& crossing,
   return candidates;
 }
 
-// Which output is too far off, and the tensor that alone makes it worst.
+// Says which output is too far off, and which tensor alone makes it worst.
 absl::StatusOr<std::string> WhatIsTooFarOff(const CrossingValues& crossing,
                                             const WireForms& lossless,
                                             const std::vector<WireType>& types,

@@ -11,7 +11,7 @@
 namespace refract::partitioner {
 namespace {
 
-// Each turn raises the price of a value at least; far fewer settle it.
+// Each turn raises the price of at least one value; far fewer turns are usual.
 constexpr int kMostTurns = 16;
 
 // `alternative` in the forms that its own cut gets.
@@ -69,7 +69,7 @@ absl::StatusOr<PricedSplit> SplitWithForms(const WireOptions& options,
       split.best.plan.method = "optimal";
     }
   }
-  // Below the prices that the bound was found with.
+  // The bound with the prices that it was found with is lower.
   split.lower_bound = std::min(split.lower_bound, split.best.cost);
   return PricedSplit{std::move(split), std::move(pricing)};
 }

@@ -34,7 +34,7 @@ WirePrice WirePricing::PriceOf(ValueId value, bool up, WireForm form) {
   WirePrice price{.form = form};
   if (form.is_plain()) return price;
   const CrossingTable::Size size = table_.Of(value, form);
-  // The samples may have other sizes than the cut is made for.
+  // The samples may have other sizes than the cut is computed for.
   const double plain = plain_bytes_[value];
   price.bytes =
       size.plain_bytes > 0 ? plain * size.bytes / size.plain_bytes : plain;

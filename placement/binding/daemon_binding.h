@@ -2,7 +2,7 @@
 #define REFRACT_PLACEMENT_BINDING_DAEMON_BINDING_H_
 
 // Binds a daemon to the NICs, CPUs and memory that its machine's topology
-// suggests, and logs what it chose.
+// suggests, and logs its choices.
 
 #include <string>
 

@@ -1,8 +1,8 @@
 #ifndef REFRACT_PLACEMENT_CLUSTER_CLUSTER_H_
 #define REFRACT_PLACEMENT_CLUSTER_CLUSTER_H_
 
-// Nodes that instances are placed on: resources, devices and place in the
-// fabric. Values only; what is free of them is in cluster/usage.h.
+// Nodes on which instances are placed: resources, devices and place in the
+// fabric. Values only; cluster/usage.h has their free resources.
 //
 // Units: CPU in thousandths of a core (milli), GPU in thousandths of a GPU,
 // memory and disk in MiB, bandwidth of NICs in percent of one NIC.
@@ -26,15 +26,15 @@ inline constexpr int kWholeGpu = 1000;
 inline constexpr int kWholeNic = 100;
 // Capacity of a resource that a node list does not state: never binds.
 inline constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max() / 4;
-// Larger amounts of one node or instance are slips of units: 10,000 cores, 1
+// Larger amounts of a node or instance are mistaken units: 10,000 cores, 1
 // PiB.
 inline constexpr int64_t kMostCpuMilli = 10'000'000;
 inline constexpr int64_t kMostMib = int64_t{1} << 30;
 // Sets of GPU models are bit masks.
 inline constexpr int kMaxGpuModels = 64;
 
-// A GPU or a NIC: the socket and the PCIe switch that it hangs on. Switches are
-// numbered through the node, not per socket.
+// Socket and PCIe switch of a GPU or a NIC. Switches are numbered through the
+// node, not per socket.
 struct Attachment {
   uint8_t socket = 0;
   uint8_t pcie_switch = 0;
@@ -76,8 +76,8 @@ struct Cluster {
   int64_t TotalCpuMilli() const;
 };
 
-// The index of `model` in `cluster.gpu_models`, added where it is new; -1 when
-// there are kMaxGpuModels already.
+// The index of `model` in `cluster.gpu_models`, where it is added if missing;
+// -1: there are kMaxGpuModels already.
 int GpuModelIndex(Cluster& cluster, absl::string_view model);
 
 // Whether GPUs called `model` can be divided by MIG: NVIDIA's A30, A100, A800,

@@ -38,9 +38,9 @@ class CsvTable {
   absl::StatusOr<double> Number(int row, int column, double least,
                                 double most) const;
 
-  // `what` is wrong with this field.
+  // The error `what` about this field.
   absl::Status Wrong(int row, int column, absl::string_view what) const;
-  // `what` is wrong with this row.
+  // The error `what` about this row.
   absl::Status Wrong(int row, absl::string_view what) const;
 
  private:

@@ -1,9 +1,9 @@
 #ifndef REFRACT_PLACEMENT_CLUSTER_INSTANCE_H_
 #define REFRACT_PLACEMENT_CLUSTER_INSTANCE_H_
 
-// Instances: what is placed on nodes. An instance is one container of a service
-// (an app): a CN instance, an HN instance, or the whole model in one container
-// as it was before disaggregation. Units as in cluster/cluster.h.
+// Instances, which are placed on nodes. An instance is one container of a
+// service (an app): a CN instance, an HN instance, or the whole model in one
+// container as before disaggregation. Units as in cluster/cluster.h.
 
 #include <cstdint>
 #include <limits>

@@ -30,7 +30,7 @@
 
 namespace refract::placement {
 
-// What node lists leave out.
+// Figures that node lists omit.
 struct NodeDefaults {
   double memory_gib_per_core = 0;  // 0 = memory never binds
   int sockets = 2;
@@ -51,9 +51,9 @@ absl::StatusOr<InstanceList> ReadInstances(const std::string& path,
 absl::StatusOr<InstanceList> InstancesFromTable(const CsvTable& table,
                                                 Cluster& cluster);
 
-// A made-up fabric for nodes whose place is unknown: nodes in an order drawn
-// from `seed`, `nodes_per_leaf` to a leaf switch, leaves shared out evenly
-// among the pods.
+// A made-up fabric for nodes with unknown place: nodes in an order drawn from
+// `seed`, `nodes_per_leaf` to a leaf switch, leaves divided evenly among the
+// pods.
 struct FabricShape {
   int nodes_per_leaf = 32;
   int pods = 1;
@@ -65,8 +65,8 @@ void BuildFabric(const FabricShape& shape, Cluster& cluster);
 
 // The leaves and pods of a label file (fabric/fabric_file.h), found by the
 // names of nodes, in place of a made-up fabric; a leaf without a pod is a pod
-// of its own. InvalidArgument: a node that the file lacks or gives no leaf; a
-// node list that has leaves itself.
+// by itself. InvalidArgument: the file lacks a node or its leaf; or the node
+// list has leaves itself.
 absl::Status TakeFabric(const Fabric& fabric, double oversubscription,
                         Cluster& cluster);
 

@@ -91,7 +91,7 @@ int MigGpuMilli(MigProfile profile) {
 }
 
 uint8_t ChooseMigSlices(MigProfile profile, uint8_t used) {
-  // Placement asks this for every GPU of every node.
+  // Placement calls this for every GPU of every node.
   static const Choices& choices = *new Choices(AllChoices());
   return choices[static_cast<int>(profile)][used];
 }

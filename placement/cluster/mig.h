@@ -4,8 +4,8 @@
 // Slices of NVIDIA's Multi-Instance GPU (MIG). A GPU has 8 memory slices; a
 // profile takes a run of them that may begin only at certain positions. The
 // table is that of an A100, H100 or H200 (NVIDIA MIG User Guide, "MIG device
-// placement": 1g at 0-6, 2g at 0, 2, 4, 3g at 0, 4, 4g at 0, 7g at 0).
-// Example: three 2g slices fit in one GPU, and a 1g beside them.
+// placement": 1g at 0-6, 2g at 0, 2, 4, 3g at 0, 4, 4g at 0, 7g at 0). Example:
+// three 2g slices fit in one GPU, and a 1g beside them.
 
 #include <cstdint>
 #include <optional>

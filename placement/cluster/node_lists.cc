@@ -18,7 +18,7 @@
 namespace refract::placement {
 namespace {
 
-// Columns of one format; an empty name is a column that the format has not.
+// Columns of one format; an empty name: the format does not have the column.
 struct NodeColumns {
   absl::string_view name, cpu, memory, gpus, model;
   int64_t cpu_factor;  // to thousandths of a core

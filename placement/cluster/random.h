@@ -1,8 +1,8 @@
 #ifndef REFRACT_PLACEMENT_CLUSTER_RANDOM_H_
 #define REFRACT_PLACEMENT_CLUSTER_RANDOM_H_
 
-// Random numbers that are the same with every compiler and library: the
-// distributions of <random> are not.
+// Random numbers that are equal with every compiler and library, unlike the
+// distributions of <random>.
 
 #include <cstddef>
 #include <cstdint>

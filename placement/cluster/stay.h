@@ -3,8 +3,8 @@
 
 // A finished placement, and lists of placements as comma-separated files: the
 // columns of an instance list and node, gpu_ids, mig_slices, nic_id,
-// socket_cpu_milli, from, to. What `refract place` writes it takes as the
-// instances that run already.
+// socket_cpu_milli, from, to. `refract place` writes such files and reads them
+// as the running instances.
 
 #include <cstdint>
 #include <string>
@@ -18,7 +18,7 @@
 
 namespace refract::placement {
 
-// One instance's stay on a node; [from, to) in seconds of the trace.
+// The stay of an instance on a node; [from, to) in seconds of the trace.
 struct Stay {
   int instance = -1;  // position in the list
   int node = -1;

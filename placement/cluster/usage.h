@@ -1,8 +1,8 @@
 #ifndef REFRACT_PLACEMENT_CLUSTER_USAGE_H_
 #define REFRACT_PLACEMENT_CLUSTER_USAGE_H_
 
-// What is free on one node, and how an instance's devices come out of it. Plain
-// values: a tentative placement is a copy.
+// Free resources of a node, and the choice of an instance's devices among them.
+// Plain values: a tentative placement is a copy.
 
 #include <array>
 #include <cstdint>
@@ -29,7 +29,7 @@ struct NodeFree {
 
 NodeFree AllFree(const Node& node);
 
-// The devices and cores that one instance gets on its node.
+// The devices and cores of an instance on its node.
 struct Devices {
   uint16_t gpus = 0;       // bit per GPU
   uint8_t mig_slices = 0;  // bit per memory slice of the one GPU
@@ -37,8 +37,8 @@ struct Devices {
   std::array<int32_t, kMaxSockets> socket_cpu_milli{};
 };
 
-// Why an instance cannot go on a node: the first resource of which the node has
-// too little, or the rule that forbids it.
+// Why an instance cannot run on a node: the first resource that is too scarce,
+// or the rule that forbids it.
 enum class Obstacle : uint8_t {
   kNothing,
   kGpuModel,  // GPUs of another model, or no GPUs for a demand that names a
@@ -55,7 +55,7 @@ enum class Obstacle : uint8_t {
 inline constexpr int kObstacles = 10;
 absl::string_view Name(Obstacle obstacle);  // "CPU", "GPU", …
 
-// Of resources alone.
+// Considers only resources.
 Obstacle ObstacleOf(const Node& node, const NodeFree& free,
                     const Demand& demand);
 
@@ -75,8 +75,8 @@ inline bool GpuHasRoom(const Node& node, const NodeFree& free, int gpu,
 void TakeCores(const Node& node, const NodeFree& free, int64_t cpu_milli,
                int first, Devices& devices);
 
-// Takes `demand` with `devices` out of `free`, or puts it back. The caller has
-// checked that they fit.
+// Takes `demand` with `devices` out of `free`, or returns it. The caller must
+// have checked that they fit.
 void Take(const Demand& demand, const Devices& devices, NodeFree& free);
 void GiveBack(const Demand& demand, const Devices& devices, NodeFree& free);
 

@@ -20,18 +20,18 @@ namespace {
 using JsonValue = nlohmann::json;
 using Output = nlohmann::ordered_json;
 
-// kube-scheduler binds within seconds of asking, or never.
+// kube-scheduler binds within seconds of asking, or not at all.
 constexpr size_t kMostAsked = 4096;
-// A bound pod that no list shows after so long has been deleted.
+// A bound pod that no list has shown for this long has been deleted.
 constexpr absl::Duration kUnseen = absl::Seconds(60);
 
-// Position of `name` in `names`, added where it is new.
+// Position of `name` in `names`; a new name is added.
 int IndexIn(const std::string& name,
             absl::flat_hash_map<std::string, int>& names) {
   return names.try_emplace(name, static_cast<int>(names.size())).first->second;
 }
 
-// Nodes and pods as the placer knows them.
+// Nodes and pods in the placer's form.
 class Picture {
  public:
   static absl::StatusOr<std::unique_ptr<Picture>> Make(
@@ -63,7 +63,7 @@ class Picture {
     absl::flat_hash_map<std::string, int> pods;
     for (const NodeObject& object : nodes) {
       Node node = object.node;
-      // Nodes without labels share a nameless leaf. A leaf has one pod.
+      // Nodes without labels share one nameless leaf. A leaf has one pod.
       const int pod = IndexIn(object.pod, pods);
       node.leaf = IndexIn(absl::StrCat(object.pod, "\n", object.leaf), leaves);
       if (pod == static_cast<int>(cluster_.pods.size())) {
@@ -83,7 +83,7 @@ class Picture {
 
   void AddPods(absl::Span<const PodObject> pods, const PodObject& asked,
                const PlacerOptions& options) {
-    // What runs, waits and is asked for is the best guess at what comes next.
+    // Running, waiting and asked-for pods are the best guess at future ones.
     std::vector<Instance> all;
     const auto know = [&](const PodObject& pod) {
       if (!pod.app.empty()) IndexIn(pod.app, apps_);
@@ -97,7 +97,7 @@ class Picture {
     state_ = std::make_unique<State>(cluster_, static_cast<int>(apps_.size()));
     for (const PodObject& pod : pods) {
       const int node = pod.ended || pod.node.empty() ? -1 : Find(pod.node);
-      // A pod that is moved or scheduled again does not stand in its own way.
+      // A pod that is moved or scheduled again does not block itself.
       if (node < 0 || (!asked.uid.empty() && pod.uid == asked.uid)) continue;
       Put(InstanceOf(pod), node, options);
     }
@@ -106,7 +106,7 @@ class Picture {
   void Put(Instance instance, int node, const PlacerOptions& options) {
     Demand& demand = instance.demand;
     const NodeFree& free = state_->free(node);
-    // Where the node is fuller than its figures say, the pod takes the rest.
+    // If the node is fuller than its figures say, the pod takes the rest.
     demand.cpu_milli = std::min(demand.cpu_milli, free.cpu_milli);
     demand.memory_mib = std::min(demand.memory_mib, free.memory_mib);
     demand.disk_mib = std::min(demand.disk_mib, free.disk_mib);
@@ -140,7 +140,7 @@ struct Arguments {
   std::vector<std::string> names;
 };
 
-// Go writes these names with and without capitals.
+// Go writes these names with and without capital letters.
 const JsonValue& AnyCase(const JsonValue& object, absl::string_view name) {
   static const auto& null = *new JsonValue();
   for (const auto& [key, value] : object.items()) {
@@ -188,7 +188,7 @@ absl::StatusOr<Arguments> ArgumentsFrom(absl::string_view request) {
   return arguments;
 }
 
-// A name that may stand in a path of the API server.
+// A name that may be part of a path of the API server.
 bool IsObjectName(absl::string_view name) {
   return !name.empty() && name.size() <= 253 && name[0] != '.' &&
          std::all_of(name.begin(), name.end(), [](char c) {
@@ -217,7 +217,7 @@ absl::StatusOr<std::vector<NodeVerdict>> Judge(
   REFRACT_ASSIGN_OR_RETURN(const auto picture,
                            Picture::Make(nodes, pods, pod, options));
   const Instance instance = picture->InstanceOf(pod);
-  // Of GPUs that are not judged kube-scheduler alone knows.
+  // GPUs are not judged here: only kube-scheduler knows which are free.
   Instance without_gpus = instance;
   without_gpus.demand.gpus = 0;
   Placer placer(picture->state(), &picture->meter(), {}, options);
@@ -263,7 +263,7 @@ absl::StatusOr<std::vector<NodeVerdict>> Judge(
         kBestExtenderScore - 1 -
             static_cast<int>(std::lround(top.primary - score.primary)),
         0, kBestExtenderScore - 1);
-    // As Placer::Decide(): near the app's others, if it fits about as well.
+    // As Placer::Decide(): near the app's other pods if the node fits as well.
     if (!options.pack_leaves || score.topology < top.topology ||
         score.primary < top.primary ||
         score.secondary < top.secondary - options.leaf_slack) {
@@ -376,7 +376,7 @@ absl::StatusOr<std::string> Extender::Bind(absl::string_view request) {
   }
   const absl::Status bound = cluster_.bind(name_space, pod, uid, node);
   if (!bound.ok()) return ErrorAnswer(bound);
-  // Without it, the next pod would find the node as free as before.
+  // Without this, the next pod would find the node as free as before.
   if (const auto asked = asked_.find(uid); asked != asked_.end()) {
     PodObject known = std::move(asked->second);
     asked_.erase(asked);

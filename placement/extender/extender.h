@@ -2,10 +2,10 @@
 #define REFRACT_PLACEMENT_EXTENDER_EXTENDER_H_
 
 // A scheduler extender of Kubernetes (KEP-1819): kube-scheduler asks it over
-// HTTP which of its candidate nodes suit a pod, and how well. It judges by the
+// HTTP which of its candidate nodes suit a pod, and how well. It applies the
 // placer's rules: an app stays in its fabric pod, fragments grow the least,
 // then the best fit, near the app's other instances. This is the legacy way to
-// extend a scheduler; docs/how-to/kubernetes.md says when it is worth it.
+// extend a scheduler; docs/how-to/kubernetes.md says when it is worthwhile.
 
 #include <functional>
 #include <string>
@@ -34,8 +34,8 @@ struct NodeVerdict {
   int score = 0;
 };
 
-// Judges the nodes that `candidates` names, in this order, for `pod`. `pods`
-// are all pods of the cluster; the ended and the unbound take nothing. Pure.
+// Verdicts on the nodes of `candidates`, in this order, for `pod`. `pods`: all
+// pods of the cluster; ended and unbound pods take no resources. Pure.
 // Kubernetes does not say which GPU of a node a pod has: pods are put on GPUs
 // as the placer would. InvalidArgument: `nodes` that contradict each other.
 absl::StatusOr<std::vector<NodeVerdict>> Judge(
@@ -44,9 +44,9 @@ absl::StatusOr<std::vector<NodeVerdict>> Judge(
     const PlacerOptions& options);
 
 // Answers the three verbs. Takes and returns JSON of the extender's API v1.
-// Errors: InvalidArgument for a request that is not of this API; what went
-// wrong elsewhere is in the field Error of the answer, except in Prioritize(),
-// whose answer has no such field. Not thread-safe.
+// Errors: InvalidArgument for a request outside this API; other errors are in
+// the field Error of the answer, except in Prioritize(), whose answer has no
+// such field. Not thread-safe.
 class Extender {
  public:
   // How the extender reaches the cluster.
@@ -61,7 +61,7 @@ class Extender {
   };
   struct Options {
     PlacerOptions placer;
-    // Nodes and pods are read again when they are older.
+    // Nodes and pods are read again when older than this.
     absl::Duration refresh = absl::Seconds(5);
   };
 
@@ -87,7 +87,7 @@ class Extender {
   absl::Time read_at_ = absl::InfinitePast();
   std::vector<NodeObject> nodes_;
   std::vector<PodObject> pods_;  // with those of bound_
-  // Pods that were asked about, by UID: Bind() gets the UID alone.
+  // Pods of earlier requests, by UID: Bind() gets only the UID.
   absl::flat_hash_map<std::string, PodObject> asked_;
   // Bound here, not yet seen in a list of pods.
   std::vector<Bound> bound_;

@@ -25,7 +25,7 @@ constexpr absl::string_view kGpu = "nvidia.com/gpu";
 constexpr absl::string_view kMig = "nvidia.com/mig-";
 constexpr double kMib = 1 << 20;
 
-// The member, or null where there is none.
+// The member, or null if the object has none.
 const JsonValue& Member(const JsonValue& object, const char* name) {
   static const auto& null = *new JsonValue();
   if (!object.is_object()) return null;
@@ -95,7 +95,7 @@ absl::StatusOr<Quantities> RequestsOf(const JsonValue& spec) {
 }
 
 int64_t RoundedUp(double value) {
-  // Beyond what any check lets pass, so that it does not overflow.
+  // More than any check accepts, so that the sum cannot overflow.
   return static_cast<int64_t>(std::ceil(std::min(value, 1e15)));
 }
 

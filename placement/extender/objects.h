@@ -1,8 +1,8 @@
 #ifndef REFRACT_PLACEMENT_EXTENDER_OBJECTS_H_
 #define REFRACT_PLACEMENT_EXTENDER_OBJECTS_H_
 
-// Kubernetes' Pods and Nodes as instances and nodes of placement. What is not
-// about placement is read over.
+// Kubernetes' Pods and Nodes as instances and nodes of placement. Other fields
+// are ignored.
 
 #include <optional>
 #include <string>
@@ -42,7 +42,7 @@ struct NodeObject {
   std::string leaf;  // names; empty: no label
   std::string pod;
   // False: it publishes more GPUs than a server has, because they are shared by
-  // time slicing; nothing is known about single GPUs.
+  // time slicing; single GPUs are then unknown.
   bool judged = true;
 };
 

@@ -44,7 +44,7 @@ Tier TierBetween(const FabricHost& a, const FabricHost& b) {
 }
 
 absl::Status Fabric::Add(FabricHost host) {
-  // Checks first, so that a refused host leaves no trace.
+  // Checks first, so that a refused host changes nothing.
   const auto is_known = [this](const std::string& name) {
     const auto found = by_name_.find(name);
     if (found == by_name_.end()) return absl::OkStatus();
@@ -93,7 +93,7 @@ absl::Status Fabric::Add(FabricHost host) {
 const FabricHost* Fabric::Find(absl::string_view name) const {
   auto found = by_name_.find(std::string(name));
   if (found == by_name_.end()) {
-    // Not of IP addresses: their first part names no host.
+    // IP addresses are left out: their first part names no host.
     const absl::string_view label = name.substr(0, name.find('.'));
     if (label.find_first_not_of("0123456789") == absl::string_view::npos) {
       return nullptr;

@@ -1,7 +1,7 @@
 #ifndef REFRACT_PLACEMENT_FABRIC_FABRIC_H_
 #define REFRACT_PLACEMENT_FABRIC_FABRIC_H_
 
-// Where hosts stand in the network, as labels say: each host is in a leaf (the
+// Places of hosts in the network, from labels: each host is in a leaf (the
 // hosts below one access switch), a pod (the leaves below one layer of spine
 // switches), a zone and a region. The nearer the smallest domain that two hosts
 // share, the fewer and the less shared the links between them.
@@ -26,7 +26,7 @@ absl::string_view Name(Tier tier);
 struct FabricHost {
   std::string name;
   std::vector<std::string> addresses;  // other names: IP addresses, host names
-  // Names of domains; empty: unknown, which is shared with nobody.
+  // Names of domains; empty: unknown, shared with no host.
   std::string leaf;
   std::string pod;
   std::string zone;
@@ -47,8 +47,8 @@ class Fabric {
   // By name or address; a name with dots also by its part before the first dot.
   // Null: unknown.
   const FabricHost* Find(absl::string_view name) const;
-  // Between `self` and the host of "HOST:PORT". kFar where that host is
-  // unknown; kHost for the loopback interface.
+  // Distance of `self` and the host of "HOST:PORT". kFar: that host is unknown;
+  // kHost for the loopback interface.
   Tier TierTo(const FabricHost& self, absl::string_view address) const;
 
  private:

@@ -1,8 +1,8 @@
 #ifndef REFRACT_PLACEMENT_FABRIC_FABRIC_FILE_H_
 #define REFRACT_PLACEMENT_FABRIC_FABRIC_FILE_H_
 
-// Files that say where hosts stand in the fabric. The form is seen from the
-// contents:
+// Files with the places of hosts in the fabric. The contents show the
+// form:
 //
 //  - Kubernetes: `kubectl get nodes -o json`. Zone and region from
 //    topology.kubernetes.io/{zone,region}; leaf and pod from NVIDIA Topograph's

@@ -19,8 +19,8 @@ std::string TextOf(const Json& object, const char* name) {
                                                      : "";
 }
 
-// The label that one of two generations of labels gives. InvalidArgument where
-// both do and differ.
+// The value of a label that has an older and a newer name. InvalidArgument if
+// both are there and differ.
 absl::StatusOr<std::string> Label(const Json& labels, const char* newer,
                                   const char* older) {
   const std::string a = TextOf(labels, newer);
@@ -69,7 +69,7 @@ absl::StatusOr<FabricHost> HostFromNode(const Json& node) {
     for (const Json& address : *addresses) {
       if (!address.is_object()) continue;
       const std::string text = TextOf(address, "address");
-      // The host name is an address, too, and mostly the node's name.
+      // The host name is an address, too, and usually equals the node's name.
       if (!text.empty() && text != host.name &&
           std::find(host.addresses.begin(), host.addresses.end(), text) ==
               host.addresses.end()) {

@@ -60,7 +60,7 @@ absl::Status ParseLine(absl::string_view text, int line,
   return absl::OkStatus();
 }
 
-// Tells each switch what is above.
+// Sets the switch above of each switch.
 absl::Status Connect(std::map<std::string, Switch>* switches) {
   for (const auto& [name, one] : *switches) {
     for (const std::string& below : one.switches) {
@@ -77,7 +77,7 @@ absl::Status Connect(std::map<std::string, Switch>* switches) {
     }
   }
   for (const auto& [name, one] : *switches) {
-    // A walk of more steps than there are switches has met one twice.
+    // A walk with more steps than switches has met one switch twice.
     size_t steps = 0;
     for (std::string at = name; !at.empty(); at = switches->at(at).above) {
       if (++steps > switches->size()) {

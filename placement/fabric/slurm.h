@@ -8,7 +8,7 @@
 namespace refract::placement {
 
 // The hosts of a Slurm topology.conf (fabric_file.h). Keys are not case
-// sensitive; LinkSpeed and BlockSizes are read over; "\" at the end continues a
+// sensitive; LinkSpeed and BlockSizes are ignored; "\" at the end continues a
 // line.
 absl::StatusOr<Fabric> ParseSlurmTopology(absl::string_view text);
 

@@ -11,7 +11,7 @@ bool HasModel(const Node& node, const Demand& demand) {
          (node.gpus > 0 && (demand.gpu_models >> node.gpu_model & 1) != 0);
 }
 
-// GPUs of a node seen by one demand.
+// A node's GPUs as one demand sees them.
 struct GpuView {
   bool enough = false;      // as many GPUs with room as the demand needs
   int64_t small_milli = 0;  // free parts of the GPUs without room

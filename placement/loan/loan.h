@@ -38,7 +38,7 @@ struct LoanService {
   int hns = 0;
   Demand hn;
   int hn_max_per_node = -1;
-  std::string pod;  // the HNs must be in it; empty: any
+  std::string pod;  // of all HNs; empty: any
 };
 
 // A training job.
@@ -54,7 +54,7 @@ struct LoanSpec {
   std::vector<LoanService> services;
   Cluster own;      // for CN instances
   Cluster lenders;  // training nodes
-  // Per lender: when it can be had, and must be back.
+  // Per lender: begin and end of its availability.
   std::vector<double> from;
   std::vector<double> until;
   // Per lender: cores and memory that training leaves free, for dormant
@@ -103,11 +103,11 @@ struct LoanPlan {
   int monolith_nodes = 0;  // of the largest lender's shape; 0: not compared
 };
 
-// GPU seconds that stopping the job at `time` costs.
+// GPU seconds lost by stopping the job at `time`.
 double StopCost(const LenderJob& job, double time);
 
 // InvalidArgument names the field: a demand that no lender's or own node meets,
-// and the resource that binds; all lenders together too few.
+// and the resource that binds; or all lenders together have too little.
 absl::StatusOr<LoanPlan> PlanLoan(const LoanSpec& spec);
 
 // Reads JSON; errors as of ParsePlanSpec().

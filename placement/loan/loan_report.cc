@@ -187,7 +187,7 @@ std::string LoanToHtml(const LoanSpec& spec, const LoanPlan& plan) {
   }
   Table leases{.title = "Leases",
                .head = {"node", "from, s", "until, s", "HNs", "stopped jobs"}};
-  // GPUs that are lent, by time.
+  // Number of GPUs that are lent, by time.
   std::map<double, int> change;
   for (const Lease& lease : plan.leases) {
     const Node& node = spec.lenders.nodes[lease.node];
@@ -206,7 +206,7 @@ std::string LoanToHtml(const LoanSpec& spec, const LoanPlan& plan) {
   }
   Line lent{.name = "lent", .steps = true};
   int gpus = 0;
-  // A chart begins at 0.
+  // A chart starts at 0.
   if (!change.empty() && change.begin()->first > 0) lent.points = {{0, 0}};
   for (const auto& [time, by] : change) {
     lent.points.push_back({time, gpus += by});

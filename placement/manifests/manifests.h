@@ -3,9 +3,9 @@
 
 // Kubernetes objects for a deployment. Pure: values in, the text of files out.
 //
-// The planner decides how many instances there are and what each asks for; the
+// The planner decides how many instances there are and their demands; the
 // cluster's own schedulers decide where they run. A manifest therefore carries
-// what a scheduler can use: claims that join GPU and NIC of one PCIe root,
+// facts for a scheduler: claims that join GPU and NIC of one PCIe root,
 // affinity and spread over the labels of the fabric, counts and their bounds.
 // docs/how-to/kubernetes.md says what is written and why.
 
@@ -20,7 +20,7 @@
 
 namespace refract::placement {
 
-// Who places the pods.
+// The scheduler of the pods.
 enum class Flavour : uint8_t {
   kPlain,  // kube-scheduler, with generally available fields alone
   kKueue,  // admission and topology by Kueue
@@ -42,15 +42,15 @@ struct ManifestOptions {
   std::string gpu_class = "gpu.nvidia.com";
   std::string mig_class = "mig.nvidia.com";
   std::string nic_class = "rdma-nic";
-  // Of a driver that publishes CPUs; empty: there is none, and the CPU node
-  // binds itself to the NUMA node of its NIC.
+  // Class of a driver that publishes CPUs; empty: no such driver, and the CPU
+  // node binds itself to the NUMA node of its NIC.
   std::string cpu_class;
   std::string queue = "default";     // of Kueue (LocalQueue) or KAI
   std::string topology = "refract";  // Topology or ClusterTopologyBinding
   std::string monitoring_namespace = "monitoring";  // of Prometheus
 };
 
-// How every file begins, so that files of an earlier plan are known.
+// First line of every file, which identifies files of an earlier plan.
 inline constexpr absl::string_view kManifestMark = "# Written by refract plan";
 
 struct ManifestFile {
@@ -59,7 +59,7 @@ struct ManifestFile {
 };
 
 // Files for `kubectl apply -f DIR`. InvalidArgument names the service and the
-// field: what Check() refuses, or what the flavour has no words for.
+// field that Check() refuses, or that the flavour cannot express.
 absl::StatusOr<std::vector<ManifestFile>> WriteManifests(
     const Deployment& deployment, const ManifestOptions& options);
 

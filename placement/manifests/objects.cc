@@ -11,12 +11,12 @@
 namespace refract::placement {
 namespace {
 
-// Part of the load at which p99 leaves the SLO that an autoscaler aims for
-// where the planner names no rate, and of CPUs.
+// Percentage of the SLO's largest load that an autoscaler aims for if the
+// planner names no rate, and of CPUs.
 constexpr int kTargetPercent = 70;
 
-// An autoscaler acts after a minute or two: it must not aim for the very load
-// at which p99 leaves the SLO.
+// An autoscaler acts after a minute or two, so it must aim below the load at
+// which p99 leaves the SLO.
 constexpr double kMostOfLimit = 0.8;
 
 // Requests per second of an instance that an autoscaler aims for; 0: unknown.
@@ -183,8 +183,8 @@ Yaml Workload(const ManifestOf& of) {
                    {"kai.scheduler/topology-preferred-placement", keys[0]}}));
   }
   Yaml spec = Yaml::Map();
-  // An autoscaler owns the count; a manifest that is applied again must not
-  // set it back.
+  // An autoscaler changes the count; applying the manifest again must not set
+  // it back.
   if (!of.autoscaled()) spec.Set("replicas", of.service.replicas);
   spec.Set("selector", Selected(of.service));
   if (of.is_hn()) {

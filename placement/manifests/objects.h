@@ -25,7 +25,7 @@ struct ManifestOf {
 Yaml Object(absl::string_view version, absl::string_view kind,
             absl::string_view name, const Deployment& deployment,
             const ManifestOptions& options);
-// What selects the pods of the service, of its app and component.
+// Labels that select the pods of the service, of its app and component.
 Yaml ServiceLabels(const Service& service);
 // Pods of the app in `role`.
 Yaml AppLabels(const Service& service, Role role);

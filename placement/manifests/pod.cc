@@ -12,11 +12,11 @@ namespace refract::placement {
 namespace {
 
 constexpr char kHostname[] = "kubernetes.io/hostname";
-// Of the user that the containers run as; images of distroless bases have it.
+// User id of the containers; images on distroless bases have this user.
 constexpr int kUser = 65532;
 
-// Seconds. The CN's lame-duck time and drain (docs/how-to/serving.md), and some
-// more; GPU nodes stop sooner.
+// Seconds: the CN's lame-duck time and drain (docs/how-to/serving.md) and a
+// margin; GPU nodes stop sooner.
 constexpr int kGracePeriod = 45;
 // Longest start, as failureThreshold × period: tables of 100 GB are verified.
 constexpr int kStartPeriod = 10;
@@ -88,8 +88,8 @@ Yaml Ports(const ManifestOf& of) {
   return ports;
 }
 
-// Readiness is the node's own word, and so are start and life where it has a
-// port for them. A node that listens lives otherwise.
+// A node reports its readiness, and its start and life if it has a port for
+// them. Without such a port, an open port counts as life.
 void AddProbes(const ManifestOf& of, Yaml& container) {
   const bool http = of.is_hn() && of.deployment.hn_metrics_port > 0;
   const auto says = [](absl::string_view what) {
@@ -168,8 +168,8 @@ Yaml Near(const ManifestOf& of, Role role, absl::string_view key) {
                     {"topologyKey", key}});
 }
 
-// Where CNs and HNs of the app should meet. Kueue and Grove place pods by
-// their own constraints, which a pod affinity would contradict.
+// Where CNs and HNs of the app should be near each other. Kueue and Grove place
+// pods by their own constraints, which a pod affinity would contradict.
 Yaml Affinity(const ManifestOf& of) {
   Yaml affinity = Yaml::Map();
   const std::vector<std::string>& keys = of.deployment.tier_keys;
@@ -207,8 +207,8 @@ Yaml Spread(const ManifestOf& of) {
   const auto add = [&](absl::string_view key, int skew, bool hard) {
     Yaml constraint = Yaml::Map({{"maxSkew", skew}, {"topologyKey", key}});
     if (hard) {
-      // With fewer nodes than that the least count is taken as 0, and with
-      // more nodes some node has none: so `skew` is the most on a node.
+      // With fewer nodes than that the least count is taken as 0; with more
+      // nodes one of them has no pod. So `skew` is the most pods on a node.
       constraint.Set("minDomains", of.service.replicas + 1);
     }
     constraint.Set("whenUnsatisfiable",
@@ -220,7 +220,7 @@ Yaml Spread(const ManifestOf& of) {
   if (of.service.max_per_node > 1) {
     add(kHostname, of.service.max_per_node, /*hard=*/true);
   }
-  // A switch that fails takes few of them along.
+  // One failing switch then affects few of the pods.
   if (!of.deployment.tier_keys.empty()) {
     add(of.deployment.tier_keys[0], 1, /*hard=*/false);
   }

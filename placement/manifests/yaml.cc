@@ -12,7 +12,7 @@
 namespace refract::placement {
 namespace {
 
-// Words that YAML 1.1, which Kubernetes reads, takes for null or a boolean.
+// Words that YAML 1.1, which Kubernetes reads, parses as null or a boolean.
 constexpr absl::string_view kWords[] = {
     "", "~", "null", "true", "false", "yes", "no", "on", "off", "y", "n"};
 
@@ -89,8 +89,8 @@ std::string Yaml::Scalar() const {
   return kind_ == Kind::kPlain || IsPlain(text_) ? text_ : Quoted(text_);
 }
 
-// Writes from the current position of the line on. The first line of an item of
-// a list follows its "- ".
+// Writes from the line's current position on. The first line of a list's item
+// follows its "- ".
 void Yaml::Write(int indent, bool in_list, std::string& out) const {
   if (empty()) {
     absl::StrAppend(&out, in_list ? "" : " ", Scalar(), "\n");

@@ -28,13 +28,13 @@ class Yaml {
   static Yaml Map(std::initializer_list<Pair> pairs = {});
   static Yaml List(std::initializer_list<Yaml> items = {});
 
-  // Of a map: adds `key`, which it must not have, or replaces its value.
+  // For a map: adds `key`, or replaces its value.
   Yaml& Set(absl::string_view key, Yaml value);
-  // Of a map: the value of `key`, which it must have.
+  // For a map: the value of `key`, which must exist.
   Yaml& operator[](absl::string_view key);
-  // Of a list.
+  // For a list: appends `item`.
   Yaml& Add(Yaml item);
-  // Of a map or list.
+  // For a map or list.
   bool empty() const { return keys_.empty() && items_.empty(); }
 
   // Lines, each with a line break. The document of a scalar is one line.

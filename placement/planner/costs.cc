@@ -11,7 +11,7 @@
 namespace refract::placement {
 namespace {
 
-// The figures that are functions of the rows.
+// The figures that depend on the rows.
 constexpr std::pair<const char*, double RequestCost::*> kFigures[] = {
     {"cn_pre", &RequestCost::cn_pre_s}, {"cn_post", &RequestCost::cn_post_s},
     {"hn", &RequestCost::hn_s},         {"up", &RequestCost::up_bytes},

@@ -1,8 +1,8 @@
 #ifndef REFRACT_PLACEMENT_PLANNER_COSTS_H_
 #define REFRACT_PLACEMENT_PLANNER_COSTS_H_
 
-// What one request of a model costs, as a function of its rows (items): the
-// input of sizing and simulation. Units: seconds and bytes.
+// Costs of one request of a model as a function of its rows (items): the input
+// of sizing and simulation. Units: seconds and bytes.
 
 #include <string>
 #include <vector>
@@ -45,7 +45,7 @@ struct ModelCosts {
   Variation hn;
   double cn_memory_bytes = 0;  // of an instance
   double hn_memory_bytes = 0;
-  // Why requests cannot share an execution of the HN; empty: they can.
+  // Why requests cannot share an execution on the HN; empty: they can.
   std::string never_merged;
   std::string source;  // for people: where the figures come from
 

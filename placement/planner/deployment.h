@@ -1,9 +1,9 @@
 #ifndef REFRACT_PLACEMENT_PLANNER_DEPLOYMENT_H_
 #define REFRACT_PLACEMENT_PLANNER_DEPLOYMENT_H_
 
-// The answer of the capacity planner in the form that a writer of manifests
-// takes: services, what each instance asks of its node, and how the instances
-// find each other. Values only.
+// The answer of the capacity planner in the form for writers of manifests:
+// services, demand of each instance, and how the instances find each other.
+// Values only.
 
 #include <string>
 #include <utility>
@@ -26,8 +26,8 @@ struct Service {
   int replicas = 1;        // at the peak of traffic; ≥ 1
   int least_replicas = 1;  // at its valley; 1 … replicas
   int max_per_node = -1;   // instances on one node; -1 = no limit
-  // What one instance asks for: cores (cpu_milli), memory, whole GPUs or a MIG
-  // slice (HN), share of one NIC (nic_percent; 0 = needs none).
+  // Demand of an instance: cores (cpu_milli), memory, whole GPUs or a MIG slice
+  // (HN), share of one NIC (nic_percent; 0 = needs none).
   Demand demand;
   // GPU model as in the node list ("A100"); empty: any, or none is needed.
   std::string gpu_model;
@@ -61,9 +61,9 @@ struct Deployment {
   int hn_metrics_port = 8102;  // HN --metrics-port
 
   double slo_p99_ms = 0;  // p99 ≤ this
-  // Keys of node labels that say where a node is, nearest domain first: leaf,
-  // pod, zone. Empty: unknown. CNs and HNs of one app share the value of the
-  // second key (the pod).
+  // Keys of node labels with a node's place, nearest domain first: leaf, pod,
+  // zone. Empty: unknown. CNs and HNs of one app share the value of the second
+  // key (the pod).
   std::vector<std::string> tier_keys;
 };
 

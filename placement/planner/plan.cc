@@ -22,8 +22,8 @@ void Show(const PlanOptions& options, const std::string& text) {
   if (options.progress) options.progress(text);
 }
 
-// Formulas are wrong by a factor that is alike for configurations that are
-// alike: the prices found correct the prices of the others.
+// Formulas are wrong by a similar factor for similar configurations: the prices
+// found so far correct the predictions for the others.
 double Corrected(const Configuration& configuration, double formula_price,
                  const std::vector<Tried>& tried) {
   double weights = 0;
@@ -177,8 +177,8 @@ std::vector<DayPart> Day(const ServiceSpec& service, const Answer& answer) {
   return day;
 }
 
-// Sizes configurations, the most promising first, until none of the others can
-// be cheaper or enough have been sized.
+// Sizes configurations, the most promising first, until no other one can be
+// cheaper or enough have been sized.
 absl::StatusOr<ServicePlan> Search(const PlanSpec& spec,
                                    const ServiceSpec& service,
                                    const PlanOptions& options) {
@@ -187,7 +187,7 @@ absl::StatusOr<ServicePlan> Search(const PlanSpec& spec,
   std::vector<Candidate> left;
   for (const Configuration& configuration : ConfigurationsOf(service)) {
     Candidate candidate{configuration, MakeInput(spec, service, configuration)};
-    // What the formulas leave to waiting does not matter for the order.
+    // The formulas leave out waiting, which does not change the order.
     candidate.analytic = SizeByFormula(candidate.input, service.slo_p99_s / 2);
     left.push_back(std::move(candidate));
   }
@@ -329,7 +329,7 @@ absl::StatusOr<Plan> MakePlan(const PlanSpec& spec,
     REFRACT_ASSIGN_OR_RETURN(ServicePlan found, Search(spec, service, options));
     plan.services.push_back(std::move(found));
   }
-  // Before the parts that take long.
+  // Before the slow parts.
   REFRACT_RETURN_IF_ERROR(AddNodes(spec, plan));
   for (size_t s = 0; s < spec.services.size(); ++s) {
     const ServiceSpec& service = spec.services[s];

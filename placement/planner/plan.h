@@ -2,8 +2,8 @@
 #define REFRACT_PLACEMENT_PLANNER_PLAN_H_
 
 // The capacity plan of a spec: per service the cheapest configuration found,
-// its numbers of instances, nodes and NICs, how far it carries, what it costs,
-// and how the answer depends on its inputs.
+// its numbers of instances, nodes and NICs, its highest rate, its price, and
+// how the answer depends on its inputs.
 
 #include <functional>
 #include <optional>
@@ -22,7 +22,7 @@ struct PlanOptions {
   // Configurations that are sized by simulation, per service.
   int samples = 12;
   bool sensitivity = true;
-  // A line for people about what is being done; may be empty.
+  // Called with lines for people about the progress; may be empty.
   std::function<void(const std::string&)> progress;
 };
 
@@ -53,7 +53,7 @@ struct Sensitivity {
   double price = 0;
 };
 
-// What the deployment has, and what it serves with it within the objective:
+// Resources of the deployment, and its rate within the objective per resource:
 // the knee divided by each.
 struct Efficiency {
   double gpus = 0;  // whole GPUs: slices count as their part
@@ -92,7 +92,7 @@ struct ServicePlan {
   // resource always busy it would cost more.
   bool proven = false;
   std::optional<Answer> monolith;
-  std::string why_no_monolith;  // where it was asked for and cannot be
+  std::string why_no_monolith;  // where it was asked for and is impossible
   std::vector<Sensitivity> sensitivity;
   std::vector<DayPart> day;  // one per entry of the curve
 };
@@ -111,7 +111,7 @@ struct Plan {
   double price_per_h = 0;  // of all nodes
 };
 
-// `spec` must be checked. InvalidArgument: a demand that nothing meets, with
+// `spec` must be checked. InvalidArgument: a demand that cannot be met, with
 // the service, the figure and the resource that binds.
 absl::StatusOr<Plan> MakePlan(const PlanSpec& spec, const PlanOptions& options);
 

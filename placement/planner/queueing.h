@@ -1,7 +1,7 @@
 #ifndef REFRACT_PLACEMENT_PLANNER_QUEUEING_H_
 #define REFRACT_PLACEMENT_PLANNER_QUEUEING_H_
 
-// Waiting times from formulas: where sizing begins, before it simulates.
+// Waiting times from formulas: the starting point of sizing, before simulation.
 
 namespace refract::placement {
 
@@ -18,7 +18,7 @@ struct Queue {
   double scv = 0;        // squared coefficient of variation of service times
 };
 
-// The q-quantile of the wait, infinite where the queue is overloaded. Those
+// The q-quantile of the wait, infinite if the queue is overloaded. Requests
 // that wait do so for an exponential time of mean
 //   service ÷ (servers · (1 − load)) · (1 + scv) ÷ 2
 // (Allen and Cunneen's approximation for M/G/k; exact for M/M/k).

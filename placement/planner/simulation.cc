@@ -20,7 +20,7 @@
 namespace refract::placement {
 namespace {
 
-// Requests before the counted ones, as a part of them: queues fill meanwhile.
+// Share of requests before the counted ones; queues fill during them.
 constexpr double kWarmUp = 0.2;
 // Of requests with equal merge keys; every request of the model has this key.
 constexpr char kMergeKey[] = "m";
@@ -236,8 +236,8 @@ class Simulator {
     ++RouteOf(request).in_flight;
   }
 
-  // When a message has arrived. The receiver receives while the sender sends,
-  // as far as both are free.
+  // Called when a message has arrived. The receiver receives while the sender
+  // sends, as far as both are free.
   double Send(Nic& from, double from_rate, Nic& to, double to_rate,
               double bytes) {
     const double begin = std::max(now_, from.out_free);
@@ -285,7 +285,7 @@ class Simulator {
     Assign(request.hn);
   }
 
-  // Gives idle instances of an HN batches, as Scheduler::AssignFrom() does.
+  // Gives batches to idle instances of an HN, as Scheduler::AssignFrom() does.
   void Assign(int hn_index) {
     HnState& hn = hns_[hn_index];
     while (hn.idle > 0 && !hn.queue.empty()) {
@@ -302,7 +302,7 @@ class Simulator {
       if (decision_.wait_until > At(now_)) {
         const double until =
             absl::ToDoubleSeconds(decision_.wait_until - absl::UnixEpoch());
-        // A nanosecond later: the time must have come when it is asked again.
+        // A nanosecond later: the time must have passed at the next decision.
         Schedule(std::max(until, now_) + 1e-9, EventKind::kHnTimer, hn_index);
         return;
       }
@@ -451,7 +451,7 @@ class Simulator {
   std::vector<Route> routes_;  // by CN, then HN
   std::vector<Batch> batches_;
   std::vector<int> free_batches_;
-  // Reused by Assign().
+  // Assign() uses these again and again.
   std::vector<const scheduling::QueuedRequest<int>*> candidates_;
   std::vector<scheduling::BatchCandidate> batch_candidates_;
   scheduling::BatchDecision decision_;
@@ -530,7 +530,7 @@ RepeatedResult SimulateRepeatedly(const ModelCosts& costs,
 
 double IdleP99(const ModelCosts& costs, const SimulatedSystem& system,
                const SimulatedLoad& load) {
-  // So rare that requests hardly ever meet, without a batching window.
+  // So rare that requests almost never overlap; without a batching window.
   SimulatedSystem alone = system;
   alone.batching.window = absl::ZeroDuration();
   SimulatedLoad rare = load;

@@ -29,8 +29,8 @@ class Least {
   Packing packing{.per_node = 1 << 20, .bound_by = "nothing"};
 };
 
-// The share of the NICs of each instance, where it is not given all of them are
-// shared evenly.
+// The instances' share of the NICs; without a given share all NICs are shared
+// evenly.
 Packing WithNic(Least least, const NodeType& node, std::optional<int> percent) {
   if (percent.has_value()) {
     least.Allow(std::floor(100.0 / *percent) * node.nics, "NICs");
@@ -69,8 +69,8 @@ double Scv(const ModelCosts& costs, const std::vector<double>& rows,
   return squares * count / (sum * sum) * spread - 1;
 }
 
-// HN seconds of a request of average size where batches are as large as they
-// may be.
+// HN seconds of a request of average size in batches of the largest allowed
+// size.
 double BatchedHnSeconds(const SizingInput& input, const RequestCost& mean) {
   const ModelCosts& costs = input.service->costs;
   if (input.configuration.batching_window_us < 0) return mean.hn_s;
@@ -185,13 +185,13 @@ class Sizer {
     return met;
   }
 
-  // Fewer of either kind until one less of either does not do.
+  // Removes nodes of either kind until removing one more misses the objective.
   std::pair<int, int> Reduce(int cns, int hns) {
     cns = LeastThat(std::min(cns, LeastOf(sizing_.analytic.least_cns)), cns,
                     [&](int n) { return Meets(n, hns); });
     hns = LeastThat(std::min(hns, LeastOf(sizing_.analytic.least_hns)), hns,
                     [&](int n) { return Meets(cns, n); });
-    // Bisection takes it for granted that more is better, which noise may
+    // Bisection assumes that more is better, which noise may
     // contradict.
     while (true) {
       if (cns > 1 && Meets(cns - 1, hns)) {
@@ -349,7 +349,7 @@ SimulatedLoad LoadOf(const ServiceSpec& service, double requests_per_s,
   load.rows = service.traffic.rows;
   load.deadline_s = service.slo_p99_s;
   load.seed = options.first_seed;
-  // A run must be many times as long as a request takes, or queues of a large
+  // A run must last many times the time of a request, or queues of a large
   // system never fill.
   constexpr double kLengthInDeadlines = 20;
   load.requests = static_cast<int>(std::clamp(

@@ -42,7 +42,7 @@ struct SizingOptions {
   int requests = 20'000;  // counted, of each simulation
 };
 
-// What one service may be sized from.
+// Inputs for the sizing of a service.
 struct SizingInput {
   const ServiceSpec* service = nullptr;
   Configuration configuration;
@@ -61,7 +61,7 @@ struct AnalyticSizing {
   // Per request, on average: the demand on each resource.
   RequestCost mean;
   double hn_s = 0;  // of an HN instance, as if batches were always full
-  // Instances whose resources are all busy: nothing less can do.
+  // Instances if all their resources were always busy: fewer cannot suffice.
   double least_cns = 0;
   double least_hns = 0;
   std::string cn_bound_by;  // "cores" or "NIC"
@@ -81,14 +81,14 @@ SimulatedLoad LoadOf(const ServiceSpec& service, double requests_per_s,
 
 struct Sizing {
   bool met = false;
-  std::string why_not;  // where not met
+  std::string why_not;  // if not met
   int cns = 0;
   int hns = 0;
-  double price = 0;  // per hour, of the instances
+  double price = 0;  // of the instances, per hour
   double idle_p99_s = 0;
   AnalyticSizing analytic;
   RepeatedResult result;  // at the design rate
-  // The check that nothing can be left out; nullopt where there is but one.
+  // The check that no instance can be left out; nullopt if there is only one.
   std::optional<RepeatedResult> one_cn_less;
   std::optional<RepeatedResult> one_hn_less;
   int simulations = 0;

@@ -1,8 +1,8 @@
 #ifndef REFRACT_PLACEMENT_PLANNER_SPEC_H_
 #define REFRACT_PLACEMENT_PLANNER_SPEC_H_
 
-// What a capacity plan is made from: node types with prices, and services with
-// a model's costs, a latency objective and traffic.
+// Inputs of a capacity plan: node types with prices, and services with a
+// model's costs, a latency objective and traffic.
 // docs/reference/planning_files.md lists the fields of the file.
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 
 namespace refract::placement {
 
-// Machines that can be had.
+// Available machines.
 struct NodeType {
   std::string name;
   double cores = 0;
@@ -31,11 +31,11 @@ struct NodeType {
   int nics = 1;
   double nic_gbps = 200;
   double price_per_h = 0;  // any currency
-  int64_t count = -1;      // that can be had; -1 = as many as needed
+  int64_t count = -1;      // available; -1 = as many as needed
   std::vector<std::pair<std::string, std::string>> labels;
 };
 
-// A part of a GPU that an HN instance may have.
+// A part of a GPU for an HN instance.
 struct GpuPart {
   MigProfile mig = MigProfile::kNone;  // kNone: whole GPU
   // Time of an execution ÷ time on a whole GPU.
@@ -43,7 +43,7 @@ struct GpuPart {
   bool slowdown_given = false;
 };
 
-// Lists are searched: the plan takes the cheapest combination.
+// Lists are alternatives: the plan takes the cheapest combination.
 struct CnOptions {
   std::string node;                // NodeType::name
   std::vector<double> cores;       // of an instance; ≥ 1 entry, whole numbers
@@ -78,8 +78,8 @@ struct Traffic {
   std::vector<double> rows = {1};  // items per query, equally likely
 };
 
-// Where a model's costs come from, when the file names a version instead of
-// giving figures. The reader of the file fills `costs` through a ModelReader.
+// Source of a model's costs if the file names a version instead of figures. The
+// reader of the file fills `costs` through a ModelReader.
 struct ModelSource {
   std::string path;  // DIR/NAME or DIR/NAME/VERSION
   std::string calibration;
@@ -115,17 +115,17 @@ struct PlanSpec {
 // Price per hour by name of the node type.
 using Prices = absl::flat_hash_map<std::string, double>;
 
-// A price list: comma-separated, columns node and price_per_h; others are read
-// over. InvalidArgument names file, line and column.
+// A price list: comma-separated, columns node and price_per_h; other columns
+// are ignored. InvalidArgument names file, line and column.
 absl::StatusOr<Prices> ReadPrices(const std::string& path);
 
-// What the reader of a spec cannot do itself.
+// Readers that the caller of the spec's reader provides.
 struct SpecReaders {
   // Costs of a version; the path is relative to the current folder.
   std::function<absl::StatusOr<ModelCosts>(const ModelSource&)> model;
   // Items per query of "fixed:N", "mlperf", "file:PATH".
   std::function<absl::StatusOr<std::vector<double>>(absl::string_view)> rows;
-  // They replace the file's; node types that they lack keep theirs.
+  // Replace the file's prices; node types without an entry keep theirs.
   Prices prices = {};
 };
 
@@ -137,13 +137,13 @@ absl::StatusOr<PlanSpec> ParsePlanSpec(absl::string_view text,
                                        const SpecReaders& readers);
 
 // InvalidArgument names the field that contradicts another: a node type twice,
-// a service on a node type that is not there or lacks GPUs, an instance larger
+// a service on a node type that is missing or lacks GPUs, an instance larger
 // than its node, a model that does not fit the instance's memory.
 absl::Status Check(const PlanSpec& spec);
 
-// Time on a MIG slice ÷ time on a whole GPU where it was not measured: as if
-// all of the time were arithmetic, in proportion to the compute slices (7 of a
-// GPU). Too high for small models, whose launches take as long on a slice.
+// Time on a MIG slice ÷ time on a whole GPU, if not measured: as if all of the
+// time were arithmetic, in proportion to the compute slices (7 of a GPU). Too
+// high for small models, whose launches take as long on a slice.
 double AssumedSlowdown(MigProfile profile);
 
 }  // namespace refract::placement

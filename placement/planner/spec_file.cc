@@ -18,7 +18,7 @@ namespace {
 
 using Fields = JsonFields;
 
-// Larger figures are slips of units.
+// Larger figures are mistakes of the unit.
 constexpr double kMostCores = 10'000;
 constexpr double kMostGib = 1 << 20;
 constexpr double kMostGbps = 1e6;
@@ -30,7 +30,7 @@ constexpr int64_t kMostCount = 10'000'000;
 // Of a day: quarters of an hour.
 constexpr int kMostParts = 96;
 
-// Fails where the field is not there.
+// Fails if the field is missing.
 template <typename T>
 void Need(Fields& fields, const char* name, const std::optional<T>& value,
           T* target) {
@@ -167,8 +167,8 @@ void ReadModel(Fields& fields, const SpecReaders& readers,
   });
 }
 
-// Rates of a file, evenly spaced, as parts of the largest one. Of more rows
-// than a page can show, groups of neighbours become their largest.
+// Rates of a file, evenly spaced, as parts of the largest one. If there are
+// more rows than a page shows, each group of neighbours becomes its largest.
 absl::StatusOr<std::vector<double>> CurveFromCsv(const std::string& path,
                                                  const std::string& name) {
   REFRACT_ASSIGN_OR_RETURN(const CsvTable table, CsvTable::Read(path));
@@ -316,7 +316,7 @@ ServiceSpec ReadService(Fields& fields, const SpecReaders& readers) {
     Assign(monolith.Number("memory_gib", 0, kMostGib), &options.memory_gib);
     service.monolith = options;
   });
-  // Last: it may take a while.
+  // Last, because it may take long.
   need("model", [&](Fields& model) { ReadModel(model, readers, service); });
   return service;
 }

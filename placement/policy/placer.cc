@@ -9,8 +9,8 @@
 namespace refract::placement {
 namespace {
 
-// A cache has 40 bytes for each node. Beyond so many demands, the caches start
-// anew: 256 × 10,000 nodes are 100 MB.
+// A cache has 40 bytes for each node. With more demands than this, the caches
+// start anew: 256 × 10,000 nodes are 100 MB.
 constexpr size_t kMostCaches = 256;
 
 // Bandwidths are sums of many terms.
@@ -99,8 +99,8 @@ int Placer::Choose(absl::Span<const int> nodes, const Instance& instance,
   }
   std::sort(order.begin(), order.end());
   for (const auto& [count, leaf] : order) {
-    // Where the leaf's best node is too far from the best of all, so are its
-    // others.
+    // If the leaf's best node is too far from the best of all, so are its other
+    // nodes.
     const int node = BestOf(state_.nodes_of_leaf(leaf), instance, cache);
     if (node < 0) continue;
     const Score& score = cache[node].score;
@@ -195,7 +195,7 @@ int Placer::BestOf(absl::Span<const int> nodes, const Instance& instance,
          state_.name_rank(node) > state_.name_rank(best))) {
       continue;
     }
-    // The rules look into hash tables, so only would-be winners are asked.
+    // The rules look into hash tables, so they check only nodes that would win.
     if (RuleObstacle(node, instance) != Obstacle::kNothing) continue;
     best = node;
     best_score = cached.score;
@@ -225,8 +225,8 @@ std::vector<int> Placer::PodsByRoom(int app) const {
   const Cluster& cluster = state_.cluster();
   std::vector<std::pair<double, int>> order;  // fullness, pod
   for (size_t pod = 0; pod < pod_nodes_.size(); ++pod) {
-    // Apps count with what they declared, since most of it may be still to
-    // come, and with what they use where that is more.
+    // Apps count with their declared amounts, since most of their pods may
+    // still come, or with what they use if that is more.
     PodLoad capacity;
     PodLoad used;
     PodLoad declared;
@@ -309,7 +309,7 @@ std::vector<Verdict> Placer::Explain(const Instance& instance,
       } else if (score.topology < chosen.topology) {
         verdict.loses_by = Criterion::kPath;
       } else if (score.BetterThan(chosen)) {
-        // Only the leaf is preferred to a better score.
+        // Only the leaf comes before a better score.
         verdict.loses_by = Criterion::kLeaf;
       } else if (score.primary < chosen.primary) {
         verdict.loses_by = Criterion::kScore;

@@ -51,18 +51,18 @@ struct Decision {
   Choice choice;
 };
 
-// Nodes by what keeps an instance off them.
+// Number of nodes per obstacle.
 using Obstacles = std::array<int, kObstacles>;
 
 // The first criterion by which a candidate loses to the chosen node.
 enum class Criterion : uint8_t { kChosen, kPath, kScore, kLeaf, kFit, kName };
 absl::string_view Name(Criterion criterion);
 
-// One node's part in a decision.
+// A node's part in a decision.
 struct Verdict {
   int node = -1;
   Obstacle obstacle = Obstacle::kNothing;
-  // The rest is of nodes without an obstacle.
+  // The fields below: only for nodes without an obstacle.
   Criterion loses_by = Criterion::kChosen;
   int under_leaf = 0;  // instances of the app under the node's leaf
   Choice choice;
@@ -77,7 +77,7 @@ class Placer {
   Placer(const State& state, const FragmentMeter* meter,
          absl::Span<const AppTarget> targets, const PlacerOptions& options);
 
-  // Takes nothing: the caller adds the instance to the state.
+  // Changes nothing: the caller adds the instance to the state.
   Decision Decide(const Instance& instance);
 
   // Why each node was not chosen: the node that Decide() gave first, then the
@@ -87,7 +87,7 @@ class Placer {
   Obstacle ObstacleAt(int node, const Instance& instance) const;
   // The instance's devices on a node without an obstacle, and their score.
   Choice ChoiceAt(int node, const Instance& instance);
-  // What keeps the instance off most nodes of its pod.
+  // The obstacle on most nodes of its pod.
   Obstacle MainObstacle(const Instance& instance) const;
 
  private:
@@ -106,7 +106,7 @@ class Placer {
   // The node of best score; -1 if there is none.
   int BestOf(absl::Span<const int> nodes, const Instance& instance,
              CachedNodes& cache);
-  // The same or, with pack_leaves, a node near the app's others.
+  // As BestOf() or, with pack_leaves, a node near the app's others.
   int Choose(absl::Span<const int> nodes, const Instance& instance,
              CachedNodes& cache);
   int RandomNode(const Instance& instance, CachedNodes& cache);
@@ -125,8 +125,8 @@ class Placer {
   std::vector<std::pair<uint32_t, double>> fragments_;
 };
 
-// Which resource makes a demand impossible on every node of an empty cluster,
-// as text: "no node has 200 cores (the largest has 192)". Empty if some node
+// Why a demand is impossible on every node of an empty cluster, as text:
+// "no node has 200 cores (the largest has 192)". Empty if some node
 // fits.
 std::string WhyImpossible(const Cluster& cluster, const Instance& instance);
 

@@ -57,7 +57,7 @@ double Packing(const ScoreInputs& in, const Devices& devices) {
 double Clustering(const ScoreInputs& in) {
   if (in.demand.gpus == 0) return 0;
   const auto kind = static_cast<size_t>(KindOf(in.demand));
-  int kinds = 0;  // with GPU
+  int kinds = 0;  // with a GPU
   for (size_t i = 1; i < kGpuKinds; ++i) kinds += in.kinds[i] > 0;
   double band = 0;
   if (in.kinds[kind] > 0) {
@@ -69,8 +69,8 @@ double Clustering(const ScoreInputs& in) {
   return band + std::floor(25 * (kGpuScale - free) / kGpuScale);
 }
 
-// GPUs that a fraction or a slice of the demand can go to. Calls
-// `consider(gpu, mig_slices)`.
+// GPUs that can hold a fraction or a slice of the demand. Calls `consider(gpu,
+// mig_slices)`.
 void ForEachGpu(const ScoreInputs& in, auto consider) {
   for (int gpu = 0; gpu < in.node.gpus; ++gpu) {
     if (!GpuHasRoom(in.node, in.free, gpu, in.demand)) continue;
@@ -218,8 +218,8 @@ Choice Combined(const ScoreInputs& in) {
   Choice best;
   double best_after = std::numeric_limits<double>::infinity();
   bool found = false;
-  // Fragments after, by contents of the first GPU: all that a choice of GPUs
-  // changes in them.
+  // Fragments after the choice, by contents of its first GPU, which alone
+  // changes them.
   std::array<std::pair<std::pair<int16_t, uint8_t>, double>, kMaxGpus> known;
   int num_known = 0;
   const auto after_of = [&](const Devices& devices) {
@@ -313,8 +313,8 @@ std::string PolicyNames() {
 
 int FgdBucket(double before_milli, double after_milli) {
   const double change = (before_milli - after_milli) / kWholeGpu;
-  // No change must be in the bucket that begins there, whatever the last
-  // digits of two sums.
+  // No change at all must be in the bucket that begins there, whatever the last
+  // digits of the two sums.
   return static_cast<int>(std::floor(100 / (1 + std::exp(-change)) + 1e-9));
 }
 

@@ -1,7 +1,7 @@
 #ifndef REFRACT_PLACEMENT_POLICY_SCORE_H_
 #define REFRACT_PLACEMENT_POLICY_SCORE_H_
 
-// How good a node is for an instance: pure functions of one node's state.
+// Scores nodes for an instance: pure functions of one node's state.
 
 #include <array>
 #include <cstdint>
@@ -66,7 +66,7 @@ struct Choice {
   Devices devices;
 };
 
-// How a policy that ignores topology picks a NIC.
+// How a policy that ignores topology chooses a NIC.
 enum class NicRule : uint8_t {
   kFirst,   // the first with room, as GPUs are picked by index
   kNearest  // the nearest to the GPUs already picked

@@ -1,8 +1,8 @@
 #ifndef REFRACT_PLACEMENT_POLICY_STATE_H_
 #define REFRACT_PLACEMENT_POLICY_STATE_H_
 
-// What runs where: the state that placement decisions read. Instances enter and
-// leave one at a time, so incremental placement is the only kind there is.
+// The running instances: the state that placement decisions read. Instances
+// enter and leave one at a time, so incremental placement is the only kind.
 
 #include <array>
 #include <cstdint>
@@ -27,7 +27,7 @@ class State {
 
   const Cluster& cluster() const { return *cluster_; }
   const NodeFree& free(int node) const { return free_[node]; }
-  // Changes whenever something on the node does.
+  // Changes with every change on the node.
   uint32_t version(int node) const { return version_[node]; }
   // Instances of each kind on the node.
   const std::array<int32_t, kGpuKinds>& kinds(int node) const {
@@ -44,13 +44,13 @@ class State {
   // The pod of an app's instances; -1 if it has none. With instances in several
   // pods, the pod of the oldest one.
   int PodOf(int app) const;
-  // Instances of the app and role on a node; of the app below a leaf.
+  // Number of instances of the app and role on a node; of the app below a leaf.
   int OnNode(int app, Role role, int node) const;
   int UnderLeaf(int app, int leaf) const;
   // Leaves with instances of the app, and how many.
   const absl::flat_hash_map<int, int>& LeavesOf(int app) const;
 
-  // The caller has checked that the instance fits with these devices.
+  // The caller must have checked that the instance fits with these devices.
   void Add(const Instance& instance, int node, const Devices& devices);
   void Remove(const Instance& instance, int node, const Devices& devices);
 

@@ -18,7 +18,7 @@ nlohmann::ordered_json LineJson(const Line& line) {
   const size_t count = line.points.size();
   const size_t shown = std::min(count, kMostPoints);
   for (size_t i = 0; i < shown; ++i) {
-    // The first and the last are always there.
+    // The first and the last point are always shown.
     const size_t at = shown > 1 ? i * (count - 1) / (shown - 1) : 0;
     points.push_back({line.points[at].first, line.points[at].second});
   }
@@ -54,7 +54,7 @@ std::string FiguresToHtml(const Figures& figures) {
     if (file.name == "figures.html") file.name = "page.html";
     files.push_back(file);
   }
-  // Names come from files of the user's, so they need not be UTF-8.
+  // Names come from the user's files, so they need not be UTF-8.
   return base::FillPage(
       files, json.dump(-1, ' ', false,
                        nlohmann::ordered_json::error_handler_t::replace));

@@ -1,7 +1,7 @@
 #ifndef REFRACT_PLACEMENT_REPORT_FIGURES_H_
 #define REFRACT_PLACEMENT_REPORT_FIGURES_H_
 
-// Tables and line charts as one HTML page that needs neither other files nor a
+// Tables and line charts as one HTML page that needs no other files and no
 // network: the reports of simulations and loans.
 
 #include <string>

@@ -8,7 +8,7 @@
 
 namespace refract::placement {
 
-// Names come from a file of the user's, so they need not be UTF-8.
+// Names come from the user's file, so they need not be UTF-8.
 constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;
 
 std::string PlanToJson(const PlanSpec& spec, const Plan& plan) {

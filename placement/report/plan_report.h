@@ -12,10 +12,10 @@
 
 namespace refract::placement {
 
-// One JSON object with everything that the plan knows.
+// One JSON object with all fields of the plan.
 std::string PlanToJson(const PlanSpec& spec, const Plan& plan);
 
-// One HTML page that needs neither other files nor a network.
+// One HTML page that needs no other files and no network.
 std::string PlanToHtml(const PlanSpec& spec, const Plan& plan);
 
 // Tables as comma-separated values: file name, text. load.csv (p50 and p99 by
@@ -23,7 +23,7 @@ std::string PlanToHtml(const PlanSpec& spec, const Plan& plan);
 std::vector<std::pair<std::string, std::string>> PlanToCsv(const PlanSpec& spec,
                                                            const Plan& plan);
 
-// What a planner reads on a terminal.
+// A text for the terminal.
 std::string PlanToText(const PlanSpec& spec, const Plan& plan);
 
 }  // namespace refract::placement

@@ -52,8 +52,8 @@ Demand TrainingJob(double unit) {
   return demand;
 }
 
-// Instances that may find no node one after the other before the cluster counts
-// as full.
+// The cluster counts as full after this many instances in a row found no
+// node.
 constexpr int kMostMisses = 500;
 
 // Fills the cluster until both parts are allocated or nothing more fits.
@@ -75,7 +75,7 @@ State Background(const Cluster& cluster, const Populations& populations,
   int misses = 0;
   while (misses < kMostMisses && (cpu < cpu_goal || gpu < gpu_goal)) {
     Instance instance;
-    // GPU first, since an instance without GPU must not take the cores beside
+    // GPUs first, since an instance without GPU must not take the cores beside
     // a GPU that is still wanted; both kinds come in one stream in proportion.
     const bool with_gpu =
         gpu < gpu_goal && (cpu >= cpu_goal || gpu / gpu_goal <= cpu / cpu_goal);
@@ -94,7 +94,7 @@ State Background(const Cluster& cluster, const Populations& populations,
     const Decision decision = placer.Decide(instance);
     if (decision.node < 0) {
       ++misses;
-      // No room for another training job: whole models take its part.
+      // No room for another training job: whole models use its share.
       if (training) training_gpu = options.training * gpu_goal;
       continue;
     }
@@ -121,7 +121,7 @@ Populations PublishedPopulations(bool with_memory) {
                                 {30, 3.0}, {32, 21.4}, {40, 16.2}, {48, 24.6},
                                 {50, 0.7}, {60, 4.9},  {64, 4.0},  {72, 0.6},
                                 {80, 2.2}, {96, 2.7},  {128, 0.4}};
-  // Steps of the drawn curve, merged to a dozen.
+  // Steps of the plotted curve, merged to a dozen.
   const Marginal whole_gib = {{16, 4.4},   {55, 5},     {98, 16.4}, {125, 5},
                               {158, 8},    {195, 14.5}, {240, 7},   {252, 8.8},
                               {275, 10.4}, {305, 12.2}, {342, 1.8}, {400, 9}};

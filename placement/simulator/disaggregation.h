@@ -1,10 +1,10 @@
 #ifndef REFRACT_PLACEMENT_SIMULATOR_DISAGGREGATION_H_
 #define REFRACT_PLACEMENT_SIMULATOR_DISAGGREGATION_H_
 
-// What disaggregation does to the fragments of a busy cluster: Prism's
+// The effect of disaggregation on the fragments of a busy cluster: Prism's
 // experiment (NSDI '25, section 5.4, figure 19). The cluster is filled with
-// jobs; the free CPU and GPU left is measured against the population of whole
-// models, and against the populations of their CN and HN instances.
+// jobs; the remaining free CPU and GPU is measured against the population of
+// whole models, and against the populations of their CN and HN instances.
 
 #include <cstdint>
 #include <vector>

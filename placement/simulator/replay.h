@@ -33,7 +33,7 @@ struct ReplayOptions {
   double sample_every_s = 3600;
   // Microseconds of a clock, to time decisions; null = they are not timed.
   std::function<double()> now_us;
-  // Told the part of the events that is done, about a hundred times.
+  // Called with the done share of the events, about a hundred times.
   std::function<void(double)> progress;
 };
 
@@ -49,8 +49,8 @@ struct ReplayResult {
 };
 
 // Targets of all apps: the most instances that an app has at once of each role,
-// with the demand of the first instance of the role. A service's owner
-// declares these numbers; a trace has only their effect.
+// with the demand of the first instance of the role. A service's owner declares
+// these numbers; a trace shows only their effect.
 std::vector<AppTarget> TargetsOf(const InstanceList& list);
 
 // Order in which a batch is placed: large apps first, so that they find a pod

@@ -11,8 +11,8 @@
 namespace refract::placement {
 namespace {
 
-// Sums over the instances on a node, from nothing. Bookkeeping is by maps and
-// positive sums, unlike that of the placer, which counts down what is free.
+// Sums over the instances on a node, counted anew. Unlike the placer, which
+// counts down free amounts, this uses maps and positive sums.
 struct Load {
   int64_t cpu_milli = 0;
   int64_t memory_mib = 0;

@@ -1,8 +1,8 @@
 #ifndef REFRACT_PLACEMENT_SIMULATOR_VALIDATE_H_
 #define REFRACT_PLACEMENT_SIMULATOR_VALIDATE_H_
 
-// Checks finished placements against the rules, on its own: it shares no
-// bookkeeping with the code that placed.
+// Checks finished placements against the rules, independently: it shares no
+// bookkeeping with the placing code.
 
 #include <string>
 #include <vector>

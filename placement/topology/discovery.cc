@@ -177,7 +177,7 @@ absl::Status Discovery::ReadLinkOf(const std::string& address,
                            Number(at + "max_link_width"));
   REFRACT_ASSIGN_OR_RETURN(const std::optional<double> width,
                            Number(at + "current_link_width"));
-  // 255 is what a function answers that does not know its width.
+  // A function that does not know its width answers 255.
   const auto lanes = [](std::optional<double> value) {
     return value.has_value() && *value > 0 && *value <= 32
                ? static_cast<int>(*value)
@@ -313,7 +313,7 @@ absl::Status Discovery::ReadRdmaNics() {
     REFRACT_ASSIGN_OR_RETURN(const std::vector<std::string> functions,
                              tree_.List(at + "/device/net"));
     netdevs.insert(functions.begin(), functions.end());
-    // Of soft-RoCE, whose port may have no address yet.
+    // Of soft-RoCE, whose port may not have an address yet.
     REFRACT_ASSIGN_OR_RETURN(const std::string parent, Text(at + "/parent"));
     netdevs.insert(parent);
     netdevs.erase("");

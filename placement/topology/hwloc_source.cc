@@ -36,7 +36,7 @@ absl::StatusOr<HwlocTopology> Load() {
     return absl::UnavailableError("hwloc_topology_init fails");
   }
   HwlocTopology topology(raw);
-  // Without it hwloc leaves out PCI functions; with less it merges bridges.
+  // Without this filter hwloc leaves out PCI functions; others merge bridges.
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_ALL);
   if (hwloc_topology_load(raw) != 0) {
     return absl::UnavailableError("hwloc_topology_load fails");
@@ -51,7 +51,7 @@ class OtherRoot {
     if (root.empty()) return;
     set_ = true;
     setenv("HWLOC_FSROOT", root.c_str(), 1);
-    // Not this machine's processor and devices.
+    // Other than this machine's processor and devices.
     setenv("HWLOC_THISSYSTEM", "0", 1);
     setenv("HWLOC_COMPONENTS", "linux,stop", 1);
   }
@@ -101,7 +101,7 @@ class Reader {
     }
   }
 
-  // The one NUMA node that a device is near; -1: several, or unknown.
+  // The one NUMA node that a device is near; -1: several or an unknown one.
   int NumaNodeOf(hwloc_obj_t object) const {
     const hwloc_obj_t near = hwloc_get_non_io_ancestor_obj(source_, object);
     if (near == nullptr || near->nodeset == nullptr ||
@@ -174,7 +174,7 @@ class Reader {
           if (state.empty()) break;
           NicPort& port = nic.ports.emplace_back();
           port.number = number;
-          // The number alone: 4 is ACTIVE (verbs.h).
+          // Only the number: 4 is ACTIVE (verbs.h).
           port.state = state == "4" ? "ACTIVE" : "DOWN";
         }
         topology_.nics.push_back(std::move(nic));

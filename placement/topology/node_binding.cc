@@ -24,7 +24,7 @@ int NodeOfAll(const NodeTopology& topology, absl::Span<const int> cpus) {
   return -1;
 }
 
-// Before the NUMA node is known: by properties that hold for every node.
+// Used before the NUMA node is known: looks at properties of every node.
 const Nic* FastestNic(const NodeTopology& topology) {
   const auto rank = [](const Nic& nic) {
     return std::tuple(nic.active(), nic.rdma, nic.port_gbps());

@@ -74,7 +74,7 @@ absl::Status CheckNumaNodes(const NodeTopology& topology) {
 
 absl::Status CheckNumaNode(const NodeTopology& topology, int numa_node,
                            const std::string& field) {
-  // Without any NUMA node the machine did not say which there are.
+  // Without any NUMA node the machine did not report its NUMA nodes.
   if (numa_node < 0 || topology.numa_nodes.empty() ||
       topology.FindNode(numa_node) != nullptr) {
     return absl::OkStatus();
@@ -95,7 +95,7 @@ absl::Status CheckPci(const NodeTopology& topology) {
     if (function.parent < -1 || function.parent >= count) {
       return Bad(absl::StrCat(field, ".parent"), "no such bridge");
     }
-    // A walk of more steps than there are functions has met one twice.
+    // A walk with more steps than functions has met one twice.
     int steps = 0;
     for (int at = i; at >= 0; at = topology.pci[at].parent) {
       if (++steps > count) {
@@ -225,7 +225,7 @@ Path PathBetween(const NodeTopology& topology, const Endpoint& a,
                  const Endpoint& b) {
   const std::vector<int> above_a = ChainOf(topology, a.pci);
   const std::vector<int> above_b = ChainOf(topology, b.pci);
-  // Both chains end at the host bridge: what they share is at their ends.
+  // Both chains end at the host bridge, so their common part is at their ends.
   size_t shared = 0;
   while (shared < above_a.size() && shared < above_b.size() &&
          above_a[above_a.size() - 1 - shared] ==
@@ -239,7 +239,7 @@ Path PathBetween(const NodeTopology& topology, const Endpoint& a,
                                 SlowestLink(topology, above_b, own_b)),
                        MinKnown(a.gbps, b.gbps));
   if (shared > 0) {
-    // The devices themselves are no bridges.
+    // The devices themselves are not bridges.
     path.path_class =
         std::max(own_a, own_b) <= 2 ? PathClass::kPix : PathClass::kPxb;
   } else if (!above_a.empty() && !above_b.empty() &&

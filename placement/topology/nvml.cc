@@ -17,7 +17,7 @@ namespace {
 
 constexpr absl::string_view kFolder = "refract.nvml/";
 
-// Of nvml.h, which this build does not need.
+// From nvml.h, which this build does not need.
 struct NvmlPciInfo {
   std::array<char, 16> bus_id_legacy;
   unsigned domain;
@@ -34,7 +34,7 @@ Function* Symbol(void* library, const char* name) {
   return reinterpret_cast<Function*>(dlsym(library, name));
 }
 
-// NVML's address as sysfs writes it: its domain has eight digits.
+// NVML's address in sysfs's form: NVML's domain has eight digits.
 std::string SysfsAddress(absl::string_view bus_id) {
   const size_t colon = bus_id.find(':');
   if (colon == absl::string_view::npos) return "";

@@ -26,7 +26,7 @@ using Json = nlohmann::json;
 
 constexpr const char* kFormat = "refract-sysfs-dump";
 constexpr int kVersion = 1;
-// The files that discovery reads have a line each.
+// The files that discovery reads have one line each.
 constexpr size_t kMaxFileBytes = 64 << 10;
 
 // Answers of the kernel that mean "no value", not "cannot be read".
@@ -50,7 +50,7 @@ class FileTree final : public SysfsTree {
   absl::StatusOr<std::optional<std::string>> Read(
       absl::string_view path) override {
     const fs::path file = root_ / std::string(path);
-    // Not blocking: a copied tree may hold a pipe.
+    // Non-blocking, because a copied tree may contain a pipe.
     const int fd = open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
       if (MeansAbsent(errno)) return std::nullopt;
@@ -149,7 +149,7 @@ class Recorder final : public SysfsTree {
     REFRACT_ASSIGN_OR_RETURN(std::optional<std::string> text, tree_.Read(path));
     if (!text.has_value()) return text;
     if (IsUnsetGid(*text)) {
-      // As if the port had no such entry.
+      // The same as a port without this entry.
       const size_t slash = path.rfind('/');
       const auto folder =
           dump_.folders.find(std::string(path.substr(0, slash)));

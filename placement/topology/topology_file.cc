@@ -27,7 +27,7 @@ std::string AddressOf(const NodeTopology& topology, int pci) {
   return pci < 0 ? "" : topology.pci[pci].address;
 }
 
-// Two decimals: what the figures are known to.
+// Two decimals: the figures are not more precise.
 double Rounded(double gbps) { return std::round(gbps * 100) / 100; }
 
 OrderedJson PortJson(const NicPort& port) {
@@ -82,7 +82,7 @@ class Override {
   }
 
  private:
-  // Refuses a second entry of the same key.
+  // Refuses a second entry with the same key.
   bool IsNew(Fields& fields, const char* field, const std::string& key) {
     if (keys_.insert(key).second) return true;
     fields.Fail(field, absl::StrCat(key, " is there twice"));
@@ -113,7 +113,7 @@ class Override {
     }
     Assign(fields.Whole("memory_bytes", 0, int64_t{1} << 60),
            &node->memory_bytes);
-    // For readers; nothing is computed from distances.
+    // For readers only; nothing is computed from distances.
     fields.Skip("distance");
   }
 
@@ -225,7 +225,7 @@ class Override {
     Assign(fields.Text("state"), &port->state);
     Assign(fields.Rate("gbps"), &port->gbps);
     Assign(fields.Text("link_layer"), &port->link_layer);
-    // Addresses come and go: the transport asks the device.
+    // Addresses change: the transport asks the device.
     fields.Skip("gids");
   }
 

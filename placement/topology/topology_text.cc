@@ -109,7 +109,7 @@ class TreeWriter {
       if (topology_.pci[child].parent == index) WriteFunction(child, depth + 1);
     }
   }
-  // The devices of a function; false: there are none.
+  // Writes a function's devices; false: it has none.
   bool WriteDevices(int pci, int depth) {
     bool any = false;
     const std::string place =
