@@ -30,8 +30,8 @@ absl::string_view SourceText(SizeSource source) {
   return "";
 }
 
-// Symbols of the inputs but the batch, without sizes, and whether each counts
-// rows of some input.
+// Symbols of the inputs except the batch, without sizes, and whether each of
+// them counts rows of some input.
 std::vector<std::pair<AssumedSize, bool>> SymbolsOf(
     const models::Graph& graph) {
   std::vector<std::pair<AssumedSize, bool>> symbols;
@@ -58,7 +58,7 @@ std::vector<std::pair<AssumedSize, bool>> SymbolsOf(
   return symbols;
 }
 
-// Sizes of the request that import was given; empty where it was given none.
+// Sizes of the request that import was given; empty without such a request.
 absl::StatusOr<models::SymbolBindings> KeptSizes(
     const models::LoadedModel& model) {
   const std::string path = absl::StrCat(model.folder, "/", models::kSampleFile);
@@ -105,8 +105,8 @@ absl::StatusOr<AssumedSizes> AssumeSizes(
     take(kept, SizeSource::kSample);
     if (size.source == SizeSource::kSample && counts_rows &&
         batch != kept.end() && batch->second > 0) {
-      // Of all items together: rounded to whole numbers per item, and above 0,
-      // as ids that are never there would cost nothing.
+      // An average over all items: rounded to whole numbers per item, and above
+      // 0, as ids that never appear would cost nothing.
       size.size =
           std::max<int64_t>(1, (size.size + batch->second / 2) / batch->second);
     }

@@ -1,9 +1,9 @@
 #ifndef REFRACT_TOOLS_SIZES_H_
 #define REFRACT_TOOLS_SIZES_H_
 
-// Numbers per item (ids of a bag, steps of a history) that a command assumes
-// where no request says them. Costs grow with them, so each command that uses
-// them prints them with their source.
+// Numbers per item (ids of a bag, steps of a history) that a command assumes if
+// no request gives them. Costs grow with them, so each command that uses them
+// prints them with their source.
 
 #include <cstdint>
 #include <ostream>
@@ -21,14 +21,14 @@ enum class SizeSource : uint8_t {
   kGiven,    // --size
   kProfile,  // the requests that were profiled
   kSample,   // the sample that the version was imported with
-  kGuessed,  // the least that the model takes
+  kGuessed,  // the least that the model accepts
 };
 
 struct AssumedSize {
   std::string symbol;
   int64_t size = 0;  // as partitioner::SizesForBatch takes it
   SizeSource source = SizeSource::kGuessed;
-  std::vector<std::string> inputs;  // that have it
+  std::vector<std::string> inputs;  // that have this symbol
 };
 
 struct AssumedSizes {
@@ -42,7 +42,7 @@ struct AssumedSizes {
 };
 
 // The first of: `given` (texts of --size), `profiles` (may be null), the sample
-// kept with the version, a guess. Errors as ParseSizes(); also where the kept
+// kept with the version, a guess. Errors as ParseSizes(); also if the kept
 // sample cannot be read.
 absl::StatusOr<AssumedSizes> AssumeSizes(
     const std::vector<std::string>& given, const models::LoadedModel& model,

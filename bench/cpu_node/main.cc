@@ -1,6 +1,6 @@
-// What choosing a GPU node costs a request (cpu_node/dispatch/node_pool.h): a
-// lease is taken and given back, by one thread, of pools of several sizes,
-// while every model asks in turn. No connection behind it.
+// The cost of choosing a GPU node for a request
+// (cpu_node/dispatch/node_pool.h): one thread takes and returns leases of pools
+// of several sizes, with every model in turn. No connection is behind the pool.
 
 #include <cstddef>
 #include <cstdio>
@@ -76,7 +76,7 @@ base::Quartiles Measure(size_t nodes, size_t models) {
       if (!lease.has_value()) std::abort();
       lease->Finish(absl::OkStatus(), absl::Milliseconds(1));
     }
-    // The first one warms up.
+    // The first round warms up.
     if (round == 0) continue;
     ns.push_back(absl::ToDoubleNanoseconds(absl::Now() - begin) /
                  kLeasesPerRound);
@@ -88,7 +88,7 @@ base::Quartiles Measure(size_t nodes, size_t models) {
 }  // namespace refract::cpu_node
 
 int main() {
-  FLAGS_minloglevel = 1;  // connections are no news here
+  FLAGS_minloglevel = 1;  // connections are of no interest here
   std::printf("%6s %7s %14s %s\n", "nodes", "models", "ns per lease",
               "[quartiles]");
   for (const size_t nodes : {1, 4, 16}) {

@@ -67,7 +67,7 @@ DlrmShape MlperfV2() {
 
 namespace {
 
-// All of a matrix; with `one_row` its first row, again and again.
+// A whole matrix; with `one_row` its first row, again and again.
 MapInput MatrixOf(ValueId id, const Value& value, bool one_row = false) {
   return {{id, {0, 0}, {{0, one_row ? 0 : value.ld}, {0, 1}}}};
 }
@@ -104,7 +104,7 @@ class DlrmMaker {
       builder_.Interaction({.dense = bottom, .embeddings = emb, .out = top});
       flops_ += static_cast<double>(features * (features - 1) * shape.dim);
     } else {
-      // Embeddings are uploaded beside what the bottom layers write.
+      // Embeddings are uploaded next to the output of the bottom layers.
       const ValueId x0 =
           builder_.Intermediate("x0", dtype_, items, shape.dim + emb_cols);
       builder_.InputView(x0, "embeddings", shape.dim, emb_cols);
@@ -182,7 +182,7 @@ class DlrmMaker {
     return out;
   }
 
-  // `out`: where the last layer writes.
+  // `out`: the value that the last layer writes to.
   ValueId Mlp(const std::string& name, ValueId in,
               const std::vector<int64_t>& sizes, ValueId out,
               bool last_is_linear = false) {

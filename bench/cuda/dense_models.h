@@ -46,8 +46,8 @@ DlrmShape MlperfV2();
 DenseModel MakeDlrm(const std::string& name, const DlrmShape& shape,
                     Precision precision, int64_t max_batch, unsigned seed);
 
-// The same model with every product's bias and activation as kernels of their
-// own, as a framework launches them: the baseline of fused epilogues.
+// The same model with every product's bias and activation in separate kernels,
+// as a framework launches them: the baseline of fused epilogues.
 DenseModel SeparateEpilogues(const DenseModel& model);
 
 }  // namespace refract::bench

@@ -1,7 +1,7 @@
 #ifndef REFRACT_BENCH_CUDA_LOADED_H_
 #define REFRACT_BENCH_CUDA_LOADED_H_
 
-// A model in an instance, to be measured.
+// A model in an instance, for measurements.
 
 #include <algorithm>
 #include <cstdint>

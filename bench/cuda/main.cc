@@ -123,7 +123,7 @@ class Bench {
   }
 
  private:
-  // A size, or its small stand-in of a dry run.
+  // A size, or its small substitute in a dry run.
   int64_t Size(int64_t size, int64_t dry) const {
     return options_.dry_run ? dry : size;
   }
@@ -254,8 +254,8 @@ class Bench {
             {"floor_us", floor * 1e6}});
   }
 
-  // The first sample, the last and some between: what device_check's batches
-  // are too small to show.
+  // The first sample, the last and some between them; device_check's batches
+  // are too small for this.
   void CheckInteraction(const InteractionCall& call) {
     MustBeOk(runtime::cuda::LaunchKernel(call, raw()), "kernel");
     Wait();
@@ -311,7 +311,7 @@ class Bench {
     DeviceMemory dense(samples * 128 * size),
         embeddings(samples * 26 * 128 * size), out(samples * ld_out * size);
     const int64_t bytes = samples * (27 * 128 + ld_out) * size;
-    // A copy that moves as much.
+    // A copy that moves the same number of bytes.
     DeviceMemory from(bytes / 2), to(bytes / 2);
     const InteractionCall call = {.dense = dense.get(),
                                   .embeddings = embeddings.get(),
@@ -371,8 +371,8 @@ class Bench {
     const DenseModel model =
         MakeDlrm("v1", MlperfV1(), Precision::kFloat16, items, 1);
     constexpr int kSlots = 4;
-    // So many that the first upload and the last download, which overlap with
-    // nothing, are a hundredth.
+    // With this many runs, the first upload and the last download, which
+    // overlap with nothing, are a hundredth of the whole.
     const int kRuns = options_.dry_run ? 6 : 200;
     Loaded loaded(device_, model, items, kSlots);
     Instance& instance = loaded.instance();
@@ -404,7 +404,7 @@ class Bench {
          },
          [&] { loaded.Compute(kRuns); }},
         repetitions_);
-    // Throughput ÷ that of the slower half alone.
+    // Throughput ÷ the throughput of the slower half alone.
     std::vector<double> slower;
     for (size_t i = 0; i < seconds[1].size(); ++i) {
       slower.push_back(std::max(seconds[1][i], seconds[2][i]));

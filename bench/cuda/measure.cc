@@ -84,7 +84,7 @@ void Report(const std::string& name, const Quartiles& value, Bar side,
   std::printf("%-52s %8.3f [%.3f, %.3f]  %s %.2f  %s\n", name.c_str(),
               value.median, value.q25, value.q75, at_most ? "<=" : ">=", bar,
               reached ? "reached" : "MISSED");
-  // Names are ours: nothing in them needs an escape.
+  // All names are constants of this program, without characters to escape.
   std::printf("= {\"name\": \"%s\", \"reached\": %s%s}\n", name.c_str(),
               reached ? "true" : "false",
               (Member("median", value.median) + Member("q25", value.q25) +
@@ -103,7 +103,7 @@ DeviceMemory::DeviceMemory(int64_t bytes) {
   MustBeOk(cudaMalloc(&memory_, static_cast<size_t>(bytes)), "cudaMalloc");
   std::mt19937 random(1);
   std::vector<uint16_t> bits(size_t{8} << 20);
-  // Halves of 2^-7 to 1: as bfloat16 and as float they are small numbers, too.
+  // fp16 of 2^-7 to 1: small numbers as bfloat16 and as float, too.
   for (uint16_t& b : bits) {
     b = static_cast<uint16_t>(0x2000u + random() % 0x1C00u);
   }
@@ -114,7 +114,7 @@ DeviceMemory::DeviceMemory(int64_t bytes) {
                         cudaMemcpyHostToDevice),
              "cudaMemcpy");
   }
-  // The last piece may still be on its way, and other streams do not wait.
+  // The last piece may still be in transit; other streams do not wait.
   MustBeOk(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
 

@@ -16,7 +16,7 @@
 
 namespace refract::bench {
 
-// These end the program when a call failed: nothing measured after it counts.
+// These end the program if a call failed, as later times would mean nothing.
 void MustBeOk(cudaError_t error, const char* what);
 
 void MustBeOk(const runtime::cuda::Status& status);
@@ -41,7 +41,7 @@ using Variant = std::function<void()>;
 std::vector<std::vector<double>> MeasureInTurn(
     const std::vector<Variant>& variants, int repetitions);
 
-// Of seconds[a] ÷ seconds[b], repetition by repetition.
+// Quartiles of seconds[a] ÷ seconds[b], repetition by repetition.
 Quartiles PairedRatio(const std::vector<double>& a,
                       const std::vector<double>& b);
 
@@ -52,7 +52,7 @@ enum class Bar : uint8_t { kAtMost, kAtLeast };
 using Details = std::vector<std::pair<std::string, double>>;
 void Report(const std::string& name, const Quartiles& value, Bar side,
             double bar, const Details& details = {});
-// `details` alone as a line "= {JSON}".
+// Prints `details` alone as a line "= {JSON}".
 void ReportDetails(const Details& details);
 
 // Memory of the device, filled with random bits that are finite numbers in all

@@ -1,7 +1,7 @@
 #ifndef REFRACT_BENCH_GATHER_BASELINE_H_
 #define REFRACT_BENCH_GATHER_BASELINE_H_
 
-// What the merged look-up is compared with, on the same bytes. No LibTorch type
+// The baselines of the merged look-up, on the same bytes. No LibTorch type
 // appears here. One thread each; errors end the program.
 
 #include <cstdint>
@@ -20,14 +20,14 @@ class Baseline {
   virtual ~Baseline() = default;
   // Pooled vectors of every table, side by side: [batch, tables × dim].
   virtual void Run(const Request& request) = 0;
-  // Of the last run.
+  // Results of the last run.
   virtual std::vector<float> Result() const = 0;
 };
 
 // at::embedding_bag of every table (fp32), then at::cat.
 std::unique_ptr<Baseline> MakeEmbeddingBags(const Tables& tables);
-// The same of PyTorch's operator for the rows (fused-8bit, fused-4bit); null
-// for formats that it has no operator for.
+// The same with PyTorch's operator for the rows (fused-8bit, fused-4bit); null
+// for formats without an operator.
 std::unique_ptr<Baseline> MakeQuantizedBags(const Tables& tables);
 // FBGEMM's table-batched embedding for inference: one call for all tables;
 // tbe-int8, tbe-int4, fp16, fp32. Its ids and offsets are joined outside the

@@ -81,7 +81,7 @@ models::Graph MakeGraph(const std::vector<int64_t>& widths) {
   return graph;
 }
 
-// In a file that has no name any more once it is mapped.
+// In a file that is unlinked once it is mapped.
 absl::StatusOr<std::shared_ptr<const models::WeightStore>> MakeWeights(
     const std::vector<int64_t>& widths) {
   std::mt19937 random(kSeed);

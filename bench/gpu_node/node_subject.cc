@@ -16,9 +16,9 @@
 namespace refract::bench {
 namespace {
 
-// For answers that wait to be read: far more than are ever under way.
+// For answers that wait to be read: far more than run at any time.
 constexpr size_t kAnswerBytes = size_t{64} << 20;
-// A queue that is full would end a run for another reason than its deadlines.
+// A full queue would end a run for another reason than its deadlines.
 constexpr size_t kMaxQueue = size_t{1} << 20;
 
 absl::StatusOr<std::shared_ptr<transport::LinkMemory>> MakeMemory() {
@@ -59,7 +59,7 @@ absl::StatusOr<std::vector<PreparedRequest>> PrepareRequests(
   return requests;
 }
 
-// One request; its answer's values go to `values`, where that is not null.
+// One request; the values of its answer go to `values` unless that is null.
 class NodeSubject::Call : public transport::ServerCall {
  public:
   using Done = std::function<void(const absl::Status&)>;
@@ -125,7 +125,7 @@ absl::StatusOr<std::unique_ptr<NodeSubject>> NodeSubject::Create(
     const NodeSubjectOptions& options) {
   std::unique_ptr<NodeSubject> subject(new NodeSubject(requests));
   REFRACT_ASSIGN_OR_RETURN(subject->memory_, MakeMemory());
-  // Whether requests are merged is the options' to say.
+  // The options decide whether requests are merged.
   auto copy = std::make_shared<models::LoadedModel>(*model);
   copy->config.serving.dynamic_batching = false;
   std::vector<std::unique_ptr<gpu_node::DeviceModel>> models;

@@ -1,8 +1,8 @@
 #ifndef REFRACT_BENCH_GPU_NODE_NODE_SUBJECT_H_
 #define REFRACT_BENCH_GPU_NODE_NODE_SUBJECT_H_
 
-// A GPU node with one model on its CPU device, asked in memory: no transport,
-// and so nothing but scheduling and execution is measured.
+// A GPU node with one model on its CPU device, asked in memory: without a
+// transport, so that only scheduling and execution are measured.
 
 #include <cstdint>
 #include <memory>
@@ -20,7 +20,7 @@
 
 namespace refract::bench {
 
-// Requests of so many rows each, as the HN part of a model reads them.
+// Requests of this many rows each, as the HN part of a model reads them.
 struct PreparedRequest {
   int64_t rows = 1;
   std::vector<base::Tensor> inputs;
@@ -36,7 +36,7 @@ struct NodeSubjectOptions {
 
 class NodeSubject : public loadgen::SystemUnderTest {
  public:
-  // `requests` outlive it.
+  // `requests` must outlive the node.
   static absl::StatusOr<std::unique_ptr<NodeSubject>> Create(
       std::shared_ptr<const models::LoadedModel> model,
       const std::vector<PreparedRequest>& requests,

@@ -57,8 +57,8 @@ cut::Goal Price(const ModelLike& model) {
   return goal;
 }
 
-// The latency with at most so much of what `measure` counts in the fastest plan
-// without a limit.
+// The latency, with a limit on `measure`: a part of its amount in the fastest
+// plan without a limit.
 cut::Goal Limited(const ModelLike& model, const char* name,
                   const cut::Measure& measure, double share) {
   cut::Goal goal = Latency(model);
@@ -100,8 +100,8 @@ nlohmann::ordered_json Spread(std::vector<double> values) {
           {"max", values.back()}};
 }
 
-// The search as `refract partition` runs it. False, after a word on stderr: it
-// failed.
+// The search as `refract partition` runs it. False, with a message on stderr,
+// if it failed.
 bool Time(const Goals& goals, const Shape& shape, int size, unsigned seed,
           nlohmann::ordered_json& results) {
   std::vector<double> times_ms;
@@ -112,8 +112,8 @@ bool Time(const Goals& goals, const Shape& shape, int size, unsigned seed,
     const ModelLike model = shape.make(size, seed + i);
     cut::Goal goal = goals.make(model);
     goal.max_cuts = cut::CutsWorthWaitingFor(model.problem.num_nodes());
-    // One thread that only computes: its processor time is what it takes on a
-    // machine that does nothing else.
+    // One thread that only computes: its processor time equals the wall time of
+    // an otherwise idle machine.
     const std::clock_t begin = std::clock();
     const absl::StatusOr<cut::Found> found = cut::FindBest(model.problem, goal);
     const double took_ms = 1e3 * static_cast<double>(std::clock() - begin) /

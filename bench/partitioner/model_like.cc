@@ -44,7 +44,7 @@ class Builder {
     return sum;
   }
 
-  // Returns the tensor that the node makes, of `size` bytes.
+  // Returns the tensor of `size` bytes that the new node makes.
   size_t Add(StageSet allowed, const std::vector<size_t>& operands, Cost cn,
              Cost hn, int64_t size) {
     const int node = problem_.num_nodes();
@@ -61,12 +61,12 @@ class Builder {
     return Add(kAnyStage, operands, kCall + 30 * bytes(operands), kLaunch,
                size);
   }
-  // With weights of its own.
+  // A node with its own weights.
   size_t Linear(const std::vector<size_t>& operands, Cost cn, int64_t size) {
     Weigh(Between(1 << 18, 1 << 22));
     return Add(kAnyStage, operands, cn, kLaunch + cn / 150, size);
   }
-  // `weight_bytes` are of the node that comes next.
+  // `weight_bytes` belong to the next node.
   void Weigh(int64_t weight_bytes) {
     problem_.shared.push_back({{problem_.num_nodes()}});
     weights_.push_back(weight_bytes);
@@ -76,7 +76,7 @@ class Builder {
         Add(kAnyStage, {0}, kCall, kLaunch, Between(1'000, 4'000));
     return Add(kAnyStage, {column}, kCall, kLaunch, 2'048);
   }
-  // A look-up before the HN, and its vector reshaped.
+  // A look-up before the HN, and a reshape of its vector.
   size_t Vector() {
     const int64_t size = Between(4'000, 130'000);
     const size_t row = Add(kOnPre, {Ids()}, 30 * size, 0, size);
@@ -100,7 +100,7 @@ class Builder {
     for (size_t t = 0; t < bytes_.size(); ++t) {
       model.latency.up[t] = model.latency.down[t] = per_byte * bytes_[t];
     }
-    // A second of the HN is worth so many of a CN core; the link costs nothing.
+    // A second of the HN costs this many of a CN core; the link costs nothing.
     const int64_t hn_price = Between(10, 100);
     model.price = Measure(problem_);
     for (size_t n = 0; n < model.latency.stage.size(); ++n) {
@@ -190,7 +190,7 @@ ModelLike MakeWide(int num_nodes, unsigned seed) {
   const int num_towers = num_nodes / 20;
   std::vector<size_t> towers;
   for (int i = 0; i < num_towers; ++i) {
-    // Some towers see a few of the vectors alone.
+    // Some towers read only a few of the vectors.
     size_t last = joined;
     if (builder.OneIn(3)) {
       std::vector<size_t> some;

@@ -1,19 +1,19 @@
 #ifndef REFRACT_BENCH_PARTITIONER_MODEL_LIKE_H_
 #define REFRACT_BENCH_PARTITIONER_MODEL_LIKE_H_
 
-// Random problems shaped as models are, for timing the search.
+// Random problems with the shapes of models, for timing the search.
 
 #include "partitioner/cut/problem.h"
 
 namespace refract::bench {
 
-// Of about as many nodes as asked for; costs are random, in picoseconds and
+// About as many nodes as asked for; costs are random, in picoseconds and
 // bytes.
 struct ModelLike {
   partitioner::cut::Problem problem;
   partitioner::cut::Measure latency;
   partitioner::cut::Measure price;
-  // Limits: of weights that the HN reads, and of what crosses.
+  // For limits: bytes of weights that the HN reads, and bytes that cross.
   partitioner::cut::Measure hn_memory;
   partitioner::cut::Measure bytes;
 };
@@ -32,12 +32,12 @@ ModelLike MakeClickModel(int num_nodes, unsigned seed);
 // Few look-ups, then blocks of linear, activation, norm and a residual sum, one
 // after the other.
 ModelLike MakeChain(int num_nodes, unsigned seed);
-// Towers beside one another over the same vectors, mixed by gates into several
+// Towers next to each other over the same vectors, mixed by gates into several
 // results.
 ModelLike MakeWide(int num_nodes, unsigned seed);
-// Look-ups that may run on the HN where their tables fit: most of the graph.
+// Look-ups that may run on the HN if their tables fit: most of the graph.
 ModelLike MakeManyTables(int num_nodes, unsigned seed);
-// A click model in which one product in fifty runs on the CN alone.
+// A click model in which one product in fifty can run only on the CN.
 ModelLike MakeWithCnOnly(int num_nodes, unsigned seed);
 
 inline constexpr Shape kShapes[] = {{"click model", MakeClickModel},

@@ -21,12 +21,12 @@ class Baseline {
   virtual void Bind(absl::Span<const base::TensorView> inputs) = 0;
   // One run, without gradient. Errors end the program.
   virtual void Run() = 0;
-  // Elements of each result of the last run, as float32.
+  // The elements of each result of the last run, as float32.
   virtual std::vector<std::vector<float>> Results() const = 0;
 };
 
-// Frozen TorchScript, as torch.jit.freeze gives it: of tensors, to a tensor or
-// a tuple of them.
+// Frozen TorchScript from torch.jit.freeze: takes tensors, returns a tensor or
+// a tuple of tensors.
 absl::StatusOr<std::unique_ptr<Baseline>> LoadTorchScript(
     const std::string& path);
 // A package of AOTInductor.

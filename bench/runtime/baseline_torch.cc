@@ -91,7 +91,7 @@ class AotPackage final : public Baseline {
   std::vector<at::Tensor> results_;
 };
 
-// One call of an operator that has no C++ function.
+// Calls an operator that has no C++ function.
 at::Tensor Call(const char* name, std::vector<c10::IValue> arguments) {
   c10::Dispatcher::singleton().findSchemaOrThrow(name, "").callBoxed(
       &arguments);
@@ -171,9 +171,9 @@ absl::StatusOr<std::unique_ptr<Baseline>> LoadTorchScript(
 
 namespace {
 
-// A package's code is linked to libtorch.so, an empty library beside the one
-// that this program is linked to. Once it is loaded the package finds it,
-// wherever it lies.
+// A package's code is linked to libtorch.so, an empty library next to the one
+// that this program is linked to. Once it is loaded, the package finds it in
+// any folder.
 void LoadUmbrella() {
   Dl_info where;
   if (dladdr(reinterpret_cast<const void*>(&at::globalContext), &where) == 0) {
@@ -181,7 +181,7 @@ void LoadUmbrella() {
   }
   const std::string library = where.dli_fname;
   const std::string folder = library.substr(0, library.find_last_of('/') + 1);
-  // A failure shows when the package is loaded.
+  // A failure appears when the package is loaded.
   dlopen((folder + "libtorch.so").c_str(), RTLD_NOW | RTLD_GLOBAL);
 }
 

@@ -16,13 +16,13 @@ BusyProcesses::BusyProcesses(int count) {
     const pid_t child = fork();
     if (child < 0) return;
     if (child == 0) {
-      // Not left behind when the parent is killed.
+      // The child ends if the parent is killed.
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(0);
       raise(SIGSTOP);
       for (;;) RunFmaLoop(1e7);
     }
-    // Stopped by itself before anything is timed.
+    // The child stops itself before anything is timed.
     int status = 0;
     waitpid(child, &status, WUNTRACED);
     children_.push_back(child);
@@ -43,7 +43,7 @@ void BusyProcesses::Go() {
 void BusyProcesses::Stop() {
   for (const pid_t child : children_) {
     kill(child, SIGSTOP);
-    // It may be in the middle of its share of a processor.
+    // The child may be in the middle of its share of a processor.
     int status = 0;
     waitpid(child, &status, WUNTRACED);
   }

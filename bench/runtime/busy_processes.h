@@ -7,9 +7,9 @@
 
 namespace refract::bench {
 
-// Processes of this machine that do nothing but compute, as a neighbour of a
-// server would. Stopped at first; ended with the object, and with this process.
-// To be made before the program has threads.
+// Processes on this machine that only compute, like a server's neighbours.
+// Stopped at first; they end with the object, and with this process. Must be
+// created before the program has threads.
 class BusyProcesses {
  public:
   explicit BusyProcesses(int count);
@@ -17,7 +17,7 @@ class BusyProcesses {
   BusyProcesses(const BusyProcesses&) = delete;
   BusyProcesses& operator=(const BusyProcesses&) = delete;
 
-  // Less than `count` when the system gave no more.
+  // Less than `count` if the system allowed no more.
   int count() const { return static_cast<int>(children_.size()); }
   void Go();
   void Stop();

@@ -48,13 +48,13 @@ namespace {
 constexpr double kTolerance = 1e-4;
 constexpr double kRoundedTolerance = 0.1;
 
-// A model of prepare.py's, its inputs of one batch, and its program.
+// A model made by prepare.py, its inputs for one batch, and its program.
 struct Prepared {
   std::shared_ptr<const models::LoadedModel> model;
   std::vector<base::Tensor> tensors;
   std::vector<base::TensorView> inputs;
   std::unique_ptr<const runtime::Program> program;
-  // What a node does around each request (runtime/batch_padding.h).
+  // The node's padding around each request (runtime/batch_padding.h).
   std::optional<runtime::BatchPadding> padding;
 
   absl::Status Run(runtime::RunContext& context, runtime::PaddedBatch& batch,
@@ -66,7 +66,7 @@ struct Prepared {
   }
 };
 
-// As LibTorch converts them.
+// The elements as LibTorch converts them.
 absl::StatusOr<std::vector<float>> FloatsOf(const base::TensorView& tensor) {
   const auto copied = [](auto values) {
     return std::vector<float>(values.begin(), values.end());
@@ -179,7 +179,7 @@ int RunModel(const std::string& folder, const std::string& name, int64_t batch,
     if (!compared.ok()) return fail(compared.status());
     const double difference = *compared;
     row["largest_difference"][label] = difference;
-    // What rounded weights change is a result, not a fault.
+    // The effect of rounded weights is a result, not a fault.
     if (difference > (rounds_weights ? kRoundedTolerance : kTolerance)) {
       std::fprintf(stderr, "bench_runtime: %s: differs from %s by %g\n",
                    name.c_str(), label.c_str(), difference);
@@ -188,7 +188,7 @@ int RunModel(const std::string& folder, const std::string& name, int64_t batch,
     variants.emplace_back(label, [other] { other->Run(); });
   }
   row.update(Compare(variants, rounds, clock));
-  // Where the time goes: medians of single runs, the costliest steps first.
+  // Medians of single runs per step, the costliest steps first.
   const auto steps = program->steps();
   std::vector<std::vector<int64_t>> spent(steps.size());
   for (int i = 0; i < 21; ++i) {
@@ -218,7 +218,7 @@ int RunModel(const std::string& folder, const std::string& name, int64_t batch,
 }
 
 // One thread, one request after the other, with and without busy processes
-// beside it in turns of `seconds`. What is compared is what a request takes.
+// beside it in turns of `seconds`. The times of requests are compared.
 int RunBeside(const std::string& folder, const std::string& name, int64_t batch,
               int rounds, double seconds, BusyProcesses& neighbours,
               Json& json) {
@@ -241,7 +241,7 @@ int RunBeside(const std::string& folder, const std::string& name, int64_t batch,
   std::vector<double> ratios;
   for (int round = 0; round < rounds; ++round) {
     double p99[2] = {};
-    // Who begins changes.
+    // The first variant changes with the round.
     for (const int busy : {round % 2, 1 - round % 2}) {
       if (busy == 1) neighbours.Go();
       std::vector<double> took;
@@ -391,7 +391,7 @@ int Main(int argc, char** argv) {
     }
     for (const std::string& name : names) {
       for (const int64_t batch : batches) {
-        // The others are measured all the same.
+        // A failure does not keep the others from being measured.
         status = std::max(status, RunModel(folder, name, batch, weights, rounds,
                                            clock, json));
       }

@@ -17,7 +17,7 @@ inline __attribute__((always_inline)) double Loop(double flops) {
   Vector factor = Vector{} + 0.999f;
   Vector addend = Vector{} + 1e-3f;
   for (int64_t r = 0; r < rounds; ++r) {
-    // The compiler may neither hoist nor drop what it does not see through.
+    // The compiler can neither hoist nor drop what the asm may have changed.
     asm volatile("" : "+x"(factor), "+x"(addend));
 #pragma GCC unroll 12
     for (int i = 0; i < kSums; ++i) sums[i] = sums[i] * factor + addend;

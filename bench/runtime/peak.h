@@ -4,8 +4,8 @@
 namespace refract::bench {
 
 // `flops` floating-point operations (two per multiply-add and lane) as fused
-// multiply-adds in registers alone: what a core can do at most. Returns a
-// number that depends on all of them.
+// multiply-adds on registers: the peak rate of a core. Returns a number that
+// depends on all of them.
 double RunFmaLoop(double flops);
 
 }  // namespace refract::bench

@@ -1,7 +1,7 @@
 #ifndef REFRACT_BENCH_RUNTIME_TIMING_H_
 #define REFRACT_BENCH_RUNTIME_TIMING_H_
 
-// How bench_runtime takes times and compares results.
+// Times and comparisons of results for bench_runtime.
 
 #include <functional>
 #include <string>
@@ -16,13 +16,13 @@ namespace refract::bench {
 using Json = nlohmann::ordered_json;
 using Variant = std::pair<std::string, std::function<void()>>;
 
-// Seconds since whenever.
+// Seconds since some fixed moment.
 using Clock = double (*)();
-// What the thread computed for, not what it waited for its processor.
+// CPU time of the thread, without its waits for a processor.
 double ThreadSeconds();
 double ClockSeconds();
 
-// Of one of `times` runs.
+// Seconds per run, measured over `times` runs.
 double Seconds(const std::function<void()>& run, int times,
                Clock clock = &ClockSeconds);
 
@@ -31,12 +31,12 @@ Json Quartiles(std::vector<double> values);
 // Nearest rank. Changes the order of `values`.
 double Percentile(std::vector<double>& values, double p);
 
-// Times of every variant, which take turns, and each one's time ÷ the first's
+// Times of every variant, which take turns, and the ratio to the first variant
 // per round.
 Json Compare(const std::vector<Variant>& variants, int rounds, Clock clock);
 
-// Largest difference, relative where values are large; infinite where there
-// are more of one than of the other, or a NaN in one alone.
+// Largest difference, relative for large values; infinite if the lengths differ
+// or only one of both has a NaN.
 double Difference(absl::Span<const float> a, absl::Span<const float> b);
 
 }  // namespace refract::bench

@@ -7,7 +7,7 @@
 namespace refract::tools {
 namespace {
 
-// Of CUresult (cuda.h), which a build without the toolkit does not have.
+// A CUresult of cuda.h, which a build without the toolkit does not have.
 constexpr int kNoDevice = 100;
 constexpr int kSystemDriverMismatch = 803;
 constexpr int kCompatNotSupported = 804;

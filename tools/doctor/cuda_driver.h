@@ -13,18 +13,18 @@ namespace refract::tools {
 struct CudaDriver {
   bool has_library = false;  // libcuda.so.1
   // The newest CUDA that it supports, as CUDA writes versions: 13000 is 13.0. 0
-  // when it does not say.
+  // if it reports none.
   int version = 0;
-  // What its cuInit() answers: 0 when devices can be used, else a CUresult.
+  // The result of its cuInit(): 0 if devices can be used, else a CUresult.
   int init_result = 0;
 };
 
-// Loads the driver's library of this machine, if there is one. Costs up to a
-// second where there is a GPU.
+// Loads this machine's driver library, if there is one. Takes up to a second on
+// a machine with a GPU.
 CudaDriver AskCudaDriver();
 
-// `toolkit_version` of this build, as above; 0: built without CUDA. Nothing to
-// say for a machine without GPU and driver. Reads nothing.
+// `toolkit_version` of this build, as above; 0: built without CUDA. No finding
+// for a machine without GPU and driver. Reads nothing.
 std::optional<Finding> JudgeCuda(const Machine& machine,
                                  const CudaDriver& driver, int toolkit_version);
 

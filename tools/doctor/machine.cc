@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 // The HN's default receive pool and the shared-memory transport's segments are
-// of this order; less than it stops a node from starting.
+// about this large; with less memory a node does not start.
 constexpr uint64_t kEnoughPinnedBytes = 256 * kMiB;
 
 std::string ReadText(const fs::path& path) {
@@ -33,7 +33,7 @@ std::string ReadText(const fs::path& path) {
   return text;
 }
 
-// Names of the entries of a folder, sorted; none when it is missing.
+// Names of the entries of a folder, sorted; none if the folder is missing.
 std::vector<std::string> Entries(const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code error;

@@ -1,7 +1,7 @@
 #ifndef REFRACT_TOOLS_DOCTOR_MACHINE_H_
 #define REFRACT_TOOLS_DOCTOR_MACHINE_H_
 
-// What a machine has, read from its file tree.
+// The parts of a machine, read from its file tree.
 
 #include <cstdint>
 #include <optional>
@@ -15,7 +15,7 @@ namespace refract::tools {
 struct RdmaPort {
   std::string name;  // "mlx5_0"
   int port = 1;
-  // Empty when unreadable.
+  // Empty if unreadable.
   std::string state;       // "4: ACTIVE"
   std::string rate;        // "200 Gb/sec (4X HDR)"
   std::string link_layer;  // "Ethernet" (RoCE) or "InfiniBand"
@@ -43,10 +43,10 @@ struct Machine {
 };
 
 // `root` is "/" for this machine, or the top of a dumped tree (proc/, sys/,
-// dev/). What is missing stays at its default: nothing fails.
+// dev/). Missing files leave defaults; nothing fails.
 Machine ReadMachine(absl::string_view root);
 
-// One finding for the reader: what there is, and what its lack costs.
+// One finding for the reader: a fact, and the cost of a missing part.
 struct Finding {
   std::string topic;  // "memlock"
   std::string fact;   // "8 MiB"

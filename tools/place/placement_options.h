@@ -17,13 +17,13 @@ class App;
 
 namespace refract::tools {
 
-// The nodes, and the fabric where the node list has none.
+// The nodes, and the fabric if the node list has none.
 struct ClusterOptions {
   std::string nodes;
   placement::NodeDefaults defaults;
   placement::FabricShape fabric;
   std::string fabric_file;  // in place of a made-up fabric
-  // 0 = those of the list; else the list repeated or cut to so many.
+  // 0 = those of the list; else the list is repeated or cut to this number.
   int node_count = 0;
 };
 void AddClusterOptions(CLI::App& command, ClusterOptions& options);

@@ -27,9 +27,9 @@ struct ManifestFlags {
 // `flags` outlives parsing.
 void AddManifestFlags(CLI::App& command, ManifestFlags& flags);
 
-// Writes the files of `deployment` into the folder, which is made, and removes
-// files that an earlier plan has left there. InvalidArgument names the folder,
-// or the service and the field.
+// Writes the files of `deployment` into the folder, which is created, and
+// removes files of an earlier plan. InvalidArgument names the folder, or the
+// service and the field.
 absl::Status WriteManifestFiles(const ManifestFlags& flags,
                                 placement::Deployment deployment);
 

@@ -19,8 +19,8 @@ namespace refract::tools {
 namespace {
 
 // Times of whole runs around their median, as the standard deviation of their
-// logarithm: quartiles of a normal distribution are 1.349 of it apart. The
-// median over the batches.
+// logarithm: quartiles of a normal distribution lie 1.349 of it apart. The
+// result is the median over the batches.
 double SigmaOf(const partitioner::Profile& profile) {
   std::vector<double> sigmas;
   for (const partitioner::Timing::Sample& sample : profile.whole.samples) {
@@ -76,7 +76,7 @@ absl::StatusOr<placement::ModelCosts> CostsOfVersion(
         partitioner::Predict(model->graph, *model->plan, conditions.conditions);
     costs.points.push_back({
         .rows = static_cast<double>(batch),
-        // The front end's time is mostly decoding, and coding mostly encoding.
+        // The front end's time is mostly decoding, coding's mostly encoding.
         .cn_pre_s = prediction.front_end_s + prediction.cn_pre_s +
                     prediction.cn_crossing_s,
         .cn_post_s = prediction.cn_post_s,

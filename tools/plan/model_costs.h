@@ -6,9 +6,9 @@
 
 namespace refract::tools {
 
-// The costs of a version under its split plan, by the predictions of `refract
-// partition`: measured times where there is a profile, hardware descriptions
-// elsewhere. NotFound and InvalidArgument name the file or the field.
+// The costs of a version under its split plan, predicted as in `refract
+// partition`: from measured times if there is a profile, otherwise from
+// hardware descriptions. NotFound and InvalidArgument name the file or field.
 absl::StatusOr<placement::ModelCosts> CostsOfVersion(
     const placement::ModelSource& source);
 

@@ -22,7 +22,7 @@ using partitioner::Profile;
 using partitioner::SecondsText;
 using partitioner::Timing;
 
-// The sample where the line is furthest off.
+// The sample with the largest distance from the line.
 const Timing::Sample* WorstFit(const Timing& timing) {
   const auto worst = std::max_element(
       timing.samples.begin(), timing.samples.end(),
@@ -237,7 +237,7 @@ nlohmann::ordered_json DriftToJson(const ProfileDrift& drift) {
                                     {"share", at.drift.share},
                                     {"reprofile", at.drift.reprofile},
                                     {"left", std::move(left)}};
-    // JSON has no infinity: nothing was predicted.
+    // JSON has no infinity, which means that nothing was predicted.
     entry["ratio"] = std::isfinite(at.drift.ratio)
                          ? nlohmann::ordered_json(at.drift.ratio)
                          : nlohmann::ordered_json();

@@ -14,8 +14,8 @@
 
 namespace refract::tools {
 
-// Microseconds of the steady clock, and of CPU time of the calling thread. CPU
-// time measures decisions: other processes on the machine do not count.
+// Microseconds of CPU time of the calling thread, for measuring decisions
+// without the time that other processes on the machine use.
 std::function<double()> ClockUs();
 std::function<double()> CpuClockUs();
 

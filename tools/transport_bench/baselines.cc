@@ -49,7 +49,7 @@ class SocketSession : public Session {
       if (side_ == Side::kInitiator && !stream) recorder.Lap();
     }
     if (stream) {
-      // One byte back, so that the time runs until the last byte was read.
+      // One byte back, so that the time ends after the last byte was read.
       REFRACT_RETURN_IF_ERROR(side_ == Side::kInitiator ? Move(recv, 1)
                                                         : Move(send, 1));
       recorder.Stop();
@@ -116,8 +116,8 @@ class Socket : public Subject {
 
 // ------------------------------------------------------------- shared memory
 
-// One direction: its payload, and the flag that says the payload is there. The
-// flag is alone on a pair of cache lines: adjacent lines are fetched together.
+// One direction: its payload, and the flag that says that the payload is there.
+// The flag has a pair of cache lines: adjacent lines are fetched together.
 struct Lane {
   std::atomic<uint64_t>* flag = nullptr;
   std::byte* payload = nullptr;
@@ -189,7 +189,7 @@ class Memory : public Subject {
   }
   absl::StatusOr<std::unique_ptr<Session>> Open(
       const Setup& setup) const override {
-    // Whatever an earlier session left.
+    // Flags that an earlier session left.
     if (setup.side == Side::kInitiator) {
       for (const Lane& lane : lanes_) lane.flag->store(0);
     }

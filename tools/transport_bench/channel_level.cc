@@ -21,7 +21,7 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(Waiter::kPatienceSeconds);
 
-// When the bytes are checked, a second tensor says which message this is: the
+// When the bytes are checked, a second tensor holds the message's number: the
 // channel shows no ids, and pulled messages may overtake each other.
 std::vector<base::TensorSpec> Specs(const Work& work, size_t bytes) {
   std::vector<base::TensorSpec> specs = MessageSpecs(bytes);
@@ -95,7 +95,7 @@ class ClientSession : public Session {
                              transport::Client::Create(options, nullptr));
     const absl::Time deadline = absl::Now() + absl::Seconds(10);
     transport::ClientState state = session->client_->state();
-    // Outside of any measurement, so a look per millisecond is good enough.
+    // Not part of any measurement, so a check per millisecond is good enough.
     while (!state.connected && absl::Now() < deadline) {
       absl::SleepFor(absl::Milliseconds(1));
       state = session->client_->state();
@@ -128,7 +128,7 @@ class ClientSession : public Session {
       for (int i = 0; i < window; ++i) SendNext();
     }
     const absl::Status status = outcome_.Await();
-    // Callbacks under way must not outlive the recorder.
+    // Running callbacks must not outlive the recorder.
     if (!status.ok()) client_.reset();
     return status;
   }
@@ -161,14 +161,14 @@ class ClientSession : public Session {
     if (sent_ < work_.iterations) SendNext();
   }
 
-  // Only the first window is sent from another thread than the callbacks'.
+  // Only the first window is sent from a thread other than the callbacks'.
   absl::Mutex mu_;
   Work work_;
   Recorder* recorder_ = nullptr;
   int sent_ ABSL_GUARDED_BY(mu_) = 0;
   int answered_ ABSL_GUARDED_BY(mu_) = 0;
   Outcome outcome_;
-  // Last, so that it goes first: its thread runs the callbacks.
+  // Last, so that it is destroyed first: its thread runs the callbacks.
   std::unique_ptr<transport::Client> client_;
 };
 
@@ -254,7 +254,7 @@ class ChannelSubject : public Subject {
   }
 
  private:
-  // Options that both sides have in common.
+  // The options of both sides.
   template <typename T>
   T Options(const Work& work) const {
     T options;

@@ -17,7 +17,7 @@
 namespace refract::transport_bench {
 namespace {
 
-// Fits the int32 fields and the rings of two processes on a small machine.
+// Fits the int32 fields, and the rings of two processes fit a small machine.
 constexpr size_t kMaxBytes = size_t{64} << 20;
 
 // The values of the words of `text`, all from `choices`.
@@ -148,7 +148,7 @@ absl::Status CheckConfig(const Config& config) {
   if (config.window_bytes < 1 || config.window_bytes > kMaxBytes) {
     return bad("--window: wants 1 to 64M bytes");
   }
-  // The transport's own bound, less what a message adds.
+  // The transport's own bound, minus the overhead of a message.
   if (config.eager_bytes > (size_t{8} << 20)) {
     return bad("--eager-bytes: wants at most 8M");
   }

@@ -23,9 +23,9 @@ struct Config {
   std::vector<size_t> sizes;  // ascending, above 0
   bool yardsticks = true;
   int rounds = 0;
-  double time_ms = 0;      // of one measurement, about
+  double time_ms = 0;      // of one measurement, roughly
   int max_iterations = 0;  // of one measurement
-  // Streams: payload under way, but 2 to 128 messages (128 is perftest's).
+  // Streams: payload in transit, but 2 to 128 messages (128 is perftest's).
   size_t window_bytes = 0;
   size_t eager_bytes = 0;   // payload of the largest message that is not pulled
   std::string rdma_device;  // "DEVICE[:PORT[:GID]]"; empty: the best
@@ -42,11 +42,11 @@ absl::StatusOr<std::vector<Op>> ParseOps(const std::string& text);
 absl::StatusOr<std::vector<Mode>> ParseModes(const std::string& text);
 // Bytes, or with K and M for 2¹⁰ and 2²⁰; ascending, without repeats.
 absl::StatusOr<std::vector<size_t>> ParseSizes(const std::string& text);
-// "" takes the first two processors that this process may use; one twice when
+// "" takes the first two processors that this process may use; one twice if
 // there is no second.
 absl::StatusOr<std::vector<int>> ParseCpus(const std::string& text);
 
-// Of the numbers. InvalidArgument names the option.
+// Checks the numbers. InvalidArgument names the option.
 absl::Status CheckConfig(const Config& config);
 
 }  // namespace refract::transport_bench

@@ -19,7 +19,7 @@
 namespace refract::transport_bench {
 namespace {
 
-// Region descriptors are the longest.
+// Region descriptors are the longest packets.
 constexpr size_t kMaxPacket = 16 << 10;
 // Longer than a step waits for its peer (Waiter::kPatienceSeconds).
 constexpr int kPatienceMs = 120'000;

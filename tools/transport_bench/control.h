@@ -17,9 +17,9 @@
 
 namespace refract::transport_bench {
 
-// The connection between the two processes of a run over which they agree what
-// to measure next: short messages, whole and in order. Both ends are this
-// program's, so messages are not validated. Belongs to one thread per side.
+// The connection over which the two processes of a run agree on the next
+// measurement: short messages, whole and in order. Both ends are this program,
+// so messages are not validated. Belongs to one thread per side.
 class Control {
  public:
   explicit Control(transport::UniqueFd fd) : fd_(std::move(fd)) {}
@@ -28,15 +28,15 @@ class Control {
 
   // Unavailable: the other process is gone. InvalidArgument: too long.
   absl::Status Send(absl::string_view message);
-  // DeadlineExceeded: nothing came in two minutes. When the other side sent a
-  // status instead, because it gave up, that status.
+  // DeadlineExceeded: nothing came in two minutes. If the other side gave up
+  // and sent a status instead, returns this status.
   absl::StatusOr<std::string> Receive();
 
   // Both sides call it: gives each the other's text.
   absl::StatusOr<std::string> Exchange(absl::string_view mine);
 
   // How a step ended on this side; on the other. Messages of the step that were
-  // not received are dropped, so that the sides agree again where they are.
+  // not received are dropped, so that both sides are at the same step again.
   absl::Status SendStatus(const absl::Status& status);
   absl::Status ReceiveStatus();
 
@@ -45,17 +45,17 @@ class Control {
   absl::StatusOr<std::string> ReceivePacket();
 
   transport::UniqueFd fd_;
-  std::optional<absl::Status> ended_;  // came while a message was expected
+  std::optional<absl::Status> ended_;  // came instead of a message
 };
 
-// Resources that paths are made over.
+// Resources for the paths of one connection.
 struct Connection {
-  transport::UniqueFd socket;  // invalid where descriptors say all
-  // Of this side's one thread; outlives the path.
+  transport::UniqueFd socket;  // invalid if descriptors are enough
+  // Used by this side's thread; outlives the path.
   std::unique_ptr<transport::PathResources> resources;
   std::shared_ptr<transport::ThreadWaker> waker;  // resources->waker
 };
-// As in transport::MakePath. Both sides call it.
+// As transport::MakePath. Both sides call it.
 absl::StatusOr<Connection> ConnectPath(const Setup& setup,
                                        proto::TransportPath path,
                                        const std::string& rdma_device);

@@ -1,7 +1,7 @@
 #ifndef REFRACT_TOOLS_TRANSPORT_BENCH_LEVELS_H_
 #define REFRACT_TOOLS_TRANSPORT_BENCH_LEVELS_H_
 
-// The levels at which a data path is measured, and the baselines.
+// The levels that a data path is measured at, and the baselines.
 
 #include <cstddef>
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace refract::transport_bench {
 
-// Which path, and how.
+// A path and its options.
 struct PathSpec {
   proto::TransportPath path = proto::TRANSPORT_PATH_TCP;
   std::string rdma_device;  // "DEVICE[:PORT[:GID]]"; empty: the best
@@ -46,26 +46,26 @@ std::unique_ptr<Subject> MessageLevel(const PathSpec& spec, bool fan_in = false,
                                       int flows = 1);
 
 // Client and Server (transport/links/channel.h) as nodes use them, with their
-// own threads, sessions and way of waiting. The next request is sent from the
-// callback of the last, so that a ping-pong has no thread switch in it but
-// those that the channel makes itself.
+// own threads, sessions and way of waiting. The callback of a request sends the
+// next one, so that a ping-pong contains only the thread switches of the
+// channel.
 std::unique_ptr<Subject> ChannelLevel(const PathSpec& spec);
 
-// Limits of a connection that does `work`. With pulls, all messages but the
+// Limits of a connection that does `work`. With pulls, all messages except
 // empty ones are pulled.
 transport::Limits LimitsFor(const Work& work, size_t eager_bytes);
 // One tensor of N bytes, or none.
 std::vector<base::TensorSpec> MessageSpecs(size_t bytes);
 
-// What a loopback TCP socket does by itself: TCP_NODELAY and nothing but send
-// and recv; non-blocking and spinning, or blocking in mode event. Ping-pong and
+// A loopback TCP socket by itself: TCP_NODELAY, only send and recv;
+// non-blocking and spinning, or blocking in mode event. Ping-pong and
 // stream.
 std::unique_ptr<Subject> SocketBaseline();
 
-// What shared memory does by itself: a ping-pong with one flag per direction,
-// each on its own cache lines, and a memcpy before it above 64 B. Spins in
-// every mode. Must be made before the processes part: the memory is inherited.
-// `max_bytes`: largest message.
+// Shared memory by itself: a ping-pong with one flag per direction, each on its
+// own cache lines, and a memcpy before it above 64 B. Spins in every mode. Must
+// be made before the fork: the child inherits the memory. `max_bytes`: largest
+// message.
 absl::StatusOr<std::unique_ptr<Subject>> MemoryBaseline(size_t max_bytes);
 
 }  // namespace refract::transport_bench

@@ -24,10 +24,10 @@ using transport::PathResources;
 
 constexpr absl::string_view kProbe[] = {"bench initiator", "bench responder"};
 constexpr uint64_t kEpoch = 1;
-// Header and table of a message with one tensor, with room to spare.
+// Bytes of header and table of a message with one tensor, and a margin.
 constexpr size_t kMessageOverhead = 256;
 
-// What the handshake does, without its socket. Both sides call it.
+// The handshake without its socket. Both sides call it.
 absl::StatusOr<Established> Establish(const PathSpec& spec,
                                       const transport::Limits& limits,
                                       const Setup& setup,
@@ -66,7 +66,7 @@ absl::StatusOr<Established> Establish(const PathSpec& spec,
 }
 
 // One connection of the message layer: the initiator sends requests, the
-// responder answers each as soon as it is here.
+// responder answers each as soon as it arrives.
 class Flow : public transport::MessageSink {
  public:
   // `resources` may be shared by the flows of one thread.
@@ -79,11 +79,11 @@ class Flow : public transport::MessageSink {
         path_(std::move(established.path)) {}
 
   transport::DataPath& path() { return *path_; }
-  // Messages of this run that came.
+  // Number of messages of this run that arrived.
   int received() const { return received_; }
   bool all_sent() const { return endpoint_.all_sent(); }
 
-  // Counts anew.
+  // Starts counting at 0.
   void Begin(const Work& work) {
     work_ = work;
     received_ = 0;
@@ -92,7 +92,7 @@ class Flow : public transport::MessageSink {
     return Send(MessageKind::kRequest, static_cast<uint64_t>(i),
                 work_.point.bytes);
   }
-  // One round of progress. DataLoss: a message is not what it should be.
+  // One round of progress. DataLoss: a message has wrong contents.
   absl::Status Step(int* worked) {
     int heard = 0;
     return endpoint_.Progress(base::Clock::Real().Now(), worked, &heard);
@@ -107,7 +107,7 @@ class Flow : public transport::MessageSink {
     REFRACT_RETURN_IF_ERROR(
         Check(*message, header.id, request ? work_.point.bytes : answer_bytes));
     if (!request) return absl::OkStatus();
-    // The slot of the request goes back with the response.
+    // The request's slot is released with the response.
     message.reset();
     return Send(MessageKind::kResponse, header.id, answer_bytes);
   }
@@ -171,8 +171,8 @@ class MessageSession : public Session {
       return std::all_of(flows_.begin(), flows_.end(),
                          [](const auto& flow) { return flow->all_sent(); });
     }));
-    // The peer may still wait for credits of what it had pulled here: a round
-    // posts them and the next hands them to the path's system call.
+    // The peer may still wait for credits of messages that were pulled here:
+    // one round posts them, the next one hands them to the path's system call.
     for (int round = 0; round < 2; ++round) {
       int worked = 0;
       for (const auto& flow : flows_) {
@@ -285,7 +285,7 @@ transport::Limits LimitsFor(const Work& work, size_t eager_bytes) {
   // it. One more than are sent, because a callback may send the next request
   // before its own stops counting.
   limits.max_in_flight = std::max(limits.max_in_flight, work.outstanding + 1);
-  // Four times what is under way: over verbs the arena is a quarter of it.
+  // Four times the payload in transit: over verbs the arena is a quarter of it.
   limits.source_arena_bytes =
       4 * message * static_cast<size_t>(work.outstanding + 2);
   return limits;

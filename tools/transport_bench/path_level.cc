@@ -79,7 +79,7 @@ class PathSession : public Session {
     return path_->Import(peer);
   }
 
-  // Both sides are in their loops, and what the peer may get is in place.
+  // Both sides are in their loops, and the peer may get valid bytes.
   absl::Status Begin() {
     puts_posted_ = puts_done_ = gets_posted_ = gets_done_ = notes_ = 0;
     ordered_ = true;
@@ -120,9 +120,9 @@ class PathSession : public Session {
     return absl::OkStatus();
   }
 
-  // Gets with at most `depth` under way; with a depth of 1 each is a lap.
+  // Gets with at most `depth` of them open; with a depth of 1 each is a lap.
   absl::Status Gets(int depth, Recorder& recorder) {
-    // The responder serves gets until the initiator says that it has all.
+    // The responder serves gets until the initiator reports that it is done.
     if (side_ == Side::kResponder) return Notes(1);
     depth = std::min(depth, work_.outstanding);
     int checked = 0;
@@ -176,7 +176,7 @@ class PathSession : public Session {
     return absl::OkStatus();
   }
 
-  // One round of completions; waits in the work's way when there were none.
+  // One round of completions; waits in the work's way if there were none.
   absl::Status Progress() {
     const size_t count = path_->Poll(absl::MakeSpan(completions_));
     for (size_t i = 0; i < count; ++i) {
@@ -284,8 +284,8 @@ class PathSession : public Session {
   const std::unique_ptr<transport::PathResources> resources_;
   const std::unique_ptr<transport::DataPath> path_;
   const Side side_;
-  Region inbox_;   // the peer puts here
-  Region source_;  // puts come from here, and the peer gets
+  Region inbox_;   // the peer's puts arrive here
+  Region source_;  // source of puts and of the peer's gets
   Region local_;   // destination of own gets
   RemoteRegion peer_inbox_;
   RemoteRegion peer_source_;

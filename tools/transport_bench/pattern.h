@@ -10,9 +10,9 @@
 
 namespace refract::transport_bench {
 
-// The payload that message `sequence` of `from` has: differs from the one
-// before in every 8-byte word, so that bytes that were left from an earlier
-// message, shifted, or sent back unchanged are found.
+// The payload of message `sequence` from `from`: differs from the previous one
+// in every 8-byte word, so that bytes left from an earlier message, shifted, or
+// sent back unchanged are found.
 void FillPattern(absl::Span<std::byte> bytes, uint64_t seed, Side from,
                  uint64_t sequence);
 

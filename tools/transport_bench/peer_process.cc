@@ -31,7 +31,7 @@ std::string Encode(const Command& command) {
   return std::string(reinterpret_cast<const char*>(&command), sizeof(command));
 }
 
-// The child's part.
+// Runs in the child.
 class Responder {
  public:
   Responder(const std::vector<Measured>& subjects, Control control)
@@ -43,7 +43,7 @@ class Responder {
   void Serve() {
     while (true) {
       const absl::StatusOr<std::string> text = control_.Receive();
-      // The initiator is busy with a step of its own.
+      // The initiator is still busy with its own step.
       if (absl::IsDeadlineExceeded(text.status())) continue;
       if (!text.ok() || text->size() != sizeof(Command)) return;
       Command command;
@@ -61,7 +61,7 @@ class Responder {
             subjects_[command.subject].subject->Open(
                 {Side::kResponder, command.work, &control_});
         REFRACT_RETURN_IF_ERROR(control_.SendStatus(opened.status()));
-        // The initiator's own part may have failed.
+        // The initiator's part may have failed.
         const absl::Status both = control_.ReceiveStatus();
         if (opened.ok() && both.ok()) session = *std::move(opened);
         return absl::OkStatus();
@@ -91,7 +91,7 @@ class Responder {
 
 [[noreturn]] void RunChild(const std::vector<Measured>& subjects,
                            Control control, int cpu, pid_t parent) {
-  // Without a parent nobody would end a spinning child.
+  // Without a parent, nothing would end a spinning child.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
   const auto pinned = PinnedThread::Pin(cpu);
@@ -130,19 +130,19 @@ PinnedThread::~PinnedThread() {
 absl::StatusOr<std::unique_ptr<PeerProcess>> PeerProcess::Start(
     const std::vector<Measured>* subjects, int cpu) {
   REFRACT_ASSIGN_OR_RETURN(auto ends, Control::MakePair());
-  // On this side, so that the child does not measure again.
+  // Before the fork, so that the child does not measure it again.
   Ticks::PerNanosecond();
   const pid_t parent = getpid();
   const pid_t child = fork();
   if (child < 0) return transport::ErrnoStatus(errno, "fork");
   if (child == 0) {
-    // The copy of the parent's end would keep the connection open.
+    // A copy of the parent's end would keep the connection open.
     { const Control parents = std::move(ends.first); }
     RunChild(*subjects, std::move(ends.second), cpu, parent);
   }
   std::unique_ptr<PeerProcess> process(
       new PeerProcess(subjects, child, std::move(ends.first)));
-  // Unlike in the child, this end would keep up the other's.
+  // This end would keep the connection open after the child's end.
   { const Control childs = std::move(ends.second); }
   REFRACT_RETURN_IF_ERROR(process->control_.ReceiveStatus());
   return process;
@@ -187,7 +187,7 @@ absl::Status PeerProcess::Run(size_t index, const Work& work,
   absl::Status peer = control_.ReceiveStatus();
   if (peer.ok()) {
     if (own.ok()) own = session->Run(work, recorder);
-    // Lets the peer see at once that nothing more comes.
+    // Lets the peer see at once that nothing more will come.
     if (!own.ok()) session.reset();
     peer = control_.ReceiveStatus();
   }
@@ -198,7 +198,7 @@ absl::Status PeerProcess::Run(size_t index, const Work& work,
 
 void PeerProcess::Close(size_t index) {
   sessions_[index].reset();
-  // A lost child shows at the next step.
+  // A child that is gone is found at the next step.
   control_.Send(Encode({Command::Kind::kClose, index, {}})).IgnoreError();
 }
 

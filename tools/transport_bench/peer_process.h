@@ -26,13 +26,13 @@ class PinnedThread {
   const std::vector<int> before_;
 };
 
-// The responder: a child process, on its own processor, that does what it is
-// told until this object goes. Belongs to one thread, which must be the only
-// one of the process when Start is called: the child goes on from a copy of it
-// and makes threads of its own.
+// The responder: a child process, on its own processor, that follows commands
+// until this object is destroyed. Belongs to one thread, which must be the only
+// one of the process when Start is called: the child continues from a copy of
+// it and starts its own threads.
 class PeerProcess {
  public:
-  // `subjects` are what Open's index means, on both sides; they outlive this.
+  // Open's index refers to `subjects`, on both sides; they outlive this.
   static absl::StatusOr<std::unique_ptr<PeerProcess>> Start(
       const std::vector<Measured>* subjects, int cpu);
   ~PeerProcess();

@@ -42,13 +42,13 @@ using transport::UniqueFd;
 constexpr double kMegabyte = 1 << 20;
 // Longer than a measurement in an emulated machine takes.
 constexpr absl::Duration kPerftestPatience = absl::Seconds(100);
-// The client gives up at once when its server does not listen yet, which takes
-// a second in an emulated machine.
+// The client gives up at once if its server does not listen yet; starting one
+// takes a second in an emulated machine.
 constexpr int kConnectTries = 60;
 constexpr absl::Duration kBetweenTries = absl::Milliseconds(100);
 // As the data path's (transport/verbs/options.h).
 constexpr int kInlineBytes = 220;
-// The programs refuse fewer.
+// The programs refuse fewer iterations.
 constexpr int kMinIterations = 5;
 
 bool IsBandwidth(const std::string& program) {
@@ -59,7 +59,7 @@ bool ReportsHalves(const std::string& program) {
   return program == "ib_send_lat" || program == "ib_write_lat";
 }
 
-// A program and what it prints. Killed when it is still there at the end.
+// A program and its output. Killed if it still runs at the end.
 class Program {
  public:
   static absl::StatusOr<std::unique_ptr<Program>> Start(
@@ -91,8 +91,8 @@ class Program {
     Wait();
   }
 
-  // All that it prints until it ends. Unavailable: it failed, with the last
-  // line; DeadlineExceeded: it did not end.
+  // All output until its end. Unavailable: it failed, with the last line;
+  // DeadlineExceeded: it did not end.
   absl::StatusOr<std::string> Finish() {
     std::string text;
     const absl::Time deadline = base::Clock::Real().Now() + kPerftestPatience;
@@ -200,7 +200,7 @@ class PerftestSubject : public Subject {
       : program_(std::move(program)), port_(std::move(port)) {}
 
   bool Supports(const Point& point) const override {
-    // Its receiver polls memory, so it cannot sleep.
+    // Its receiver polls memory and therefore cannot sleep.
     if (program_ == "ib_write_lat" && point.mode == Mode::kEvent) return false;
     switch (point.op) {
       case Op::kPingPong:
@@ -222,7 +222,7 @@ class PerftestSubject : public Subject {
       const Setup& setup) const override {
     int tcp_port = 0;
     if (setup.side == Side::kResponder) {
-      // Free now; perftest takes it a moment later.
+      // Free at this moment; perftest takes it shortly after.
       REFRACT_ASSIGN_OR_RETURN(const transport::Listener listener,
                                transport::ListenTcp({"127.0.0.1", 0}));
       tcp_port = listener.port;

@@ -20,12 +20,12 @@ struct VerbsPort {
   int mtu_bytes = 0;
 };
 
-// What the data path would choose. `preference`: "DEVICE", "DEVICE:PORT" or
-// "DEVICE:PORT:GID", or empty. InvalidArgument: it has another form;
-// Unimplemented: built without verbs; else no port is usable now.
+// The port that the data path would choose. `preference`: "DEVICE",
+// "DEVICE:PORT", "DEVICE:PORT:GID", or empty. InvalidArgument: another form;
+// Unimplemented: built without verbs; otherwise no port is usable now.
 absl::StatusOr<VerbsPort> ChooseVerbsPort(absl::string_view preference);
 
-// The perftest programs that are installed, of those that this knows:
+// The installed ones of the perftest programs that this file supports:
 // "ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_write_bw", "ib_read_bw".
 std::vector<std::string> InstalledPerftest();
 
@@ -35,10 +35,10 @@ std::vector<std::string> InstalledPerftest();
 std::unique_ptr<Subject> PerftestBaseline(const std::string& program,
                                           const VerbsPort& port);
 
-// The figures of one size from the output of `program`. Its median is that of
-// whole round trips here, where send and write tests print halves; their MB are
-// 2^20 bytes. InvalidArgument when there is no line of results, or one with
-// something that is no number ("inf" is one, and becomes no figure).
+// The figures of one size from the output of `program`. The median here is of
+// whole round trips, while send and write tests print halves; their MB are 2^20
+// bytes. InvalidArgument if there is no line of results, or a field of it is
+// not a number ("inf" is one, and becomes no figure).
 absl::StatusOr<Figures> ParsePerftest(const std::string& program,
                                       absl::string_view output);
 

@@ -64,7 +64,7 @@ absl::StatusOr<std::vector<Measured>> MakeSubjects(const Config& config) {
           break;
         case Level::kMessage:
           subjects.push_back({"message", name, "", MessageLevel(spec)});
-          // Which of the two applies follows from the operation.
+          // The operation decides which of the two applies.
           subjects.push_back(
               {"message", name, "",
                MessageLevel(spec, /*fan_in=*/true, kFanInFlows)});

@@ -11,7 +11,7 @@
 
 namespace refract::transport_bench {
 
-// A subject under the names that reports use (Row).
+// A subject and its names in reports (Row).
 struct Measured {
   std::string level;
   std::string name;
@@ -19,8 +19,8 @@ struct Measured {
   std::unique_ptr<Subject> subject;
 };
 
-// Baselines first, then the levels of each path. To be made before the
-// processes part.
+// Baselines first, then the levels of each path. Must be called before the
+// fork.
 absl::StatusOr<std::vector<Measured>> MakeSubjects(const Config& config);
 
 // By operation, mode, size. The adaptive mode comes with the channel level.

@@ -15,8 +15,8 @@
 namespace refract::transport_bench {
 namespace {
 
-// A spinner that has waited longer makes room: software RDMA and the peer may
-// need this very core.
+// After this time a spinning thread yields: software RDMA and the peer may need
+// the same core.
 constexpr double kYieldNanoseconds = 50'000;
 
 uint64_t SteadyNanoseconds() {
@@ -37,9 +37,9 @@ bool HasInvariantCounter() {
 }
 const bool kCounter = HasInvariantCounter();
 
-// The two clocks at the same moment, as nearly as a few tries find it: the
-// thread may be preempted between two reads for longer than the whole
-// measurement takes.
+// Both clocks at the same moment, as nearly as a few tries find it: the thread
+// may be preempted between two reads for longer than the whole measurement
+// takes.
 struct Moment {
   uint64_t nanoseconds = 0;
   uint64_t ticks = 0;

@@ -23,12 +23,12 @@ class Ticks {
 };
 
 // Steps of `ticks` per nanosecond of `nanoseconds`, both of which only rise.
-// Takes 20 ms. A thread that is preempted meanwhile makes it take longer but
-// does not change the result.
+// Takes 20 ms. Preemption of the thread makes it take longer but does not
+// change the result.
 double MeasureRate(const std::function<uint64_t()>& nanoseconds,
                    const std::function<uint64_t()>& ticks);
 
-// One measurement. NaN where it failed or does not apply.
+// One measurement. NaN if it failed or does not apply.
 struct Figures {
   double p50_us;  // of whole operations; round trips for ping-pong and pull
   double p99_us;
@@ -50,7 +50,7 @@ class Recorder {
     last_ = stopped_ = now;
   }
   void Stop() { stopped_ = Ticks::Now(); }
-  // For figures that another program measured.
+  // For figures that come from another program.
   void Report(const Figures& figures) { reported_ = figures; }
   const std::optional<Figures>& reported() const { return reported_; }
 
@@ -67,14 +67,14 @@ class Recorder {
   std::optional<Figures> reported_;
 };
 
-// How every loop here waits, baselines included, so that ratios compare the
-// work and not the waiting. Belongs to one thread.
+// The way that every loop here waits, baselines included, so that ratios
+// compare the work and not the waiting. Belongs to one thread.
 class Waiter {
  public:
   // Longer than any honest operation takes, also on a busy emulated machine.
   static constexpr int kPatienceSeconds = 20;
 
-  // No completion was there: spins. DeadlineExceeded: for kPatienceSeconds.
+  // No completion was there: spins. DeadlineExceeded after kPatienceSeconds.
   absl::Status Idle() {
     if (++idle_ % kLook == 0) return LookAtClock();
 #if defined(__x86_64__)
@@ -82,13 +82,13 @@ class Waiter {
 #endif
     return absl::OkStatus();
   }
-  // Something was.
+  // Call when there was a completion.
   void Worked() { idle_ = 0; }
   // Sleeps until `fd` is readable. DeadlineExceeded as above.
   static absl::Status Sleep(int fd);
 
  private:
-  // Rounds between two looks at the clock.
+  // Rounds between two reads of the clock.
   static constexpr uint64_t kLook = 64;
   absl::Status LookAtClock();
 

@@ -12,8 +12,8 @@
 
 namespace refract::transport_bench {
 
-// Quartiles of values that may not all be usable. (base/quantile.h: of values
-// that all are.)
+// Quartiles of values of which some may be unusable. (base/quantile.h: of only
+// usable values.)
 struct Quartiles {
   double median = 0;
   double q25 = 0;
@@ -25,9 +25,9 @@ struct Quartiles {
 // Over the usable ones of `values`; all NaN when there are none.
 Quartiles QuartilesOf(absl::Span<const double> values);
 
-// Of subject[i] ÷ yardstick[i]. A pair with an unusable half is discarded
-// whole: both were measured in the same round, and only then is drift of the
-// machine out of the ratio. The spans are of one length.
+// Quartiles of subject[i] ÷ yardstick[i]. A pair with one unusable value is
+// discarded: both values come from the same round, and only this keeps the
+// machine's drift out of the ratio. The spans are of one length.
 Quartiles PairedRatios(absl::Span<const double> subject,
                        absl::Span<const double> yardstick);
 
@@ -41,14 +41,14 @@ struct Row {
   int iterations = 0;
   int outstanding = 0;
   std::vector<Figures> rounds;
-  std::string error;  // the first, when a round failed
+  std::string error;  // the first error, if a round failed
 
   bool yardstick() const { return !yardstick_of.empty(); }
-  // What ratios are made of, per round: p50_us, or bytes_per_s of streams.
+  // The values for ratios, per round: p50_us, or bytes_per_s for streams.
   std::vector<double> Primary() const;
 };
 
-// rows[subject] ÷ rows[yardstick], both of one point.
+// rows[subject] ÷ rows[yardstick] at the same point.
 struct Ratio {
   size_t subject = 0;
   size_t yardstick = 0;
@@ -67,8 +67,8 @@ void AddRatios(Report* report);
 // For people: rows by point, with times in µs and rates in MB/s (10⁶).
 std::string ReportText(const Report& report);
 
-// For plots: one line per row and yardstick, with a header line. Empty fields
-// are what does not apply; one_way_us is half of the round trip's median, as
+// For plots: one line per row and yardstick, with a header line. Fields that do
+// not apply are empty; one_way_us is half of the round trip's median, as
 // perftest reports it.
 std::string ReportCsv(const Report& report);
 

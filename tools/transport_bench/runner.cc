@@ -16,7 +16,7 @@
 namespace refract::transport_bench {
 namespace {
 
-// Enough for a median, and for every buffer of a ring to be used twice.
+// Enough for a median, and each buffer of a ring is used twice.
 constexpr int kMinLatencies = 16;
 int MinIterations(const Work& work) {
   return IsStream(work.point.op) ? 2 * work.outstanding : kMinLatencies;
@@ -56,7 +56,7 @@ class PointRun {
     }
   }
 
-  // False: yardsticks would be among themselves.
+  // False: the point has only yardsticks.
   bool worthwhile() const {
     return std::any_of(entries_.begin(), entries_.end(),
                        [](const Entry& e) { return !e.row.yardstick(); });
@@ -124,7 +124,7 @@ class PointRun {
     Work tried = work_;
     tried.iterations = few;
     const Figures figures = FiguresOf(tried, trial);
-    // As a measurement counts: from the first operation to the last.
+    // As a measurement counts: from the first operation to the last one.
     const double each_us = std::max(
         IsStream(work_.point.op)
             ? static_cast<double>(work_.point.bytes) / figures.bytes_per_s * 1e6

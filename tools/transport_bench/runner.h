@@ -10,7 +10,7 @@
 
 namespace refract::transport_bench {
 
-// What is under way: "12/90 pingpong busy 64 B".
+// The current measurement: "12/90 pingpong busy 64 B".
 using ProgressFunction = std::function<void(const std::string&)>;
 
 // Measures everything that `config` asks for. Per point: every subject is

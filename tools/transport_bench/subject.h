@@ -1,8 +1,8 @@
 #ifndef REFRACT_TOOLS_TRANSPORT_BENCH_SUBJECT_H_
 #define REFRACT_TOOLS_TRANSPORT_BENCH_SUBJECT_H_
 
-// What is measured: an operation, a size and a way of waiting (Work), done by
-// a data path at one level or by a baseline (Subject).
+// A measurement is an operation, a size and a way of waiting (Work), done by a
+// data path at one level or by a baseline (Subject).
 
 #include <array>
 #include <cstddef>
@@ -44,7 +44,7 @@ constexpr bool IsStream(Op op) { return op >= Op::kStream; }
 
 enum class Mode : uint8_t {
   kBusy,      // both sides spin
-  kEvent,     // both sides sleep until something comes
+  kEvent,     // both sides sleep until something arrives
   kAdaptive,  // the channel's own choice between the two
 };
 inline constexpr std::array<absl::string_view, 3> kModeNames = {"busy", "event",
@@ -61,8 +61,8 @@ struct Point {
   friend bool operator==(const Point&, const Point&) = default;
 };
 
-// One measurement. Both sides are given the same. Plain bytes: it crosses
-// between the processes as it lies in memory.
+// One measurement, equal on both sides. Trivially copyable: its bytes are sent
+// between the processes.
 struct Work {
   Point point;
   int iterations = 0;
@@ -85,23 +85,23 @@ class Session {
   // Called before the other side is told that this side is ready for `work`.
   virtual absl::Status Prepare(const Work& work) { return absl::OkStatus(); }
 
-  // Does `work` together with the other side's Run, which is called with the
-  // same Work at about the same time. The initiator starts `recorder` when the
-  // other side is ready and laps it after every operation (streams: stops it
-  // when the last byte is known to be there). DataLoss: verification found
-  // wrong bytes. After an error the session is of no more use.
+  // Does `work` together with the other side's Run, which gets an equal Work at
+  // about the same time. The initiator starts `recorder` when the other side is
+  // ready and laps it after every operation (streams: stops it when the last
+  // byte is known to be there). DataLoss: verification found wrong bytes. After
+  // an error the session must not be used again.
   virtual absl::Status Run(const Work& work, Recorder& recorder) = 0;
 };
 
-// What Open needs to know.
+// The arguments of Open.
 struct Setup {
   Side side = Side::kInitiator;
   Work work;         // largest that Run will be given
   Control* control;  // to the other side's Open, until Open returns
 };
 
-// A data path at one level, or a baseline. Made before the processes part, so
-// both have the same subjects. Opening may be repeated.
+// A data path at one level, or a baseline. Created before the fork, so that
+// both processes have the same subjects. Opening may be repeated.
 class Subject {
  public:
   virtual ~Subject() = default;
