@@ -1,5 +1,5 @@
-// The stages of a request: CN-pre, the GPU node, CN-post. A worker thread or the
-// transport's callback runs each stage and hands the task to the next stage.
+// The stages of a request: CN-pre, GPU node, CN-post. A worker thread or the
+// transport's callback runs each stage and hands the task to the next one.
 
 #include <algorithm>
 #include <bit>

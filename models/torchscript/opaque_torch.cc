@@ -1,5 +1,5 @@
 // Opaque nodes of a TorchScript graph: nodes without a form in the graph IR are
-// copied for LibTorch's interpreter, and run once for the types of their results.
+// copied for LibTorch's interpreter, and run once for their result types.
 
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/jit/ir/constants.h>
