@@ -1,8 +1,8 @@
 #ifndef REFRACT_TESTS_BASE_FORBIDDEN_CALL_H_
 #define REFRACT_TESTS_BASE_FORBIDDEN_CALL_H_
 
-// System calls that fail, by a seccomp filter: what a container's profile or an
-// exhausted machine does to a process.
+// System calls that fail, by a seccomp filter, as under a container's profile
+// or on an exhausted machine.
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>

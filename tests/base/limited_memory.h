@@ -1,7 +1,7 @@
 #ifndef REFRACT_TESTS_BASE_LIMITED_MEMORY_H_
 #define REFRACT_TESTS_BASE_LIMITED_MEMORY_H_
 
-// Memory that runs short, for tests of what happens then.
+// Limited memory, for tests of code that cannot get more.
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -11,9 +11,9 @@
 
 namespace refract::base {
 
-// While it lives, the process gets no more than `room` bytes of address space
-// beyond what it has. Of large blocks only: small ones may be had from what
-// malloc() keeps.
+// During its life, the process gets no more than `room` bytes of address space
+// in addition to its present ones. Holds for large blocks only: malloc() may
+// serve small ones from memory that it kept.
 class LimitedMemory {
  public:
   // Sanitizers map address space as they like and end the process when an

@@ -8,10 +8,10 @@
 
 namespace refract::base {
 
-// The seed of a random test: another one at each call, or what the environment
-// variable REFRACT_TEST_SEED holds. Printed, so that a failure can be repeated:
-// a test that draws several times prints several, and names its own in its
-// trace.
+// The seed of a random test: a new one at each call, or the value of the
+// environment variable REFRACT_TEST_SEED. Printed, so that a failure can be
+// repeated: a test that draws several seeds prints all of them, and names the
+// current one in its trace.
 inline uint32_t RandomSeed() {
   const char* const given = std::getenv("REFRACT_TEST_SEED");
   const uint32_t seed =

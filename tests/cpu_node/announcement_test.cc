@@ -131,7 +131,7 @@ class AnnouncementTest : public ::testing::Test {
     EXPECT_TRUE(sent.done.WaitForNotificationWithTimeout(cpu_node::kPatience));
     return sent.status;
   }
-  // Until so many requests are here, payload and all.
+  // Waits until this many requests have arrived with their payloads.
   void AwaitRequests(int count) {
     const absl::Time give_up = absl::Now() + cpu_node::kPatience;
     while (node_->requests() < count && absl::Now() < give_up) {

@@ -1,6 +1,6 @@
-// What a CPU node does with what GPU nodes say of their models, over the real
-// transport: that they cannot serve one now, that they can again, that they
-// have no room for a request, or that nobody could be in time.
+// A CPU node's reactions to reports of GPU nodes about their models, over the
+// real transport: a model cannot be served now, can be served again, a node has
+// no room for a request, or no node could answer in time.
 #include <memory>
 #include <string>
 #include <utility>
@@ -83,7 +83,7 @@ TEST(ModelReadinessTest, WhoConnectsLaterIsToldToo) {
   TestGpuNode fine({model});
   const auto engine = MakeEngine({model}, {sick.address(), fine.address()});
   AwaitNodes(*engine, {false, true});
-  // Another thread tells the pool soon.
+  // Another thread informs the pool soon.
   const absl::Time give_up = absl::Now() + kPatience;
   bool settled = false;
   while (!settled && absl::Now() < give_up) {
@@ -176,7 +176,7 @@ TEST(RefusalTest, WhatOneNodeHasNoRoomForGoesToAnother) {
   TestGpuNode free({model});
   const auto engine = MakeEngine({model}, {full.address(), free.address()});
   AwaitNodes(*engine, {true, true});
-  // Another thread tells the pool: waits until both nodes were asked.
+  // Another thread informs the pool: waits until both nodes were asked.
   for (const TestGpuNode* node : {&full, &free}) {
     while (node->requests() == 0) Infer(*engine, MakeRequest("a", 2));
   }

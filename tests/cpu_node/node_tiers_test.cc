@@ -1,5 +1,5 @@
-// Near and far GPU nodes under load, in virtual time: how many requests the
-// node policy sends far, and what that costs.
+// Near and far GPU nodes under load, in virtual time: the number of requests
+// that the node policy sends far, and their cost.
 
 #include <algorithm>
 #include <cstdint>

@@ -37,8 +37,8 @@ InferRequest Spoiled() {
   return request;
 }
 
-// What an infinity of either sign, times the weight that it meets, makes of the
-// score.
+// The score after an infinity of either sign was multiplied by the weight that
+// it meets.
 float ScoreOf(float infinity) {
   const float weight =
       testing_models::WeightValue(testing_models::kFcBegin + 1, 0);

@@ -61,7 +61,7 @@ class PeerThreadsTest : public ::testing::Test {
     }
     return *std::move(pool);
   }
-  // Threads once those that shake hands, on either side, have ended.
+  // Number of threads after the handshakes' threads of both sides have ended.
   static size_t SteadyThreads() {
     size_t fewest = NumThreads();
     for (int i = 0; i < 100; ++i) {

@@ -22,8 +22,8 @@ constexpr int64_t kRowsPerMessage = kMessageBytes / 28;
 
 class PiecesTest : public ::testing::Test {
  protected:
-  // An engine whose messages are short, and a GPU node. `refuse`: what the node
-  // says to a request of so many rows instead of an answer, or OK.
+  // An engine whose messages are short, and a GPU node. `refuse`: the node's
+  // answer to a request with this many rows, or OK.
   void Start(std::shared_ptr<const models::LoadedModel> model,
              std::function<absl::Status(int64_t rows)> refuse = nullptr) {
     real_ = *gpu_node::GpuNode::Create(DeviceModelsOf({model}), {});
@@ -42,7 +42,7 @@ class PiecesTest : public ::testing::Test {
     options.nodes.addresses = {node_->address()};
     options.nodes.limits.eager_bytes = 1024;
     options.nodes.limits.max_message_bytes = kMessageBytes;
-    // Two messages: pieces that were under way at once would find no room.
+    // Two messages: pieces that run at the same time would find no room.
     options.nodes.limits.source_arena_bytes = 2 * kMessageBytes;
     auto engine = Engine::Create(MakeCatalog({model}), std::move(options));
     ASSERT_TRUE(engine.ok()) << engine.status();

@@ -44,8 +44,8 @@ inline gpu_node::DeviceModels DeviceModelsOf(const ModelList& models) {
   return gpu_node::DeviceModels(std::move(result));
 }
 
-// A GPU node on a port of its own. `on_request`, where given, answers in place
-// of the real node.
+// A GPU node on its own port. `on_request`, if given, answers in place of the
+// real node.
 class TestGpuNode : public transport::Handler {
  public:
   using OnRequestFunction =
@@ -176,7 +176,7 @@ class ReadinessWatch {
   const std::shared_ptr<Changes> changes_ = std::make_shared<Changes>();
 };
 
-// What came back, copied out of the callback.
+// The answer, copied out of the callback.
 struct Answer {
   absl::Status status;
   std::string model;

@@ -158,8 +158,8 @@ inline models::WeightTable MakeWeightTable(const std::string& file) {
   return table;
 }
 
-// Writes the weights into a file of their own and maps it; the file's name goes
-// at once, the mapping stays.
+// Writes the weights into a new file and maps it; the file's name is removed at
+// once, the mapping stays.
 inline std::shared_ptr<const models::WeightStore> MakeWeights(int variant) {
   std::string folder =
       (std::filesystem::temp_directory_path() / "refract_small_XXXXXX")

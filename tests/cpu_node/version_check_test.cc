@@ -208,7 +208,7 @@ TEST_F(VersionCheckTest, ALoadOfSuchAVersionFailsAtOnce) {
   WriteGolden("split", 1, 0.0f);
   const auto first = Load("split", 1);
   stored_.Add("split", true, /*variant=*/1);
-  WriteGolden("split", 2, 0.0f);  // those of another variant
+  WriteGolden("split", 2, 0.0f);  // another variant's outputs
   TestGpuNode node({first, Load("split", 2)});
   AddToConfig("split", "version_policy { specific { versions: [ 1 ] } }\n");
   const auto engine = MakeEngine({node.address()});

@@ -83,8 +83,8 @@ std::vector<Case> AllCases() {
           {.name = "ThreeNodes", .nodes = 3}};
 }
 
-// GPU nodes hold requests back until so many are there, so that as many are in
-// flight at once in every burst.
+// GPU nodes hold requests back until this many have arrived, so that every
+// burst has the same number of requests in flight.
 class Gate {
  public:
   // From now on; nothing is held back when this is called.

@@ -86,8 +86,8 @@ class Harness final : public MessageSink {
     if (status.ok()) Drain();
     endpoint_.reset();
     held_.clear();
-    // What the peer can still reach is nobody's business any more, but none of
-    // it may be lost.
+    // Memory that the peer can still reach does not matter any more, but none
+    // of it may be lost.
     CHECK_EQ(memory_->source->used_bytes(), 0u);
     CHECK_EQ(memory_->texts->used_bytes(), 0u);
     CHECK_EQ(memory_->pulls->used_bytes(), 0u);

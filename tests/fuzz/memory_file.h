@@ -12,7 +12,7 @@
 
 namespace refract::fuzz {
 
-// A file that lies in no folder, for what opens files by their names.
+// A file in no folder, for code that opens files by name.
 class MemoryFile {
  public:
   explicit MemoryFile(absl::string_view bytes)

@@ -1,4 +1,4 @@
-// A message's header and tensor table: what is accepted means what the peer
+// A message's header and tensor table: an accepted message means what the peer
 // wrote, and every tensor lies inside the payload, apart from the others.
 #include <glog/logging.h>
 

@@ -1,5 +1,5 @@
-// A number on a command line: what CheckNumberIn() lets pass is, to those who
-// read it after, a number of that range.
+// A number on a command line: a text that CheckNumberIn() accepts is, for later
+// readers, a number of the range.
 #include <glog/logging.h>
 
 #include <CLI/CLI.hpp>

@@ -41,7 +41,7 @@ class Input {
   uint16_t U16() { return Number<uint16_t>(); }
   uint32_t U32() { return Number<uint32_t>(); }
   uint64_t U64() { return Number<uint64_t>(); }
-  // At most what is left.
+  // At most the remaining bytes.
   absl::string_view Take(size_t bytes) {
     const absl::string_view taken = rest_.substr(0, bytes);
     rest_.remove_prefix(taken.size());
@@ -61,7 +61,7 @@ class Input {
   absl::string_view rest_;
 };
 
-// Writes what Input reads.
+// Writes the format that Input reads.
 class Script {
  public:
   Script& U8(uint8_t value) { return Number(value); }

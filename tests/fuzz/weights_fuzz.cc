@@ -25,7 +25,7 @@ char ByteAt(uint64_t position) {
   return static_cast<char>(position * 7 + (position >> 8));
 }
 
-// All of them, or about so many.
+// All of them, or about this many.
 constexpr uint64_t kMostLooked = 4096;
 
 void CheckElements(const WeightEntry& entry, const WeightView& view,

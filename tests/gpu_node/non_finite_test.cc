@@ -16,7 +16,7 @@ namespace {
 using testing_models::kDense;
 using testing_models::kDim;
 
-// What the HN part of the small model reads: dense values and looked-up rows.
+// The inputs of the small model's HN part: dense values and looked-up rows.
 struct Request {
   explicit Request(int64_t rows)
       : dense(testing_models::MakeDense(rows)),

@@ -105,7 +105,7 @@ std::vector<Case> AllCases() {
   return cases;
 }
 
-// What a device allocates that only seems to be one is its own.
+// Allocations of a stand-in for a device do not count.
 class UncountedDevice final : public CheckedDevice {
  public:
   using CheckedDevice::CheckedDevice;
@@ -460,7 +460,7 @@ TEST_P(WarmRequestTest, AllocatesNothing) {
     for (int i = 0; i < 200; ++i) SendSome(in_flight);
     answers_.AwaitAnswered(sent_);
   }
-  // What follows the last answer is part of the request.
+  // Work after the last answer is part of the request.
   EXPECT_TRUE(node_->Drain(absl::Seconds(60)));
   EXPECT_EQ(AllocationCounter::Stop(), 0) << AllocationCounter::Traces();
   EXPECT_EQ(answers_.failed(), 0);

@@ -37,7 +37,7 @@ int Connect(int port) {
   return -1;
 }
 
-// What the server says to `request`, until it closes the connection.
+// The server's answer to `request`, until it closes the connection.
 std::string Ask(int port, const std::string& request) {
   const int fd = Connect(port);
   if (fd < 0) return "no connection";

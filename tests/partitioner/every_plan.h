@@ -1,8 +1,8 @@
 #ifndef REFRACT_TESTS_PARTITIONER_EVERY_PLAN_H_
 #define REFRACT_TESTS_PARTITIONER_EVERY_PLAN_H_
 
-// All legal plans of a small graph, and what they cost by definition: the
-// oracle of tests that look for the best one.
+// All legal plans of a small graph, and their costs by definition: the oracle
+// of tests that look for the best plan.
 
 #include <algorithm>
 #include <functional>

@@ -22,7 +22,7 @@ class PlanOracle {
   // `look_ups_on_hn`: embeddings may be on the HN as well as before it.
   explicit PlanOracle(const models::Graph& graph, bool look_ups_on_hn = false)
       : graph_(graph), look_ups_on_hn_(look_ups_on_hn) {
-    // What is the same for every request and may run anywhere, all the way up.
+    // Nodes that are the same for every request and may run anywhere.
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
       bool constant = !BarredFromHn(graph.nodes[n].op);
       for (const models::ValueId id : Operands(n)) {

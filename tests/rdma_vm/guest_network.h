@@ -1,8 +1,8 @@
 #ifndef REFRACT_TESTS_RDMA_VM_GUEST_NETWORK_H_
 #define REFRACT_TESTS_RDMA_VM_GUEST_NETWORK_H_
 
-// What a test does to the network of the guest that it runs in, by the tools of
-// iproute2. Needs root, and belongs into no other machine.
+// Changes to the network of the guest that a test runs in, by the tools of
+// iproute2. Needs root; must not run on any other machine.
 
 #include <sys/types.h>
 
@@ -16,8 +16,8 @@ namespace refract::rdma_vm {
 // run_in_vm and where it uses the machine's own devices.
 std::vector<std::string> RdmaInterfaces();
 
-// Words between single spaces, no quoting: "ip link set refract0 down". What it
-// prints; a test failure when it fails.
+// Words between single spaces, no quoting: "ip link set refract0 down". Returns
+// its output; a failure of the command is a test failure.
 std::string RunCommand(const std::string& command);
 
 // A command that may wait for something. Killed at the end of this object.
@@ -36,7 +36,7 @@ class BackgroundCommand {
   pid_t child_ = -1;
 };
 
-// netem on what `interface` sends, until the end of this object.
+// Applies netem to packets that `interface` sends, until destruction.
 class Netem {
  public:
   // `how` as after `netem`: "loss 1%", "delay 2ms 1ms", …

@@ -1,6 +1,6 @@
-// Raw verbs, no code of ours: that the device, soft-RoCE in the virtual machine
-// or a NIC, does what the engine builds on. A failure here is one of the
-// machine, not of the transport.
+// Raw verbs without Refract's code: checks that the device, soft-RoCE in the
+// virtual machine or a NIC, behaves as the engine expects. A failure here is a
+// failure of the machine, not of the transport.
 
 #include <endian.h>
 #include <gtest/gtest.h>
@@ -208,7 +208,7 @@ void Fill(Side& side) {
   std::iota(side.buffer.begin(), side.buffer.end(), uint8_t{1});
 }
 
-// The first `bytes` of `from`, and not one more, are in `to`.
+// Exactly the first `bytes` of `from` are in `to`.
 void ExpectCopied(const Side& from, const Side& to, size_t bytes) {
   EXPECT_TRUE(std::equal(from.buffer.begin(), from.buffer.begin() + bytes,
                          to.buffer.begin()));

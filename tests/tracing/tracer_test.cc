@@ -98,7 +98,7 @@ TEST(ClockOffsetTest, FollowsAClockThatDrifts) {
   EXPECT_LT(absl::AbsDuration(offset.ahead() - ahead), absl::Microseconds(200));
 }
 
-// Keeps what it gets, and may hold up or refuse.
+// Keeps its input, and may block or refuse.
 class TestExporter final : public Exporter {
  public:
   struct Log {

@@ -38,7 +38,7 @@ Limits SmallLimits() {
   return limits;
 }
 
-// Servers that answer with what came.
+// Servers that answer with the request's contents.
 class ClientHubTest : public testing::Test {
  protected:
   void StartServers(size_t count) {
@@ -101,7 +101,7 @@ TEST_F(ClientHubTest, ThreadsDoNotGrowWithPeers) {
   std::vector<std::unique_ptr<Client>> clients;
   clients.push_back(Connect(servers_[0]->port(), [] {}));
   ASSERT_TRUE(AwaitConnected(*clients[0]));
-  // Threads of handshakes end by themselves, those of servers as well.
+  // Threads of handshakes end by themselves, and so do servers' threads.
   size_t with_one = 0;
   absl::SleepFor(absl::Milliseconds(300));
   with_one = NumThreads();

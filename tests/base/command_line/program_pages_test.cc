@@ -27,7 +27,7 @@ class ProgramPagesTest : public testing::Test {
     AddProgramPages(app_, "1.2");
   }
 
-  // What the program prints instead of running.
+  // The text that the program prints instead of running.
   std::string Printed(std::vector<std::string> reversed) {
     try {
       app_.parse(std::move(reversed));

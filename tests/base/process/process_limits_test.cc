@@ -58,7 +58,7 @@ TEST(StartThread, ReturnsAStatusWhereThereIsNoRoomForOne) {
   EXPECT_TRUE(absl::StrContains(status.message(), "thread")) << status;
 }
 
-// What systemd would receive.
+// The text that systemd would receive.
 class Manager {
  public:
   Manager() : name_(absl::StrCat("refract-manager-test-", getpid())) {

@@ -103,7 +103,7 @@ TEST_F(NodeListTest, TakesTheFirstPriorityOfServiceRecords) {
   EXPECT_THAT(*After(list, 0), ElementsAre("hn-0.hn:8101", "hn-1.hn:8102"));
   resolver_.services["_refract._tcp.hn"] = Records{{"spare.hn", 8100, 20}};
   EXPECT_THAT(*After(list, 5), ElementsAre("spare.hn:8100"));
-  // "." alone: RFC 2782's way to say that there is no such service.
+  // "." alone: in RFC 2782 it means that the service does not exist.
   resolver_.services["_refract._tcp.hn"] = Records{{".", 0, 0}};
   EXPECT_EQ(After(list, 5), std::nullopt);
   EXPECT_FALSE(list.sources()[0].status.ok());

@@ -69,7 +69,7 @@ TEST(RequestQuotaTest, BusyModelsEndUpWithEqualParts) {
     for (size_t i = 0; i < busy; ++i) {
       EXPECT_NEAR(quota.in_flight(i), part, 3) << busy << " models, " << i;
     }
-    // There is room for one that has been quiet.
+    // There is room for a client that has been quiet.
     EXPECT_GT(Fill(quota, 7), 0) << busy;
   }
 }

@@ -279,8 +279,8 @@ TEST(StartQueueLoadTest, GoodputStaysWhereGpuNodesAreTheBottleneck) {
 }
 
 TEST(StartQueueLoadTest, ALightModelIsAnsweredBesideAHeavyOneThatOverloads) {
-  // 20 ms a request at twice what the workers can do, beside 5 % of light
-  // requests.
+  // Requests of 20 ms at twice the rate that the workers can serve, and 5 % of
+  // light requests.
   Node node(2,
             {{.rate = 200, .times = {Ms(20)}, .spread = 0.2},
              {.rate = 50, .times = {Ms(2)}, .spread = 0.2}},

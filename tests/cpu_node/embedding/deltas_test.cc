@@ -39,7 +39,7 @@ absl::Span<const std::byte> BytesOf(absl::string_view text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
 
-// What a trainer writes, value by value wrong where a test wants it.
+// The files of a trainer, with wrong values as a test asks for.
 struct Delta {
   int64_t sequence = 1;
   std::string id = "a";
@@ -189,7 +189,7 @@ TEST_F(DeltasTest, AppliesInSequenceAndComesToTheSameStateAgain) {
   EXPECT_FALSE(Step());
   EXPECT_EQ(Row(1), Values(10));
   EXPECT_EQ(Row(9), std::vector<float>(kDim, 0));
-  // Requests keep what they began with.
+  // Requests keep the version that they started with.
   EXPECT_EQ(Row(1, first), Values(1));
   EXPECT_EQ(Row(9, first), Values(5));
   EXPECT_EQ(first.sequence(), 1);

@@ -1,5 +1,5 @@
-// Oracle: Protobuf itself. What MeasureRequest() lets through must decode into
-// no more memory than it says.
+// Oracle: Protobuf itself. A request that MeasureRequest() accepts must decode
+// into no more memory than the measured size.
 #include "cpu_node/frontend/request_size.h"
 
 #include <cstring>

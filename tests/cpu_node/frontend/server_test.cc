@@ -180,7 +180,7 @@ TEST_F(FrontendTest, ErrorsCarryTheirCodeAndTheTensorsName) {
   request.set_model_name("nobody");
   EXPECT_EQ(Infer(request, &response).error_code(),
             grpc::StatusCode::NOT_FOUND);
-  // The unknown model is what matters, even where the rest is wrong too.
+  // The unknown model is reported, even if other parts are wrong too.
   request.mutable_raw_input_contents(0)->pop_back();
   EXPECT_EQ(Infer(request, &response).error_code(),
             grpc::StatusCode::NOT_FOUND);

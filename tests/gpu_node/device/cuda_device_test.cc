@@ -378,7 +378,7 @@ TEST(CudaDeviceTest, AModelWhoseResultsAreWrongIsLeftOutAndSaysWhy) {
 }
 
 TEST(CudaLibraryTest, SaysWhatIsMissing) {
-  // No machine has so many; without a driver that is what is said.
+  // No machine has this many; without a driver the error says so.
   const auto device = OpenCudaDevice(999);
   ASSERT_FALSE(device.ok());
   EXPECT_THAT(std::string(device.status().message()),

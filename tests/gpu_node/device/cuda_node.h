@@ -81,7 +81,7 @@ inline base::Tensor Allocate(base::DType dtype, base::Dims dims) {
   return *base::Tensor::Allocate(dtype, std::move(dims));
 }
 
-// What crosses: dense, and the rows of the table; or the ids, with the look-up
+// Values that cross: dense, and the table's rows; or the ids, with the look-up
 // on the HN.
 inline std::unique_ptr<Exchange> NewRequest(int64_t rows, std::mt19937& random,
                                             bool ids = false) {

@@ -228,7 +228,7 @@ class NoRoomCall final : public SlotCall {
   }
 };
 
-// What requests that failed have left behind reaches no other's answer.
+// Leftovers of failed requests do not appear in other answers.
 TEST(DeviceModelTest, AModelThatHasMetEverythingAnswersAsANewOne) {
   const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -398,7 +398,7 @@ TEST(DeviceModelTest, OneThatThereIsNoMemoryForFailsAlone) {
   }
 }
 
-// As devices do that are no CPU, on threads of their own.
+// Like devices other than a CPU, which use their own threads.
 TEST(DeviceModelTest, ReadingAndAnsweringSayThatThereIsNoMemory) {
   if (!base::LimitedMemory::kWorks) {
     GTEST_SKIP() << "a sanitizer ends the process when memory runs short";

@@ -1,4 +1,4 @@
-// What a GPU node tries with made-up requests before real ones come.
+// A GPU node's trials with made-up requests before real ones come.
 #include "gpu_node/model/warm_up.h"
 
 #include <memory>

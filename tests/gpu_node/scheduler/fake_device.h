@@ -1,9 +1,9 @@
 #ifndef REFRACT_TESTS_GPU_NODE_SCHEDULER_FAKE_DEVICE_H_
 #define REFRACT_TESTS_GPU_NODE_SCHEDULER_FAKE_DEVICE_H_
 
-// A device in virtual time: every step takes what the test says, nothing
-// happens but when the test moves on, and what a scheduler must not ask of a
-// device is written down.
+// A device in virtual time: the test sets the duration of every step, events
+// happen only when the test moves time on, and calls that a scheduler must not
+// make are recorded.
 
 #include <functional>
 #include <map>
@@ -28,7 +28,7 @@ class FakeDevice : public Device {
     std::function<absl::Duration(const Batch&)> upload, execute, download;
     // Bytes of each model's weights, at traits.load_bytes_per_s.
     std::vector<size_t> weight_bytes;
-    // Fills in what the members' calls are answered with.
+    // Fills in the answers to the members' calls.
     std::function<void(Batch&)> on_execute;
   };
   struct Execution {
@@ -57,7 +57,7 @@ class FakeDevice : public Device {
   absl::Time next_event() const {
     return events_.empty() ? absl::InfiniteFuture() : events_.begin()->first;
   }
-  // Runs what is due now.
+  // Runs the steps that are due now.
   void RunDue() {
     while (!events_.empty() && events_.begin()->first <= clock_.Now()) {
       const auto event = std::move(events_.begin()->second);
@@ -69,7 +69,7 @@ class FakeDevice : public Device {
   const std::vector<Execution>& executions() const { return executions_; }
   const std::set<size_t>& resident() const { return resident_; }
   const std::vector<size_t>& loads() const { return loads_; }
-  // What the scheduler did wrong.
+  // The scheduler's mistakes.
   const std::vector<std::string>& violations() const { return violations_; }
 
   void Start(int instance, Done done) override {

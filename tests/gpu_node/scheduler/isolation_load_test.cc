@@ -109,7 +109,7 @@ Observed Observe(const Situation& s, bool with_loud, bool isolation = true) {
   return seen;
 }
 
-// The longest that executions of the others may be beside this one.
+// Bound of the executions that the other models may have before this one.
 absl::Duration Bound(const Situation& s, const LoadedModel& quiet) {
   const absl::Duration t = quiet.cost.Of(quiet.rows);
   absl::Duration longest;

@@ -40,14 +40,14 @@ TEST(MeasuringTest, OneModelServesWhileAnotherIsMeasured) {
   EXPECT_EQ(told, 1);
   EXPECT_TRUE(sim.scheduler().ModelReady(1).ok());
   const size_t served = sim.Submit({.model = 1});
-  // Predicted by what was measured.
+  // Predicted from measurements.
   const size_t late = sim.Submit({.model = 1, .time_left = Ms(15)});
   sim.Drain();
   EXPECT_EQ(sim.outcomes()[served].status, absl::OkStatus());
   EXPECT_FALSE(sim.outcomes()[late].status.ok());
 }
 
-// A model that cannot be run on made-up inputs has no times at all.
+// A model that cannot run with made-up inputs has no times at all.
 TEST(MeasuringTest, AModelWithoutTimesServes) {
   Simulation sim(Fixed(Ms(10)), {Unmeasured("a")});
   sim.scheduler().SetTimes(0, scheduling::ExecutionTimes());

@@ -1,6 +1,6 @@
 // Twice the load that a GPU node can carry, over a real connection and in
-// virtual time: what the deadlines that travel with requests, the cancellations
-// and the scheduler make of it, against first come, first served.
+// virtual time: the effect of deadlines that travel with requests, of
+// cancellations and of the scheduler, against first come, first served.
 #include <algorithm>
 #include <atomic>
 #include <deque>

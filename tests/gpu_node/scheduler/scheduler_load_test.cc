@@ -1,4 +1,4 @@
-// What the scheduler's rules are worth, in virtual time: the same arrivals with
+// The effect of the scheduler's rules, in virtual time: the same arrivals with
 // and without them.
 #include <algorithm>
 #include <cmath>
@@ -29,8 +29,8 @@ struct Load {
   absl::Duration slo;
 };
 
-// p99 of the same schedule at `per_second`; what is not answered counts as
-// never.
+// p99 of the same schedule at `per_second`; unanswered requests count as
+// infinite.
 absl::Duration P99(const Load& load,
                    const scheduling::BatchingOptions& batching,
                    double per_second) {
@@ -89,7 +89,7 @@ double Gain(const Load& load) {
 }
 
 TEST(SchedulerLoadTest, BatchingServesMoreSmallRequests) {
-  // About what a dense part costs: performance is set by the launches.
+  // About the cost of a dense part, which consists mostly of launches.
   EXPECT_GE(Gain({"small requests, launch bound",
                   {100, 1},
                   {1, 2, 4, 8},
@@ -130,7 +130,7 @@ struct Neighbours {
   bool isolation = true;
 };
 constexpr double kQuietUs = 1000;
-// Of that, what a turn of others may take.
+// The share of kQuietUs that a turn of other models may take.
 constexpr double kFelt = 0.2;
 constexpr double kQuietRequests = 3000;
 

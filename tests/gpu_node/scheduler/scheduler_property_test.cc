@@ -1,4 +1,4 @@
-// What holds whatever comes, whenever, and whatever fails.
+// Properties that hold for any arrivals and any failures.
 #include <algorithm>
 #include <random>
 #include <string>

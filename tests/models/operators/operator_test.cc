@@ -32,7 +32,7 @@ TEST(OperatorTableTest, NamesAreUniqueAndFindable) {
 TEST(OperatorTableTest, ArithmeticOfDenseOperatorsIsSaid) {
   for (const Operator& op : AtenOperators()) {
     SCOPED_TRACE(op.name);
-    // The class says what all others cost.
+    // The class decides the cost of all others.
     EXPECT_EQ(op.op_class == OpClass::kDense, op.cost != CostRule::kOfClass);
     if (op.cost == CostRule::kDotProducts) {
       EXPECT_NE(op.factors[0], "");

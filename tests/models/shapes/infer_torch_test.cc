@@ -393,7 +393,7 @@ TEST(InferShapesTest, SpecialisedTraceOfSeveralInputsIsRefused) {
   EXPECT_THAT(status.message(), HasSubstr("aten.view.default, size=[4, 5]"));
 }
 
-// Works for even batches, so that a neighbour of the traced one tells.
+// Works for even batches only; a neighbour of the traced batch shows this.
 TEST(InferShapesTest, TraceThatPairsRowsIsRefused) {
   Model model(R"(
     def forward(self, x):

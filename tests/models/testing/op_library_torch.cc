@@ -1,4 +1,4 @@
-// Operators of a library of its own, for tests of --op-library.
+// Operators of a separate library, for tests of --op-library.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cumsum.h>

@@ -36,7 +36,7 @@ Json Tensor(const std::string& name) {
 }
 Json Arg(Json value) { return {{"name", ""}, {"arg", std::move(value)}}; }
 
-// One operator: y = OP(x), with a subgraph's names of its own.
+// One operator: y = OP(x), with names of the subgraph's own.
 Json Subgraph(const std::string& target, int dtype = 7) {
   return {{"as_graph",
            {{"name", "sub"},

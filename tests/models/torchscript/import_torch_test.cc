@@ -424,7 +424,7 @@ TEST(ImportTorchScriptTest, CastsKeepTheirDtype) {
   Check(module, {Seeded({3}), at::tensor({1, 2, 3}, at::kLong)});
 }
 
-// What torch.jit.trace() writes for `x * 0.5`.
+// The code that torch.jit.trace() writes for `x * 0.5`.
 TEST(ImportTorchScriptTest, NumbersOfATraceDoNotPromote) {
   auto graph = std::make_shared<torch::jit::Graph>();
   torch::jit::Value* self = graph->addInput("self");
@@ -449,7 +449,7 @@ TEST(ImportTorchScriptTest, NumbersOfATraceDoNotPromote) {
           c10::QualifiedName(*module.type()->name(), "forward"), graph));
   const at::Tensor rows = at::tensor({1, 2, 3}, at::kLong);
   Check(module, {rows});
-  // LibTorch's own answers are such.
+  // LibTorch's own results have this type, too.
   const auto want = Flatten(module.forward({rows}));
   EXPECT_EQ(want[0].scalar_type(), at::kFloat);
   EXPECT_EQ(want[1].scalar_type(), at::kFloat);
@@ -639,7 +639,7 @@ TEST(ImportTorchScriptTest, LookUpsOfMaxNormScaleWhatTheyLookUp) {
   ASSERT_TRUE(model.ok()) << model.status();
   at::manual_seed(11);
   for (int i = 0; i < 5; ++i) {
-    // forward() changes its table; what it gives does not depend on that.
+    // forward() changes its table; its result does not depend on that.
     const at::Tensor ids = at::randint(9, {6}, at::kLong);
     const at::Tensor offsets = at::tensor({0, 2, 2}, at::kLong);
     const std::vector<at::Tensor> want =

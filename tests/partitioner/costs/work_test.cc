@@ -211,7 +211,7 @@ TEST_F(WorkTest, StepsThatNobodySaidAreEnoughForEveryTensor) {
   EXPECT_EQ(SizesForBatch(graph_, 7, {{"steps", 9}}).at("steps"), 9);
   EXPECT_TRUE(CheckSizes(graph_, SizesForBatch(graph_, 7, {})).ok());
 
-  // What was said is kept, and refused where the model cannot run.
+  // Given sizes are kept, and refused if the model cannot run with them.
   const SymbolBindings few = SizesForBatch(graph_, 7, {{"steps", 1}});
   EXPECT_EQ(few.at("steps"), 1);
   const absl::Status status = CheckSizes(graph_, few);

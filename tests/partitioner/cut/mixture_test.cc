@@ -12,7 +12,7 @@
 namespace refract::partitioner::cut {
 namespace {
 
-// What the multipliers prove: no mixture of the points costs less.
+// Checks the multipliers' proof: no mixture of the points costs less.
 double DualBound(const std::vector<Point>& points,
                  const std::vector<double>& limits,
                  const Multipliers& multipliers) {
@@ -30,7 +30,7 @@ double DualBound(const std::vector<Point>& points,
   return bound;
 }
 
-// What the shares cost, by definition.
+// Cost of the shares, by definition.
 double PrimalCost(const std::vector<Point>& points,
                   const std::vector<double>& limits,
                   const std::vector<double>& penalties,

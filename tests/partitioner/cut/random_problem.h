@@ -48,7 +48,7 @@ class RandomProblems {
         allowed = n < count / 3 ? kOnPre : kOnCn;
         continue;
       }
-      // Mostly what models have: look-ups before the HN, CPU-only on the CN.
+      // Mostly as in models: look-ups before the HN, CPU-only nodes on the CN.
       const int kind = Below(10);
       allowed = kind < 4   ? kOnPre
                 : kind < 7 ? kOnCn

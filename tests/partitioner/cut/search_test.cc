@@ -139,7 +139,7 @@ TEST_F(SearchTest, FindsTheExhaustiveOptimumUnderLimits) {
       if (*best > *unlimited) ++bound;
       continue;
     }
-    // Says which limit cannot be met, and what it would take.
+    // Names the limit that cannot be met, and the least limit that could be.
     ++beyond;
     ASSERT_TRUE(found->shortfall) << "round " << round;
     const size_t j = found->shortfall->limit;

@@ -47,7 +47,7 @@ TEST(FitLineTest, OneBatchSizeIsFixed) {
 TEST(FitLineTest, TimesOfZeroAreFitted) {
   const Line zero = FitLine({{1, 0}, {16, 0}, {256, 0}});
   EXPECT_DOUBLE_EQ(zero.At(256), 0);
-  // A zero counts as an error of so many nanoseconds.
+  // A zero counts as an error of this many nanoseconds.
   const Line some = FitLine({{1, 0}, {16, 0}, {256, 1e-6}});
   EXPECT_GE(some.fixed_s, 0);
   EXPECT_GE(some.item_s, 0);

@@ -13,7 +13,7 @@
 namespace refract::partitioner {
 namespace {
 
-// What LayOut() promises of any graph.
+// Checks that LayOut() keeps its promises for any graph.
 void ExpectSound(const std::vector<DrawnNode>& nodes,
                  const std::vector<Place>& places) {
   ASSERT_EQ(places.size(), nodes.size());

@@ -21,8 +21,8 @@ using testing::Not;
 using tools::TempFolder;
 using tools::TinyModel;
 
-// What stands between the page's data tags, as a browser would take it: up to
-// the first thing that ends a script.
+// The text between the page's data tags as a browser takes it: up to the first
+// text that ends a script.
 std::string DataOf(const std::string& page) {
   const std::string open = "<script type=\"application/json\" id=\"data\">";
   const size_t begin = page.find(open);

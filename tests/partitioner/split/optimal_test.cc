@@ -216,7 +216,7 @@ TEST_F(OptimalTest, NamesTheLimitAndByHowMuch) {
             "every plan needs at least 4 KiB, which is 3.02344 KiB more");
 }
 
-// What is made of weights alone is made where it is read, once, at load: no
+// A value made of weights only is computed where it is read, once, at load: no
 // request carries it.
 TEST_F(OptimalTest, ConstantsAreMadeOnTheHn) {
   GraphBuilder b;

@@ -15,7 +15,7 @@ namespace {
 using testing::HasSubstr;
 using tools::TempFolder;
 
-// A shell that does what it is told, as a daemon would.
+// A shell that runs given commands, in place of a daemon.
 absl::StatusOr<std::unique_ptr<ChildProcess>> Shell(const TempFolder& folder,
                                                     const std::string& script) {
   return ChildProcess::Start({"/bin/sh", "-c", script}, folder / "log");

@@ -46,7 +46,7 @@ TEST(Replay, PlacesWaitsAndGivesUpByHand) {
   EXPECT_EQ(result.waits_s, std::vector<double>{90});
   EXPECT_EQ(result.never_placed, 1);
   EXPECT_EQ(result.obstacles[static_cast<int>(Obstacle::kGpu)], 1);
-  // At 0, 50 and 100 s, before what happens then.
+  // At 0, 50 and 100 s, before the events at these times.
   ASSERT_EQ(result.samples.size(), 3u);
   EXPECT_EQ(result.samples[1].hns, 1);
   EXPECT_EQ(result.samples[1].waiting, 2);

@@ -69,7 +69,7 @@ class HwlocTest : public testing::TestWithParam<const char*> {
     std::ofstream(root_ / "sys" / path, std::ios::binary) << text;
   }
 
-  // A dump as sysfs, with what else hwloc needs.
+  // A dump as sysfs, with the other files that hwloc needs.
   void Unpack(const SysfsDump& dump) {
     const fs::path sys = root_ / "sys";
     for (const auto& [path, target] : dump.links) {

@@ -33,8 +33,8 @@ double Rounding(DType dtype) {
   }
 }
 
-// What rounding a number near zero is off by at most: subnormal numbers are
-// equally far apart. Those of the other types are below every bound here.
+// The largest error of rounding a number near zero: subnormal numbers have
+// equal distances. Those of the other types are below every bound here.
 double LeastRounding(DType dtype) {
   return dtype == DType::kFloat16 ? std::ldexp(1.0, -25) : 0;
 }

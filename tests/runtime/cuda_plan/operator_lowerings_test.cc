@@ -1,5 +1,5 @@
-// Walks the operator table: what a record says back ends know is computed by
-// them, and as LibTorch does. A record with a new lowering needs a sample here.
+// Walks the operator table: back ends compute what a record says they can, and
+// with LibTorch's results. A record with a new lowering needs a sample here.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// `refract profile`, and `refract partition` on what it wrote.
+// `refract profile`, and `refract partition` with its profiles.
 
 #include <algorithm>
 #include <filesystem>

@@ -37,7 +37,7 @@ class SimulateCommandTest : public CommandLineTest {
     return folder_ / name;
   }
 
-  // What a report draws.
+  // The data of a report's charts.
   nlohmann::json PageData(const std::string& name) {
     std::ifstream file(std::string(folder_ / name));
     const std::string page((std::istreambuf_iterator<char>(file)), {});

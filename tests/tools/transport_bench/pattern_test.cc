@@ -39,7 +39,7 @@ TEST(PatternTest, FindsEveryWrongByte) {
   }
 }
 
-// What a benchmark must not take for a delivered message.
+// Payloads that a benchmark must not accept as a delivered message.
 TEST(PatternTest, OthersDifferInEveryWord) {
   const auto message = Message(4096, 3, Side::kInitiator, 5);
   const auto words_shared = [&](const std::vector<std::byte>& other) {

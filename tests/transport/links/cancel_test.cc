@@ -18,7 +18,7 @@ class CancelTest : public ChannelTest {
       limits->max_message_bytes = size_t{1} << 20;
       limits->max_in_flight = 16;
     }
-    // What is tested is told, not timed out; machines may be busy.
+    // Tests wait for events instead of times, because machines may be busy.
     server_options_.liveness_timeout = absl::Hours(2);
     client_options_.liveness_timeout = absl::Hours(2);
     server_options_.limits.source_arena_bytes = server_arena;
@@ -31,7 +31,7 @@ class CancelTest : public ChannelTest {
     const std::vector<base::TensorSpec> specs = {
         {base::DType::kFloat32, {floats}}};
     absl::StatusOr<OutgoingMessage> request = absl::UnknownError("none");
-    // Memory of what was given up comes back when the server has let go of it.
+    // Memory of a cancelled request is free again after the server released it.
     ASSERT_TRUE(Eventually([&] {
       request = client_->Allocate(0, specs);
       return request.ok();
@@ -76,7 +76,7 @@ TEST_P(CancelTest, OneThatIsAtTheServerBecomesAbandoned) {
     ++told;
     EXPECT_TRUE(Eventually([&] { return keeping_.abandoned == told; }));
     EXPECT_TRUE(there->abandoned());
-    // As one whose execution had begun; nobody gets that.
+    // Like a call whose execution had begun; its answer is dropped.
     Echo(std::move(there));
   }
   EXPECT_EQ(keeping_.withdrawn, 0);

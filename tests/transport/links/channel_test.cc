@@ -1,4 +1,4 @@
-// What nodes may rely on, over every path: see transport/links/channel.h.
+// Promises to nodes that hold over every path: see transport/links/channel.h.
 #include <atomic>
 #include <set>
 #include <thread>

@@ -1,5 +1,5 @@
 // A client's link over a path without a peer: which answers belong to which
-// requests, and what the requests' deadlines mean for their answers.
+// requests, and the effect of requests' deadlines on their answers.
 #include "transport/links/client_link.h"
 
 #include <gmock/gmock.h>

@@ -132,7 +132,7 @@ TEST_F(LinkTest, AnyFrameEndsTheSuspicion) {
   EXPECT_FALSE(link_->suspect());
 }
 
-// This thread was kept from running, and what the peer said lies unread.
+// This thread was kept from running, and the peer's message was not read.
 TEST_F(LinkTest, FrameThatWasNotReadYetCounts) {
   ASSERT_TRUE(Step().ok());
   ASSERT_TRUE(peer_.Send(FrameKind::kHeartbeat, proto::Heartbeat()).ok());

@@ -1,4 +1,4 @@
-// Offers that are made and withdrawn while requests are under way.
+// Offers that are made and withdrawn while requests are open.
 #include <algorithm>
 #include <map>
 #include <string>

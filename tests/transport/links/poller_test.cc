@@ -144,7 +144,7 @@ TEST_P(PollerTest, StalledClientDelaysNobody) {
   release.Notify();
 }
 
-// Keeps `depth` long requests under way until it is stopped.
+// Keeps `depth` long requests open until it is stopped.
 class Flooder {
  public:
   Flooder(Client* client, int depth) : client_(client) {

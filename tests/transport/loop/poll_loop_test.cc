@@ -21,7 +21,7 @@ namespace {
 
 using Result = PollTask::Result;
 
-// What the test sees of a FakeTask, also after its end.
+// A FakeTask's state for the test, also after the task's end.
 struct Record {
   int steps = 0;
   int arms = 0;

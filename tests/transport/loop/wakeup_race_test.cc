@@ -36,7 +36,7 @@ class WakeUpRace : public testing::TestWithParam<PairFactory> {
     sleeper_ = std::move(pair.second);
     const Region region = *sleeper_->CreateRegion(4096, Access::kRemoteWrite);
     inbox_ = *notifier_->Import(*sleeper_->Export(region));
-    // The other direction is what makes a path whole.
+    // The other direction completes the path.
     const Region unused = *notifier_->CreateRegion(4096, Access::kRemoteWrite);
     ASSERT_TRUE(sleeper_->Import(*notifier_->Export(unused)).ok());
   }
@@ -110,7 +110,7 @@ TEST_P(WakeUpRace, NoMomentOfANotificationLosesIt) {
 }
 
 void Pause(std::mt19937& random) {
-  // Up to about 1 µs: what it takes to look, arm and fall asleep.
+  // Up to about 1 µs: the time to look, arm and fall asleep.
   for (uint32_t spins = random() % 1024; spins > 0; --spins) {
     asm volatile("" ::: "memory");
   }
@@ -158,7 +158,7 @@ TEST_P(WakeUpRace, TwoThreadsLoseNone) {
 INSTANTIATE_TEST_SUITE_P(Tcp, WakeUpRace, testing::Values(&TcpPair));
 INSTANTIATE_TEST_SUITE_P(Shm, WakeUpRace, testing::Values(&ShmPair));
 
-// The same for what other threads hand to a poller.
+// The same for work that other threads give to a poller.
 TEST(WakerRace, NoMomentOfACallLosesIt) {
   const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);

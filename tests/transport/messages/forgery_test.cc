@@ -25,7 +25,7 @@ constexpr size_t kMaxMessageBytes = size_t{128} << 10;
 constexpr size_t kPeerSourceBytes = size_t{256} << 10;
 constexpr uint32_t kEpoch = 2;
 
-// A server's endpoint that hears only what the test says.
+// A server's endpoint that receives only messages of the test.
 class ForgeryTest : public testing::Test {
  protected:
   ForgeryTest() {

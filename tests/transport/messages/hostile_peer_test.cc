@@ -1,4 +1,4 @@
-// What comes to an HN's port that is not a good client: garbage, other
+// Connections to an HN's port that are no good clients: garbage, other
 // versions, half hellos, silence. After each, the server must go on serving the
 // others.
 #include <filesystem>

@@ -1,6 +1,6 @@
 // A peer keeps its right to write to a slot after it announced a message there.
-// What the receiver validated must be what it uses, however fast the peer
-// rewrites header and table under it.
+// The receiver must use the same bytes that it validated, however fast the peer
+// rewrites header and table meanwhile.
 #include <glog/logging.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Which path a connection takes, and what happens when the best one fails.
+// The choice of a connection's path, and the fallback if the best path fails.
 #include <sys/socket.h>
 
 #include "absl/strings/match.h"

@@ -85,7 +85,7 @@ class PullSchedulerTest : public testing::Test {
     scheduler_->Add(connection(which), pull.get(), chunks * kChunk,
                     now_ + left);
   }
-  // Posts what may be posted; the names of the pulls, in order.
+  // Posts the permitted chunks; returns the names of the pulls, in order.
   std::string Fill() {
     std::string order;
     while (const auto turn = scheduler_->Next(now_)) {

@@ -73,7 +73,7 @@ constexpr bool kChildrenMayStartThreads = true;
 
 class FailureTest : public ChannelTest {
  protected:
-  // A server in a process of its own, which echoes.
+  // A server in a separate process, which echoes.
   std::unique_ptr<Child> ServerProcess(ServerOptions options = {}) {
     options.host = "127.0.0.1";
     options.path = GetParam();

@@ -13,7 +13,7 @@ const absl::Status kBroken = absl::InvalidArgumentError("broken");
 // No jitter: the middle of the range.
 constexpr double kMiddle = 0.5;
 
-// What happens to a peer; a number lets so many milliseconds pass.
+// An event of a peer; a number lets this many milliseconds pass.
 struct Event {
   enum Kind {
     kPass,

@@ -1,4 +1,4 @@
-// What the host process does around the transport: it forks, and its threads
+// The host process's actions around the transport: it forks, and its threads
 // come and go with work pending.
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -35,8 +35,8 @@ class ProcessTest : public ChannelTest {
   }
 };
 
-// Copy-on-write after a fork moves the pages of the one who writes first. What
-// a peer or a device reaches must stay with the parent.
+// Copy-on-write after a fork moves the pages of the first writer. Pages that a
+// peer or a device reaches must stay with the parent.
 TEST_P(ProcessTest, ForkedChildrenDisturbNothing) {
   FunctionHandler handler(Echo);
   ASSERT_NO_FATAL_FAILURE(Start(&handler));

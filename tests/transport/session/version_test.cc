@@ -1,5 +1,5 @@
 // Peers of other versions. The hellos of every minor version are kept byte for
-// byte; what is added later must leave them meaning what they meant.
+// byte; later additions must not change their meaning.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -129,7 +129,7 @@ std::string AsMinor(uint16_t minor, FrameKind kind, absl::string_view body) {
   return frame;
 }
 
-// What minor 0 does not know is missing in what it writes.
+// Fields that minor 0 does not know are missing in its hello.
 std::string Downgrade(bool, const SessionFrame& frame) {
   std::string body = frame.body;
   if (frame.kind == FrameKind::kHello) {
@@ -158,8 +158,8 @@ std::string Downgrade(bool, const SessionFrame& frame) {
   return AsMinor(0, frame.kind, body);
 }
 
-// What a later minor might add: feature bits that are not ours, and fields of
-// every wire type with numbers that we do not have.
+// Possible additions of a later minor version: unknown feature bits, and fields
+// of every wire type with unknown numbers.
 std::string Upgrade(bool, const SessionFrame& frame) {
   std::string body = frame.body;
   if (frame.kind == FrameKind::kHello) {
@@ -197,7 +197,7 @@ std::string CaseName(const testing::TestParamInfo<Case>& info) {
 
 class VersionTest : public testing::TestWithParam<Case> {
  protected:
-  // Rewrites what the client and / or the server says.
+  // Rewrites the messages of the client and / or the server.
   static TcpProxy::Rewrite Rewriter() {
     return [](bool from_client, const SessionFrame& frame) {
       const Case& other = GetParam();

@@ -17,7 +17,7 @@ class SimCancelTest : public SimNodeTest {
 };
 
 TEST_F(SimCancelTest, AtAnyMoment) {
-  // What is tested is told, not timed out; machines may be busy.
+  // Tests wait for events instead of times, because machines may be busy.
   liveness_timeout_ = absl::Hours(2);
   ASSERT_NO_FATAL_FAILURE(StartServer(0, &keeping_));
   ASSERT_NO_FATAL_FAILURE(StartClient({proto::TRANSPORT_PATH_VERBS}, "sim0"));

@@ -1,4 +1,4 @@
-// What arrives, and when: raw verbs on the simulator.
+// Arrivals and their times: raw verbs on the simulator.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -62,7 +62,7 @@ class SimNodeTest : public testing::Test {
   // How long either side waits for a sign of life from the other.
   absl::Duration liveness_timeout_ = absl::Seconds(2);
 
-  // `handler` null: answers with what came.
+  // `handler` null: answers with the request's contents.
   void StartServer(int port = 0, Handler* handler = nullptr) {
     ServerOptions options;
     options.host = "127.0.0.1";

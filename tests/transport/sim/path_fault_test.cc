@@ -1,5 +1,5 @@
-// The verbs data path over a simulated network that fails: what is lost is sent
-// again, what is dead is found in bounded time, and the receiver is always
+// The verbs data path over a simulated network that fails: lost packets are
+// sent again, dead peers are found in bounded time, and the receiver is always
 // ready.
 #include <algorithm>
 #include <array>

@@ -28,7 +28,7 @@ inline verbs::HubOptions NoProbes(int max_paths = 16) {
   return options;
 }
 
-// What a process on a host has: its devices, and one polling thread's queues.
+// The devices of a process on a host, and one polling thread's queues.
 class Process {
  public:
   Process(Fabric& fabric, int host,

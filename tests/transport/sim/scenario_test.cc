@@ -147,7 +147,7 @@ class Receiver {
   // Immediates that came, with when.
   std::vector<std::pair<uint32_t, absl::Time>> notes;
 
-  // Lets `step` pass, then does what polling threads would.
+  // Lets `step` pass, then does the work of polling threads.
   void Run(absl::Duration step) {
     for (size_t i = 0; i < senders_.size(); ++i) {
       Sender& sender = *senders_[i];

@@ -1,9 +1,9 @@
 #ifndef REFRACT_TESTS_TRANSPORT_SIM_SPY_LIBRARY_H_
 #define REFRACT_TESTS_TRANSPORT_SIM_SPY_LIBRARY_H_
 
-// Verbs that hand everything on and keep note of what is asked of the device:
-// registrations, and which memory requests move to where. What the device
-// behind allocates is not counted by AllocationCounter.
+// Verbs that forward every call and record what the device is asked to do:
+// registrations, and which memory requests move to where. Allocations of the
+// device behind are not counted by AllocationCounter.
 
 #include <cstddef>
 #include <cstdint>

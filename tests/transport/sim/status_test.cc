@@ -1,5 +1,5 @@
-// Every completion status and what comes with it, against what the InfiniBand
-// specification says hardware does.
+// Every completion status and the fields that come with it, against hardware's
+// behaviour in the InfiniBand specification.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ std::vector<ibv_wc_status> Statuses(const std::vector<ibv_wc>& completions) {
   return out;
 }
 
-// Both queue pairs are in the error state: what is posted is flushed.
+// Both queue pairs are in the error state: posted requests are flushed.
 void ExpectFlushes(Pair& pair, End& end, End& peer) {
   ASSERT_EQ(Post(end, peer, {.id = 99, .bytes = 8, .flags = 0}), 0);
   pair.fabric.RunUntilIdle();
@@ -183,7 +183,7 @@ TEST(SimStatusTest, LocalProtectionErrorsAreNotToldToThePeer) {
     ASSERT_EQ(Post(pair.a, pair.b, {.id = 1, .bytes = 10}), 0);
     ASSERT_EQ(Post(pair.a, pair.b, c.request), 0);
     pair.fabric.RunUntilIdle();
-    // What was before it is not hurt.
+    // Earlier requests are not affected.
     EXPECT_THAT(Statuses(pair.a.PollSends()),
                 ElementsAre(IBV_WC_SUCCESS, IBV_WC_LOC_PROT_ERR));
     EXPECT_THAT(pair.b.AsyncEvents(), IsEmpty());

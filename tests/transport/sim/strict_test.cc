@@ -1,5 +1,5 @@
-// What real devices forgive and this one does not, and the rules of queues,
-// events and states.
+// Errors that real devices forgive and this one does not, and the rules of
+// queues, events and states.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

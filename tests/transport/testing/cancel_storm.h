@@ -21,7 +21,7 @@
 
 namespace refract::transport {
 
-// Keeps calls until they are popped, and counts what it is told. Thread-safe.
+// Keeps calls until they are popped, and counts cancellations. Thread-safe.
 class KeepingHandler final : public Handler {
  public:
   absl::StatusOr<size_t> OnOffer(const ModelOffer&) override { return kModel; }
@@ -133,7 +133,7 @@ inline void CancelStorm(Client& client, KeepingHandler& handler, int requests) {
       return message.ok();
     });
     if (!allocated) {
-      // The threads use what is here: nothing else can be tested.
+      // Other threads use this frame's variables: the test cannot return.
       std::fprintf(stderr, "no memory for request %d: %s\n", i,
                    message.status().ToString().c_str());
       std::abort();

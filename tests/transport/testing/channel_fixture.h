@@ -29,8 +29,8 @@ namespace refract::transport {
 // under sanitizers on a loaded machine.
 inline constexpr absl::Duration kPatience = absl::Seconds(20);
 
-// Polls, because what is waited for (a state behind an interface) has no
-// condition variable.
+// Polls, because the awaited state (behind an interface) has no condition
+// variable.
 inline bool Eventually(const std::function<bool()>& condition) {
   const absl::Time deadline = absl::Now() + kPatience;
   while (absl::Now() < deadline) {
@@ -89,7 +89,7 @@ inline std::vector<base::TensorSpec> SpecsOf(
   return specs;
 }
 
-// Answers with what came.
+// Answers with the request's contents.
 inline void Echo(std::unique_ptr<ServerCall> call) {
   absl::StatusOr<OutgoingMessage> reply =
       call->AllocateReply(SpecsOf(call->tensors()));

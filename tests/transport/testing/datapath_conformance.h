@@ -1,7 +1,7 @@
 #ifndef REFRACT_TESTS_TRANSPORT_TESTING_DATAPATH_CONFORMANCE_H_
 #define REFRACT_TESTS_TRANSPORT_TESTING_DATAPATH_CONFORMANCE_H_
 
-// What every DataPath must do (transport/datapath.h). A back-end instantiates
+// Requirements on every DataPath (transport/datapath.h). A back-end instantiates
 // the suite with a function that makes a connected pair:
 //   INSTANTIATE_TEST_SUITE_P(Tcp, DataPathConformance, testing::Values(&Pair));
 

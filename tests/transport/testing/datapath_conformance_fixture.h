@@ -32,7 +32,7 @@ class TestEnd {
   DataPath& path() { return *path_; }
   void Destroy() { path_.reset(); }
 
-  // Takes what is there.
+  // Takes the notes that are there.
   size_t Poll(size_t batch = 16) {
     std::vector<Completion> out(batch);
     const size_t count = path_->Poll(absl::MakeSpan(out));

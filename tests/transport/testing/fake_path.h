@@ -2,7 +2,7 @@
 #define REFRACT_TESTS_TRANSPORT_TESTING_FAKE_PATH_H_
 
 // A DataPath without a peer: the harness decides what arrives and when
-// operations complete, and hears of everything that is posted.
+// operations complete, and sees every posted operation.
 
 #include <algorithm>
 #include <deque>

@@ -1,7 +1,7 @@
 #ifndef REFRACT_TESTS_TRANSPORT_TESTING_HOSTILE_PEER_FIXTURE_H_
 #define REFRACT_TESTS_TRANSPORT_TESTING_HOSTILE_PEER_FIXTURE_H_
 
-// A server, and what is needed to come to its port as something else than a
+// A server, and helpers for connecting to its port as something other than a
 // good client.
 
 #include <fcntl.h>

@@ -28,7 +28,7 @@ class PullSimulation {
     size_t bytes = 0;
     absl::Time arrival;
     absl::Time deadline = absl::InfiniteFuture();
-    // What the scheduler is told.
+    // The settings of the scheduler.
     absl::Time told_deadline = absl::InfiniteFuture();
     absl::Time finished = absl::InfiniteFuture();
     bool cancelled = false;

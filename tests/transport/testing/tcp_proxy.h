@@ -27,7 +27,7 @@ namespace refract::transport {
 
 class TcpProxy {
  public:
-  // Gets each session frame; what it returns is sent on instead.
+  // Gets each session frame; its result is sent on instead.
   using Rewrite =
       std::function<std::string(bool from_client, const SessionFrame& frame)>;
 
@@ -150,7 +150,7 @@ class TcpProxy {
                            buffer.size(), MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (n <= 0) {
-      // The rest of what this side sent, as far as it goes.
+      // The rest of this side's bytes, as many as can be sent.
       const std::string& out = connection.directions[side].out;
       [[maybe_unused]] const ssize_t sent = send(
           connection.fds[1 - side].get(), out.data(), out.size(), MSG_NOSIGNAL);

@@ -59,7 +59,7 @@ TEST(VerbsDescriptor, HasTheBytesOfTheDocument) {
   EXPECT_EQ(decoded->address, Example().address);
 }
 
-// What a later version adds is passed over.
+// Fields that a later version adds are skipped.
 TEST(VerbsDescriptor, UnknownFieldsAreIgnored) {
   // Field 15, a varint.
   const auto decoded = DecodeRegion(
@@ -108,7 +108,7 @@ TEST(VerbsDescriptor, TruncatedAndDamagedTextsAreNoCrash) {
     damaged[random() % damaged.size()] ^= static_cast<char>(1 << random() % 8);
     const auto decoded = DecodeRegion("verbs:" + absl::Base64Escape(damaged));
     if (!decoded.ok()) continue;
-    // What is accepted keeps to the bounds.
+    // Accepted values are within the bounds.
     EXPECT_GE(decoded->endpoint.express.number, 2u);
     EXPECT_LE(decoded->bytes, ~uint64_t{0} - decoded->address);
     EXPECT_LE(decoded->endpoint.notify_window, 1u << 16);

@@ -89,7 +89,7 @@ class HubTest : public testing::Test {
     return path;
   }
 
-  // What the peer sends, without bytes.
+  // The peer's messages, without bytes.
   void Send(Path& path, ibv_wr_opcode opcode, uint32_t imm) {
     ibv_send_wr wr = {};
     wr.opcode = opcode;
@@ -140,7 +140,7 @@ TEST_F(HubTest, MoreNotificationsThanTheWindowFailTheirPathOnly) {
   Progress(good);
   EXPECT_TRUE(absl::IsInvalidArgument(bad.inbox().failure))
       << bad.inbox().failure;
-  // What came before is still there.
+  // Earlier messages are still there.
   for (uint32_t i = 0; i < 16; ++i) EXPECT_EQ(bad.inbox().TakeNote(), i);
   EXPECT_FALSE(good.inbox().has_failed());
   Send(good, IBV_WR_RDMA_WRITE_WITH_IMM, 5);
@@ -182,7 +182,7 @@ TEST_F(HubTest, ThereIsRoomForSoManyPathsAndForOthersOnceTheyAreGone) {
   hub_->Detach(std::move(b.attached), SmallPath());
 }
 
-// What comes for a path that has gone is dropped with it.
+// Messages for a destroyed path are dropped with it.
 TEST_F(HubTest, CompletionsOfPathsThatAreGoneReachNobody) {
   Path gone = Connect();
   Path stays = Connect();

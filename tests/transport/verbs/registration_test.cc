@@ -1,5 +1,5 @@
-// Memory that cannot be had or registered: what fails says why, what was done
-// before is undone, and what can do without goes on.
+// Memory that cannot be allocated or registered: errors give the reason,
+// earlier steps are undone, and parts that can work without it go on.
 #include <linux/mempolicy.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -175,8 +175,8 @@ TEST(MappingForDevicesTest, PrefersTheMemoryOfANumaNode) {
   }
 }
 
-// A child gets no copy of what a device writes to: after a fork it would be
-// the parent that is moved to other pages.
+// A child gets no copy of memory that a device writes to: after a fork the
+// parent would be the one moved to other pages.
 TEST(MappingForDevicesTest, StaysWithTheParent) {
   for (const size_t bytes : {size_t{8192}, 2 * kHuge}) {
     const auto memory = Mapping::ForDevices(bytes);

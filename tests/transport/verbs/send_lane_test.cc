@@ -1,5 +1,5 @@
-// How puts and gets become requests of a queue pair: pieces, doorbells,
-// signals, and what is kept free.
+// Puts and gets as requests of a queue pair: pieces, doorbells, signals, and
+// places that are kept free.
 #include "transport/verbs/send_lane.h"
 
 #include <arpa/inet.h>
@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kBase = 0x1000;  // remote
 constexpr uint32_t kGeneration = 7;
 
-// Notes what is posted; linked lists and segments are gone when Post returns.
+// Records requests; linked lists and segments are gone when Post returns.
 class FakePair final : public QueuePair {
  public:
   struct Posted {

@@ -33,7 +33,7 @@ void Violation(const std::string& what);
 // "thread-local" forbids it what may wait for or change the device.
 int& Capturing();
 
-// The error that a call of this name is to give.
+// The error that a call of this name returns.
 cudaError_t Planted(const char* name);
 
 cudaError_t Do(cudaStream_t stream, Work work);

@@ -32,8 +32,8 @@ inline void AddRows(const void* data, int64_t rows, int64_t cols, int64_t ld,
                         cols * size, write, false});
   }
 }
-// Of a strided tensor the runs of neighbours, or, where there are many, what
-// lies between its first and last element.
+// For a strided tensor, the runs of neighbours or, if there are many, the range
+// from its first to its last element.
 inline void AddStrided(const void* data, const int64_t* strides,
                        const int64_t* dims, int rank, DType dtype, bool write,
                        std::vector<Access>& accesses) {

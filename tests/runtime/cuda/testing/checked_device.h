@@ -90,7 +90,7 @@ class CheckedDevice : public DeviceApi {
     std::function<void()> run;
     int stream = 0;
     int number = 0;  // in its stream, from 1
-    Clock after;     // what must have run
+    Clock after;     // must have run before
   };
   struct StreamState {
     int id = 0;
@@ -129,7 +129,7 @@ class CheckedDevice : public DeviceApi {
   // Adds work to a stream, or to its capture.
   Status Give(Stream handle, Task task);
   void CheckMemory(const Access& access, const char* who);
-  // `seen`: what is known to have run before.
+  // `seen`: calls that are known to have run before.
   void CheckAccess(const Access& access, const Clock& seen, const char* who);
   // Work that the host has waited for can no longer race.
   void Forget();

@@ -7,8 +7,8 @@
 // result for some seed, and a barrier that not all threads reach as an error.
 // Shared memory begins as NaN and has a guard behind it.
 //
-// What it cannot show: speed, memory coalescing, the numerics of real tensor
-// cores beyond "fp32 sums of rounded factors", and anything of the driver.
+// It cannot show speed, memory coalescing, the numerics of real tensor cores
+// beyond "fp32 sums of rounded factors", and anything of the driver.
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-// Which port and address a path starts from, over tables of what machines have.
+// The port and address that a path starts from, over tables of machines' ports.
 #include "transport/verbs/device/device_choice.h"
 
 #include <arpa/inet.h>

@@ -1,4 +1,4 @@
-// Who hears of a device's events, and what may be done meanwhile.
+// Listeners to a device's events, and the calls that they may make meanwhile.
 #include "transport/verbs/device/device_context.h"
 
 #include <atomic>

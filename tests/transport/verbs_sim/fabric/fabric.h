@@ -78,7 +78,7 @@ class Fabric {
 
   // Executes the next event. False: there is none.
   bool Step();
-  // Executes what is due by `time`, which it then is.
+  // Executes the events that are due by `time`, which becomes the present.
   void RunUntil(absl::Time time);
   void RunFor(absl::Duration duration) { RunUntil(Now() + duration); }
   // Executes events until `done` holds, which it asks after each. False: it

@@ -60,7 +60,7 @@ class FaultRules {
     Picoseconds delay = 0;
     std::function<void()> then;
   };
-  // What happens to a packet between two hosts; nullopt: nothing.
+  // The fault of a packet between two hosts; nullopt: none.
   std::optional<Verdict> Apply(const PacketHeader& header, int from_host,
                                int to_host, absl::Time now, Random& random);
 

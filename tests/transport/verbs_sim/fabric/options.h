@@ -1,7 +1,7 @@
 #ifndef REFRACT_TESTS_TRANSPORT_VERBS_SIM_FABRIC_OPTIONS_H_
 #define REFRACT_TESTS_TRANSPORT_VERBS_SIM_FABRIC_OPTIONS_H_
 
-// What a simulated fabric is made of.
+// The parts of a simulated fabric.
 
 #include <cstddef>
 #include <cstdint>
@@ -29,7 +29,7 @@ struct NicOptions {
   absl::Duration max_completion_latency = absl::Nanoseconds(400);
   // Congestion notifications per queue pair are at least this far apart.
   absl::Duration cnp_interval = absl::Microseconds(4);
-  // A packet in so many of a long write asks for an acknowledgement.
+  // One packet in this many of a long write asks for an acknowledgement.
   uint32_t ack_every = 16;
 
   uint64_t max_message_bytes = uint64_t{1} << 30;

@@ -31,7 +31,7 @@ enum class NakCode : uint8_t {
   kRemoteOperation,
 };
 
-// What a fault rule sees.
+// The fields of a packet that fault rules see.
 struct PacketHeader {
   PacketKind kind = PacketKind::kAck;
   NakCode nak = NakCode::kSequence;
@@ -92,7 +92,7 @@ struct Packet {
 // Reuses packets; a run of millions allocates only as many as travel at once.
 class PacketPool {
  public:
-  // With a fresh header; the payload is what was there.
+  // With a new header; the payload is unchanged.
   Packet* Take() {
     if (free_.empty()) {
       // Not value-initialised: the payload would be cleared for nothing.

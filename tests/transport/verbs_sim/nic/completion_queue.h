@@ -38,7 +38,7 @@ class CompletionQueueState {
   int Poll(int count, ibv_wc* out);
   void Arm(bool solicited_only);
   void OnVisible();
-  // An event without a completion, to whoever armed the queue.
+  // An event without a completion, to the one who armed the queue.
   void FireSpurious();
   // Events that were kept from a paused host.
   void Resume();
@@ -72,7 +72,7 @@ class CompletionQueueState {
   const uint32_t number_;
   std::vector<QueuePairState*> users_;
   std::deque<Entry> entries_;
-  size_t visible_ = 0;  // the first so many
+  size_t visible_ = 0;  // number of entries that polls see
   int64_t last_visible_at_ = 0;
   Armed armed_ = Armed::kNo;
   bool broken_ = false;

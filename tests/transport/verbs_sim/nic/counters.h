@@ -8,14 +8,14 @@
 
 namespace refract::transport::sim {
 
-// What a port counts. HardwareCounter() finds most of them under the names that
-// mlx5 gives them in sysfs hw_counters, and under rxe's where they differ.
+// A port's counters. HardwareCounter() finds most of them under the names that
+// mlx5 gives them in sysfs hw_counters, and under rxe's names if they differ.
 struct PortCounters {
   uint64_t sent_packets = 0;
   uint64_t sent_bytes = 0;  // on the wire
   uint64_t received_packets = 0;
   uint64_t received_bytes = 0;
-  uint64_t received_payload_bytes = 0;  // includes what arrives twice
+  uint64_t received_payload_bytes = 0;  // includes bytes that arrive twice
   uint64_t dropped_at_switch = 0;       // tail drop on the way to this port
   uint64_t dropped_by_fault = 0;        // sent here, taken by a rule
   uint64_t dropped_link_down = 0;       // sent or due here

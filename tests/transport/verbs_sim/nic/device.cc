@@ -138,8 +138,8 @@ class SimDevice final : public verbs::Device {
         static_cast<size_t>(limits.max_completion_queues)) {
       return TooMany("completion queues", limits.max_completion_queues);
     }
-    // Exactly what was asked for: devices round up, and code that relies on it
-    // is to be found here.
+    // Exactly as many as asked for: devices round up, and code that relies on
+    // it must fail here.
     auto state = std::make_shared<CompletionQueueState>(
         nic_, context_, entries,
         channel == nullptr ? nullptr

@@ -14,7 +14,7 @@
 
 namespace refract::transport::sim {
 
-// Thread-safe, and so is what it opens, beyond what verbs/api.h asks.
+// Thread-safe, and so are its objects, beyond the demands of verbs/api.h.
 class SimLibrary final : public verbs::Library {
  public:
   SimLibrary(std::shared_ptr<Simulation> simulation, int host)

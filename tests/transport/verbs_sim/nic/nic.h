@@ -1,7 +1,7 @@
 #ifndef REFRACT_TESTS_TRANSPORT_VERBS_SIM_NIC_NIC_H_
 #define REFRACT_TESTS_TRANSPORT_VERBS_SIM_NIC_NIC_H_
 
-// A device with its port: what is registered, its queue pairs, and the
+// A device with its port: its registered memory, its queue pairs, and the
 // transmitter that they share.
 
 #include <cstdint>
@@ -41,14 +41,14 @@ class PacketSource {
   bool waits_for_transmitter_ = false;
 };
 
-// A protection domain. What was made in it shares it.
+// A protection domain. Objects that were made in it share it.
 struct Domain {
   uint32_t number = 0;
   int objects = 0;  // that are not destroyed
 };
 
-// One opening of a device, and its asynchronous events. What was made with it
-// shares it, so that it outlives a device closed too early.
+// One opening of a device, and its asynchronous events. Objects made with it
+// share it, so that it outlives a device closed too early.
 struct Context {
   std::deque<verbs::AsyncEvent> events;
   UniqueFd event_fd;
@@ -74,7 +74,7 @@ class Nic {
   bool broken = false;                  // IBV_EVENT_DEVICE_FATAL happened
   Picoseconds switch_port_free_at = 0;  // the switch's output to here
 
-  // Registrations until one fails, and with what; below 0: none will.
+  // Registrations until one fails, and its error; below 0: none will.
   int64_t registrations_until_failure = -1;
   absl::Status registration_failure;
 

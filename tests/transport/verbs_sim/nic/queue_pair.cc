@@ -10,7 +10,7 @@
 namespace refract::transport::sim {
 namespace {
 
-// What Modify needs and what it may have besides, for each way to go (IBTA 1.4
+// Required and optional attributes of Modify for each transition (IBTA 1.4
 // table 91, for reliable connected queue pairs).
 struct Transition {
   ibv_qp_state from;

@@ -1,8 +1,8 @@
 #ifndef REFRACT_TESTS_TRANSPORT_VERBS_SIM_NIC_QUEUE_PAIR_H_
 #define REFRACT_TESTS_TRANSPORT_VERBS_SIM_NIC_QUEUE_PAIR_H_
 
-// A reliable connected queue pair: its states and attributes. What it sends is
-// the requester's business, what it answers the responder's.
+// A reliable connected queue pair: its states and attributes. The requester
+// handles sending, the responder handles answers.
 
 #include <cstdint>
 #include <memory>
@@ -30,7 +30,7 @@ class QueuePairState {
     uint32_t mtu = 0;  // bytes
     uint32_t remote_nic = 0;
     uint32_t remote_number = 0;
-    uint8_t max_reads = 0;       // that it may have under way
+    uint8_t max_reads = 0;       // that may be open at a time
     uint8_t max_dest_reads = 0;  // that it may be asked for
     uint8_t timeout = 0;
     uint8_t retries = 0;
@@ -66,8 +66,8 @@ class QueuePairState {
   // 0 or an errno.
   int Modify(const ibv_qp_attr& attributes, int mask);
   void Receive(Packet& packet);
-  // Both directions stop, what was posted is flushed, and `event` is raised
-  // unless it is nullopt. Nothing in the error state.
+  // Both directions stop, posted requests are flushed, and `event` is raised
+  // unless it is nullopt. Does nothing in the error state.
   void EnterError(std::optional<ibv_event_type> event);
 
   // Completes a header that goes to the peer.

@@ -85,10 +85,10 @@ class Requester final : public PacketSource {
   bool Scatter(const Request& request, uint64_t offset, const std::byte* data,
                uint64_t bytes, MemoryError& error) const;
   void TakeFingerprints(Request& request) const;
-  // Whether `payload` is what packet `index` held when it was posted.
+  // Whether `payload` equals the posted contents of packet `index`.
   bool IsAsPosted(const Request& request, uint64_t index,
                   const std::byte* payload) const;
-  // Records a violation unless packet `index` is what was posted.
+  // Records a violation unless packet `index` still has its posted contents.
   void CheckSource(const Request& request, uint64_t index);
   uint64_t PacketBytes(const Request& request, uint64_t index) const;
 

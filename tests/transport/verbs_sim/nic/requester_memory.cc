@@ -1,5 +1,5 @@
-// The part of the requester that touches the memory of requests: where payload
-// comes from and goes to, and whether a source is still what was posted.
+// The part of the requester that touches the memory of requests: source and
+// destination of payloads, and whether a source still equals the posted bytes.
 #include <algorithm>
 #include <array>
 #include <cstring>

@@ -213,7 +213,7 @@ bool Responder::Consume(const PacketHeader& header, ibv_wc_status status,
   ReceiveQueueState* queue = owner_.shared_receive_queue.get();
   if (queue == nullptr || queue->empty()) {
     ++owner_.nic.counters.out_of_receives;
-    // What follows is dropped until the requester comes back to this packet.
+    // Later packets are dropped until the requester comes back to this one.
     told_sequence_ = true;
     Reply reply;
     reply.kind = PacketKind::kRnrNak;

@@ -66,7 +66,7 @@ class Responder final : public PacketSource {
   bool told_sequence_ = false;  // until the expected packet comes
   bool refusing_ = false;       // a NAK waits; requests are not looked at
   std::deque<Reply> replies_;
-  // The write under way.
+  // The current write.
   uint64_t write_address_ = 0;
   uint64_t write_left_ = 0;
   uint64_t write_bytes_ = 0;

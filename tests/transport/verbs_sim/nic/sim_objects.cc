@@ -113,7 +113,7 @@ int SimQueuePair::PostSend(ibv_send_wr* list, ibv_send_wr** bad) {
       break;
     }
   }
-  // What was posted before a bad one goes out.
+  // Requests posted before a bad one are sent.
   nic_.RingDoorbell(*state_, state_->requester.posted());
   simulation_->WakeSleepers();
   return error;

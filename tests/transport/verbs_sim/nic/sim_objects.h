@@ -2,7 +2,7 @@
 #define REFRACT_TESTS_TRANSPORT_VERBS_SIM_NIC_SIM_OBJECTS_H_
 
 // The objects of verbs/api.h: each takes the lock, passes time in automatic
-// mode, and hands on to the state behind it. Destroying one that others still
+// mode, and calls the state behind it. Destroying an object that others still
 // use is a violation; the state then lives as long as its users do.
 
 #include <sys/mman.h>
@@ -29,7 +29,7 @@ inline absl::Status TooMany(absl::string_view what, uint64_t limit) {
       absl::StrCat("the device has no more than ", limit, " ", what));
 }
 
-// What they have in common. Created with the lock held, destroyed without.
+// Their common base. Created with the lock held, destroyed without.
 class SimObject {
  protected:
   SimObject(std::shared_ptr<Simulation> simulation, Nic& nic,
@@ -45,7 +45,7 @@ class SimObject {
   const std::shared_ptr<Context> context_;
 };
 
-// What is made in a protection domain.
+// Base of objects in a protection domain.
 class SimDomainObject : SimObject {
  protected:
   SimDomainObject(std::shared_ptr<Simulation> simulation, Nic& nic,
