@@ -39,6 +39,8 @@ IDENTITY = (
     "name", "model", "format", "op", "mode", "level", "against", "bytes", "batch",
     "look_ups", "load",
 )
+# Exit status of what cannot run on this machine.
+SKIPPED = 77
 # Figures that have no quartiles.
 SINGLE = ("geometric_mean", "least", "p99_beside_over_alone")
 
@@ -269,8 +271,8 @@ def arguments(subject, short):
     return command
 
 
-def run(subject, out, short):
-    """Returns the record of one subject."""
+def run(subject, out, short, head):
+    """Returns the record of one subject. `head`: the revision of the tree."""
     for program in subject.needs:
         if not shutil.which(program):
             return {"skipped": f"there is no {program}"}
@@ -286,8 +288,14 @@ def run(subject, out, short):
         record["command"] = [part.replace(str(ROOT) + "/", "") for part in command]
         result = pathlib.Path(subject.result.format(**places))
         (ROOT / result).unlink(missing_ok=True)
-        subprocess.run(command, check=True, cwd=ROOT)
+        done = subprocess.run(command, check=False, cwd=ROOT)
+        if done.returncode == SKIPPED:
+            return {"skipped": "the command says why (exit status 77)"}
+        done.check_returncode()
         record["result"] = json.loads((ROOT / result).read_text(encoding="utf-8"))
+        built = record["result"].get("revision")
+        if built and not str(head).startswith(built):
+            record["built_at"] = built
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         record["failed"] = str(error)
     record["seconds"] = round(time.monotonic() - began, 1)
@@ -324,6 +332,8 @@ def write(out, report):
             f"<p><code>{command}</code>, load before: {record['load_before']:.1f}</p>",
             plot(rows), table(rows),
         ]
+        if "built_at" in record:
+            text.append(f"<p>The programs are of another revision: {record['built_at']}.</p>")
     (out / "report.html").write_text("\n".join(text) + "\n", encoding="utf-8")
 
 
@@ -355,13 +365,15 @@ def main():
     failed = []
     for subject in chosen:
         print(f"== {subject.name}: {subject.title}", flush=True)
-        record = run(subject, out, options.short)
+        record = run(subject, out, options.short, report["revision"])
         report["subjects"][subject.name] = record
         write(out, report)  # what is measured survives what comes
         if "failed" in record:
             failed.append(subject.name)
             print(f"{subject.name} failed: {record['failed']}", flush=True)
-        elif "skipped" in record:
+        if "built_at" in record:
+            print(f"{subject.name}: the programs are of revision {record['built_at']}")
+        if "skipped" in record:
             print(f"{subject.name} skipped: {record['skipped']}", flush=True)
     print(f"== {out}/report.html")
     checked = subprocess.run(

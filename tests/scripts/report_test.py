@@ -84,6 +84,21 @@ class Report(unittest.TestCase):
         self.assertIn("no-such-program", found["subjects"]["absent"]["skipped"])
         self.assertIn("result", found["subjects"]["good"])
         self.assertEqual(self.report((absent, self.good()))[0], 0)
+        _, found = self.report((self.subject("no_gpu", "raise SystemExit(77)"), self.good()))
+        self.assertIn("77", found["subjects"]["no_gpu"]["skipped"])
+
+    def test_programs_of_another_revision_are_named(self):
+        head = {"revision": "feed0123abcd", "with_changes": False}
+        for revision, other in (("beef", True), ("feed0123", False)):
+            program = (
+                f"import json, sys; json.dump(dict(revision='{revision}'), open(sys.argv[1], 'w'))"
+            )
+            with mock.patch.object(report, "revision", lambda: head):
+                status, found = self.report((self.subject("old", program),))
+            self.assertEqual(status, 0)
+            self.assertEqual("built_at" in found["subjects"]["old"], other)
+            text = (self.out / "report.html").read_text()
+            self.assertEqual("of another revision" in text, other)
 
     def test_fails_where_pages_differ(self):
         self.assertEqual(self.report((self.good(),), pages_differ=True)[0], 1)
