@@ -117,6 +117,9 @@ SUBJECTS = (
             "--rounds", "9", short=("--rounds", "3", "--duration", "1")),
     serving("unique_rows", "Repeated user features between the nodes",
             short=("--rounds", "3", "--requests", "3")),
+    serving("update_rates", "p99 while rows of tables change ÷ steady p99", "--rounds", "5",
+            short=("--rounds", "1", "--duration", "1", "--tables-gib", "0.1",
+                   "--rates", "0,1000")),
     Subject("gpu", "Dense layers on a GPU", ("scripts/gpu_check.sh", "--out", "{folder}"),
             ("--quick",), ("nvidia-smi",), "{folder}/gpu_check.json"),
 )
