@@ -132,9 +132,8 @@ class Quotes(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.root = pathlib.Path(folder.name)
         shutil.copytree(ROOT / "bench" / "results", self.root / "bench" / "results")
-        for page in ("README.md", "docs/measurements/figures.md"):
-            (self.root / page).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / page, self.root / page)
+        shutil.copy(ROOT / "README.md", self.root)
+        shutil.copytree(ROOT / "docs" / "measurements", self.root / "docs" / "measurements")
 
     def change(self, page, old, new):
         text = (self.root / page).read_text()
