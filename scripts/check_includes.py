@@ -99,6 +99,7 @@ THIRD_PARTY = {
         r"tests/partitioner/cut/max_flow_test\.cc$",
         r"metrics/(client|server)\.cc$",
         r"cpu_node/http/(server\.cc|stream\.h)$",
+        r"tools/loadgen/targets/http_.*\.cc$",
     ),
 }
 # Folders that stand alone: their files include each other and headers of the

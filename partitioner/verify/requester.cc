@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "partitioner/verify/interrupt.h"
+#include "tools/loadgen/targets/grpc_target.h"
 
 namespace refract::partitioner {
 namespace {
@@ -51,11 +52,11 @@ class OneAnswer : public loadgen::CompletionSink {
 
 absl::StatusOr<std::unique_ptr<Requester>> Requester::Connect(NodePair* nodes) {
   REFRACT_ASSIGN_OR_RETURN(
-      std::unique_ptr<loadgen::GrpcTarget> target,
-      loadgen::GrpcTarget::Connect({.address = nodes->address(),
-                                    .connections = 1,
-                                    .connect_timeout = kConnectTimeout},
-                                   base::Clock::Real()));
+      std::unique_ptr<loadgen::Target> target,
+      loadgen::ConnectGrpc({.addresses = {nodes->address()},
+                            .connections = 1,
+                            .connect_timeout = kConnectTimeout},
+                           base::Clock::Real()));
   return std::unique_ptr<Requester>(new Requester(nodes, std::move(target)));
 }
 

@@ -12,7 +12,7 @@
 #include "base/tensor.h"
 #include "models/graph/graph.h"
 #include "partitioner/verify/node_pair.h"
-#include "tools/loadgen/grpc_target.h"
+#include "tools/loadgen/targets/target.h"
 
 namespace refract::partitioner {
 
@@ -51,11 +51,11 @@ class Requester {
   absl::StatusOr<loadgen::ServerTimes> Statistics(const std::string& model);
 
  private:
-  Requester(NodePair* nodes, std::unique_ptr<loadgen::GrpcTarget> target)
+  Requester(NodePair* nodes, std::unique_ptr<loadgen::Target> target)
       : nodes_(*nodes), target_(std::move(target)) {}
 
   NodePair& nodes_;
-  const std::unique_ptr<loadgen::GrpcTarget> target_;
+  const std::unique_ptr<loadgen::Target> target_;
   std::vector<std::string> models_;  // of each request
   size_t queries_ = 0;
 };

@@ -5,13 +5,17 @@ REFRACT_REPORT_SCREENSHOTS=FOLDER keeps pictures of the page.
 
 import base64
 import csv
+import http.server
 import json
 import os
 import pathlib
 import re
 import shutil
+import subprocess
 import tempfile
+import threading
 import unittest
+import urllib.request
 
 from tests.e2e import chromium, support
 
@@ -198,6 +202,203 @@ class Outputs(Bench):
             pathlib.Path(folder, f"{name}.png").write_bytes(
                 base64.b64decode(data["data"])
             )
+
+
+class JsonOnly(http.server.BaseHTTPRequestHandler):
+    """KServe v2 as its text has it: no extension, tensors as JSON."""
+
+    protocol_version = "HTTP/1.1"
+    requests = []
+
+    def answer(self, status, body):
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self):
+        if self.path == "/v2/health/live":
+            return self.answer(200, {"live": True})
+        if self.path == "/v2":
+            return self.answer(200, {"name": "plain", "extensions": []})
+        if self.path == "/v2/models/plain/ready":
+            return self.answer(200, {"ready": True})
+        if self.path == "/v2/models/plain":
+            return self.answer(200, {"name": "plain", "inputs": [
+                {"name": "x", "datatype": "FP32", "shape": [-1, 2]},
+                {"name": "n", "datatype": "INT64", "shape": [-1]},
+            ]})
+        return self.answer(404, {"error": f"no {self.path}"})
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["content-length"]))
+        request = json.loads(body)
+        JsonOnly.requests.append(request)
+        self.answer(200, {"model_name": "plain", "outputs": [
+            {"name": "y", "datatype": "FP32", "shape": [1], "data": [1.5]}
+        ]})
+
+    def log_message(self, *arguments):
+        pass
+
+
+class Targets(Bench):
+    LOAD = ("--qps", 100, "--duration", 1, "--warmup", 0.2)
+
+    def check(self, *arguments, **options):
+        report = self.report(*self.LOAD, *arguments, **options)
+        self.assertEqual(report["succeeded"], report["queries"])
+        self.assertGreater(report["queries"], 50)
+        return report
+
+    def http_address(self, cn=None):
+        return f"127.0.0.1:{(cn or self.cn).http_port}"
+
+    def test_http_has_the_answers_of_grpc(self):
+        folders = {}
+        for protocol, address in (("grpc", self.cn.address), ("http", self.http_address())):
+            folders[protocol] = self.folder / protocol
+            report = self.check(
+                "--protocol", protocol, "--record", folders[protocol], target=address
+            )
+            self.assertIn("server_ms", report)
+            self.assertEqual(report["response_bytes"] > 0, True)
+        for i in range(4):
+            for kind in ("request", "response"):
+                name = f"{kind}_{i}.safetensors"
+                self.assertEqual(
+                    (folders["grpc"] / name).read_bytes(),
+                    (folders["http"] / name).read_bytes(), name,
+                )
+
+    def test_queries_take_several_servers_in_turn(self):
+        other = support.cpu_node(self.repository, [])
+        self.addCleanup(other.close)
+
+        def answered(cn):
+            with urllib.request.urlopen(cn.metrics_url) as reply:
+                text = reply.read().decode()
+            found = re.search(r"^nv_inference_request_success{.*} (\d+)", text, re.M)
+            return int(found.group(1))
+
+        for protocol in ("grpc", "http"):
+            nodes = (self.cn, other)
+            before = [answered(node) for node in nodes]
+            addresses = [
+                node.address if protocol == "grpc" else self.http_address(node)
+                for node in nodes
+            ]
+            report = self.check(
+                "--protocol", protocol, "--target", addresses[1], target=addresses[0]
+            )
+            first, second = (
+                answered(node) - old for node, old in zip(nodes, before)
+            )
+            # The request before the load goes to the first.
+            self.assertEqual(first + second, report["sent_requests"] + 1)
+            self.assertLessEqual(abs(first - second), 2)
+
+    def test_processes_share_one_schedule(self):
+        arguments = ("--arrivals", "constant", "--csv", self.folder / "all.csv")
+        one = self.check(*arguments)
+        three = self.check(*arguments, "--processes", 3)
+        self.assertEqual(one["queries"], 100)
+        self.assertEqual(three["queries"], 100)
+        self.assertEqual(three["sent_requests"], 120)
+        self.assertEqual(three["distinct_requests"], 120)
+        self.assertEqual(three["options"]["processes"], 3)
+        with open(self.folder / "all.csv", encoding="utf-8") as file:
+            due = [float(row["due_s"]) for row in csv.DictReader(file)]
+        for i, at in enumerate(due):
+            self.assertAlmostEqual(at, i / 100, places=5)
+        done = self.bench(
+            *self.LOAD, "--processes", 2, check=False, target="127.0.0.1:1",
+        )
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("127.0.0.1:1: no connection", done.stderr)
+
+    def test_tls_and_tokens(self):
+        key, cert = self.folder / "key.pem", self.folder / "cert.pem"
+        tokens = self.folder / "tokens"
+        tokens.write_text("0123456789abcdef-secret\n")
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+             "-subj", "/CN=localhost", "-keyout", key, "-out", cert,
+             "-addext", "subjectAltName=IP:127.0.0.1"],
+            check=True, capture_output=True,
+        )
+        cn = support.cpu_node(
+            self.repository, [], "--tls-cert", cert, "--tls-key", key,
+            "--client-tokens", tokens,
+        )
+        self.addCleanup(cn.close)
+        for protocol, address in (("grpc", cn.address), ("http", self.http_address(cn))):
+            base = ("--protocol", protocol)
+            self.check(
+                *base, "--tls-ca", cert, "--token-file", tokens, target=address
+            )
+            for wrong, message in (
+                (("--tls-ca", cert), "token"),
+                (("--token-file", tokens), "no connection"),
+                # The roots of this machine do not vouch for it.
+                (("--token-file", tokens, "--tls"), "no connection"),
+            ):
+                done = self.bench(
+                    *self.LOAD, *base, *wrong, "--wait", 1, check=False,
+                    target=address,
+                )
+                self.assertEqual(done.returncode, 1, (protocol, wrong, done.stderr))
+                self.assertIn(message, done.stderr)
+
+    def test_a_server_of_plain_kserve_is_asked_in_json(self):
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), JsonOnly)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        path = self.folder / "plain.json"
+        support.refract(
+            "bench", "serving", "--protocol", "http", "--target",
+            f"127.0.0.1:{server.server_port}", "--model", "plain", "--query-sizes",
+            "fixed:3", "--rows", "n=40", "--qps", 50, "--duration", 1,
+            "--json", path,
+        )
+        report = json.loads(path.read_text())
+        self.assertEqual(report["succeeded"], report["queries"])
+        self.assertNotIn("server_ms", report)
+        self.assertEqual(len(JsonOnly.requests), report["sent_requests"] + 1)
+        for request in JsonOnly.requests:
+            x, n = request["inputs"]
+            self.assertEqual(x["shape"], [3, 2])
+            self.assertEqual(len(x["data"]), 6)
+            self.assertTrue(all(0 <= value < 40 for value in n["data"]))
+            self.assertNotIn("parameters", x)
+        done = self.bench(
+            *self.LOAD, "--protocol", "http", check=False,
+            target=f"127.0.0.1:{server.server_port}",
+        )
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("no /v2/models/m", done.stderr)
+
+    def test_bad_usage_is_told_from_an_absent_server(self):
+        for protocol in ("grpc", "http"):
+            done = self.bench(
+                *self.LOAD, "--protocol", protocol, "--wait", 0.2, check=False,
+                target="127.0.0.1:1",
+            )
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("--target 127.0.0.1:1: no connection", done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1)
+        for wrong, message in (
+            (("--protocol", "smtp"), "--protocol"),
+            (("--processes", 0), "--processes"),
+            (("--tls-cert", self.folder / "repo"), "--tls-cert"),
+            (("--tls-ca", self.folder / "absent.pem"), "--tls-ca"),
+            (("--arrivals", "never"), "--arrivals"),
+        ):
+            done = self.bench(*self.LOAD, *wrong, check=False)
+            self.assertEqual(done.returncode, 2, wrong)
+            self.assertIn(message, done.stderr)
 
 
 if __name__ == "__main__":

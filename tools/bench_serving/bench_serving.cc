@@ -13,8 +13,8 @@
 #include "base/process/files.h"
 #include "base/status_macros.h"
 #include "tools/bench_serving/bench_serving_json.h"
-#include "tools/bench_serving/load_worker.h"
 #include "tools/bench_serving/serving_page.h"
+#include "tools/bench_serving/worker_processes.h"
 #include "tools/loadgen/max_rate.h"
 #include "tools/loadgen/output/hdr_histogram.h"
 #include "tools/loadgen/output/series.h"
@@ -25,6 +25,7 @@ namespace {
 
 // A schedule longer than this is a slip of the keyboard; it must fit in memory.
 constexpr double kMaxQueries = 50e6;
+constexpr int kMaxProcesses = 256;
 
 absl::Status CheckOptions(const ServingOptions& options) {
   const auto positive = [](const char* name, double value) {
@@ -42,6 +43,13 @@ absl::Status CheckOptions(const ServingOptions& options) {
   const double duration_s = options.duration_s.value_or(10);
   REFRACT_RETURN_IF_ERROR(positive("--duration", duration_s));
   REFRACT_RETURN_IF_ERROR(positive("--timeout", options.timeout_s));
+  if (options.processes < 1 || options.processes > kMaxProcesses) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--processes: must be 1 to ", kMaxProcesses));
+  }
+  if (options.tls_cert.empty() != options.tls_key.empty()) {
+    return absl::InvalidArgumentError("--tls-cert: goes with --tls-key");
+  }
   REFRACT_RETURN_IF_ERROR(
       positive("--connections", static_cast<double>(options.connections)));
   REFRACT_RETURN_IF_ERROR(
@@ -73,7 +81,7 @@ absl::Status CheckOptions(const ServingOptions& options) {
 class ServingBench {
  public:
   ServingBench(const ServingOptions& options, std::ostream& out)
-      : options_(options), out_(out), worker_(options, out) {}
+      : options_(options), out_(out), load_(LoadSource::Create(options, out)) {}
 
   absl::Status Run();
 
@@ -85,20 +93,19 @@ class ServingBench {
 
   const ServingOptions& options_;
   std::ostream& out_;
-  LoadWorker worker_;
+  const std::unique_ptr<LoadSource> load_;
   ServingReport report_;
 };
 
 absl::Status ServingBench::RunAt(double qps, ServingReport& report) {
-  REFRACT_RETURN_IF_ERROR(worker_.Prepare(qps));
-  report.run = worker_.Run();
+  REFRACT_ASSIGN_OR_RETURN(report.run, load_->Run(qps));
   std::optional<absl::Duration> slo;
   if (options_.slo_ms > 0) slo = absl::Milliseconds(options_.slo_ms);
   report.qps = qps;
-  report.duration = worker_.duration();
+  report.duration = load_->duration();
   report.measurement = loadgen::Measure(
       report.run.schedule, report.run.results,
-      absl::Seconds(options_.warmup_s), worker_.duration(), slo);
+      absl::Seconds(options_.warmup_s), load_->duration(), slo);
   return absl::OkStatus();
 }
 
@@ -122,7 +129,7 @@ absl::Status ServingBench::FindMax() {
     return passed;
   };
   REFRACT_ASSIGN_OR_RETURN(const std::optional<double> max_qps,
-                           loadgen::FindMaxRate(worker_.qps(), passes));
+                           loadgen::FindMaxRate(load_->qps(), passes));
   if (!max_qps) {
     return absl::FailedPreconditionError(
         absl::StrCat("--find-max: p99 exceeds ", options_.slo_ms,
@@ -162,7 +169,7 @@ void ServingBench::PrintRun() {
 }
 
 absl::Status ServingBench::WriteFiles() {
-  if (!options_.record.empty()) REFRACT_RETURN_IF_ERROR(worker_.WriteRecords());
+  if (!options_.record.empty()) REFRACT_RETURN_IF_ERROR(load_->WriteRecords());
   const LoadRun& run = report_.run;
   const absl::Duration warmup = absl::Seconds(options_.warmup_s);
   if (!options_.csv.empty()) {
@@ -193,7 +200,7 @@ absl::Status ServingBench::WriteFiles() {
 
 absl::Status ServingBench::Run() {
   REFRACT_RETURN_IF_ERROR(CheckOptions(options_));
-  REFRACT_RETURN_IF_ERROR(worker_.Connect());
+  REFRACT_RETURN_IF_ERROR(load_->Connect());
   if (!options_.record.empty()) {
     std::error_code error;
     std::filesystem::create_directories(options_.record, error);
@@ -205,7 +212,7 @@ absl::Status ServingBench::Run() {
   if (options_.find_max) {
     REFRACT_RETURN_IF_ERROR(FindMax());
   } else {
-    REFRACT_RETURN_IF_ERROR(RunAt(worker_.qps(), report_));
+    REFRACT_RETURN_IF_ERROR(RunAt(load_->qps(), report_));
   }
   PrintRun();
   REFRACT_RETURN_IF_ERROR(WriteFiles());

@@ -15,7 +15,12 @@ namespace refract::tools {
 // `refract bench serving`. Texts are in the form of the command line;
 // bench_serving_command.cc has their descriptions.
 struct ServingOptions {
-  std::string target;
+  std::vector<std::string> targets;
+  std::string protocol = "grpc";  // or "http"
+  bool tls = false;
+  // Files; empty: none. `tls_ca` means TLS.
+  std::string tls_ca, tls_cert, tls_key, token_file;
+  int processes = 1;
   std::string model;
   int64_t version = 0;  // 0: the newest
   double qps = 0;  // 0: the trace's
@@ -51,7 +56,8 @@ struct ServingOptions {
 //
 // InvalidArgument: an option or the Criteo file is wrong, or the model is one
 // that cannot be fed; FailedPrecondition: --find-max found no rate; the
-// server's own errors before the run. Queries that fail during a run are
+// server's own errors before the run. With several processes the caller must
+// be the only thread and not have used gRPC. Queries that fail during a run are
 // results, not errors, unless all of them do (Unavailable).
 absl::Status RunServing(const ServingOptions& options, std::ostream& out);
 

@@ -10,6 +10,37 @@
 namespace refract::tools {
 namespace {
 
+void AddTargetOptions(CLI::App& command, ServingOptions& options) {
+  command
+      .add_option("--target", options.targets,
+                  "server of the model; repeated: queries take the servers in "
+                  "turn")
+      ->type_name("HOST:PORT")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->required();
+  command
+      .add_option("--protocol", options.protocol,
+                  "grpc, or http with the binary tensor extension where the "
+                  "server has it")
+      ->check(CLI::IsMember({"grpc", "http"}));
+  const auto file = [&command](const char* name, std::string& path,
+                               const char* what) {
+    command.add_option(name, path, what)
+        ->type_name("FILE")
+        ->check(CLI::ExistingFile);
+  };
+  command.add_flag("--tls", options.tls,
+                   "TLS, with the root certificates of this machine");
+  file("--tls-ca", options.tls_ca,
+       "TLS, with these root certificates (PEM)");
+  file("--tls-cert", options.tls_cert,
+       "the client's certificate (PEM), for mTLS");
+  file("--tls-key", options.tls_key, "its private key (PEM)");
+  file("--token-file", options.token_file,
+       "a bearer token, sent with every request");
+}
+
 void AddLoadOptions(CLI::App& command, ServingOptions& options) {
   command.add_option("--qps", options.qps,
                      "queries per second on average; with --find-max where "
@@ -34,7 +65,11 @@ void AddLoadOptions(CLI::App& command, ServingOptions& options) {
   command.add_option("--seed", options.seed,
                      "decides arrivals, sizes and values");
   command.add_option("--connections", options.connections,
-                     "connections, taken in turn");
+                     "connections to each server from each process, taken in "
+                     "turn; over http more are opened while all are busy");
+  command.add_option("--processes", options.processes,
+                     "processes that share the load; their results are put "
+                     "together query by query");
   command.add_option("--max-in-flight", options.max_in_flight,
                      "queries without an answer at one time; those beyond are "
                      "dropped and count as failed");
@@ -127,11 +162,9 @@ void AddBenchCommand(CLI::App& app, Context& context) {
   auto options = std::make_shared<ServingOptions>();
   CLI::App* command = bench->add_subcommand(
       "serving",
-      "Open-loop load over KServe v2 (gRPC); latency counts from the time at "
-      "which a query was due");
-  command->add_option("--target", options->target, "server of the model")
-      ->type_name("HOST:PORT")
-      ->required();
+      "Open-loop load over KServe v2; latency counts from the time at which a "
+      "query was due");
+  AddTargetOptions(*command, *options);
   command->add_option("--model", options->model, "name of the model")
       ->required();
   command->add_option("--version", options->version, "0: the newest");

@@ -20,7 +20,10 @@ Json Milliseconds(const loadgen::Distribution& distribution) {
 }
 
 Json OptionsJson(const ServingOptions& options, const ServingReport& report) {
-  return {{"target", options.target},
+  return {{"targets", options.targets},
+          {"protocol", options.protocol},
+          {"tls", options.tls || !options.tls_ca.empty()},
+          {"processes", options.processes},
           {"model", options.model},
           {"version", options.version},
           {"qps", options.qps},

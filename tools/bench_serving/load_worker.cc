@@ -4,14 +4,18 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/process/files.h"
 #include "base/status_macros.h"
 #include "models/repository/safetensors.h"
 #include "tools/loadgen/bag_sizes.h"
 #include "tools/loadgen/criteo.h"
 #include "tools/loadgen/ids.h"
+#include "tools/loadgen/targets/grpc_target.h"
+#include "tools/loadgen/targets/http_target.h"
 
 namespace refract::tools {
 namespace {
@@ -20,12 +24,15 @@ constexpr absl::string_view kTracePrefix = "trace:";
 
 }  // namespace
 
-LoadWorker::LoadWorker(const ServingOptions& options, std::ostream& out)
+LoadWorker::LoadWorker(const ServingOptions& options, std::ostream& out,
+                       int part, int parts)
     : options_(options),
       out_(out),
+      part_(static_cast<size_t>(part)),
+      parts_(static_cast<size_t>(parts)),
       clock_(base::Clock::Real()),
       sizes_(*loadgen::QuerySizes::Parse("mlperf")),
-      size_random_(options.seed, "query sizes"),
+      size_random_(options.seed + part_, "query sizes"),
       warmup_(absl::Seconds(options.warmup_s)),
       duration_(absl::Seconds(options.duration_s.value_or(10))),
       qps_(options.qps) {}
@@ -38,12 +45,7 @@ absl::Status LoadWorker::Connect() {
     REFRACT_ASSIGN_OR_RETURN(profile_,
                              loadgen::ArrivalProfile::Parse(options_.arrivals));
   }
-  REFRACT_ASSIGN_OR_RETURN(
-      target_, loadgen::GrpcTarget::Connect(
-                   {.address = options_.target,
-                    .connections = options_.connections,
-                    .connect_timeout = absl::Seconds(options_.wait_s)},
-                   clock_));
+  REFRACT_RETURN_IF_ERROR(ConnectTarget());
   REFRACT_ASSIGN_OR_RETURN(
       model_, target_->DescribeModel(
                   options_.model,
@@ -58,9 +60,38 @@ absl::Status LoadWorker::Connect() {
   return Probe();
 }
 
+absl::Status LoadWorker::ConnectTarget() {
+  loadgen::TargetOptions target{
+      .addresses = options_.targets,
+      .connections = options_.connections,
+      .connect_timeout = absl::Seconds(options_.wait_s),
+      .tls = options_.tls || !options_.tls_ca.empty()};
+  for (const auto& [path, text] : {std::pair(&options_.tls_ca, &target.roots),
+                                   std::pair(&options_.tls_cert,
+                                             &target.certificate),
+                                   std::pair(&options_.tls_key, &target.key),
+                                   std::pair(&options_.token_file,
+                                             &target.token)}) {
+    if (path->empty()) continue;
+    REFRACT_ASSIGN_OR_RETURN(*text, base::ReadText(*path));
+  }
+  absl::StripAsciiWhitespace(&target.token);
+  if (!options_.token_file.empty() &&
+      (target.token.empty() ||
+       target.token.find_first_of(" \r\n\t") != std::string::npos)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--token-file: ", options_.token_file,
+                     ": holds no token on one line"));
+  }
+  REFRACT_ASSIGN_OR_RETURN(target_, options_.protocol == "http"
+                                        ? loadgen::ConnectHttp(target, clock_)
+                                        : loadgen::ConnectGrpc(target, clock_));
+  return absl::OkStatus();
+}
+
 absl::Status LoadWorker::ReadContentOptions() {
   request_options_.length = options_.length;
-  request_options_.seed = options_.seed;
+  request_options_.seed = options_.seed + part_;
   REFRACT_ASSIGN_OR_RETURN(sizes_,
                            loadgen::QuerySizes::Parse(options_.query_sizes));
   REFRACT_ASSIGN_OR_RETURN(request_options_.ids,
@@ -103,7 +134,8 @@ absl::StatusOr<std::vector<base::Tensor>> LoadWorker::MakeTensors(
 }
 
 bool LoadWorker::HasRoom() const {
-  return prepared_bytes_ < static_cast<uint64_t>(options_.memory_mib) << 20;
+  return prepared_bytes_ <
+         (static_cast<uint64_t>(options_.memory_mib) << 20) / parts_;
 }
 
 absl::Status LoadWorker::PrepareRequest(int64_t items,
@@ -134,13 +166,19 @@ absl::Status LoadWorker::ReadArrivals() {
       absl::StripPrefix(options_.arrivals, kTracePrefix));
   REFRACT_RETURN_IF_ERROR(loadgen::ReadTrace(
       path, model_, [this](loadgen::TracedQuery query) -> absl::Status {
+        const bool mine = trace_.size() % parts_ == part_;
         trace_.push_back(query.at);
-        if (!HasRoom()) return absl::OkStatus();
+        if (!mine || !HasRoom()) return absl::OkStatus();
         if (query.tensors.empty()) {
           REFRACT_ASSIGN_OR_RETURN(query.tensors, MakeTensors(query.items));
         }
         return PrepareRequest(query.items, std::move(query.tensors));
       }));
+  if (items_.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--processes: the trace ", path, " has ", trace_.size(),
+                     " request(s) only"));
+  }
   // The last request has the mean gap after it.
   const double count = static_cast<double>(trace_.size());
   trace_length_ = trace_.size() < 2 || trace_.back() == absl::ZeroDuration()
@@ -167,7 +205,7 @@ absl::Status LoadWorker::Probe() {
       loadgen::OpenLoopRun(clock_, absl::MakeConstSpan(&query, 1),
                            {.timeout = absl::Seconds(options_.timeout_s)})
           .Run(*target_);
-  const loadgen::GrpcTarget::Answers answers = target_->TakeAnswers();
+  const loadgen::Target::Answers answers = target_->TakeAnswers();
   if (!options_.record.empty()) target_->Record(options_.record_count);
   const absl::StatusCode code = results[0].code;
   if (code != absl::StatusCode::kInvalidArgument &&
@@ -204,29 +242,38 @@ std::vector<absl::Duration> LoadWorker::ArrivalsAt(double qps) const {
 absl::Status LoadWorker::Prepare(double qps) {
   const std::vector<absl::Duration> arrivals = ArrivalsAt(qps);
   if (trace_.empty()) {
-    REFRACT_RETURN_IF_ERROR(PrepareRequests(arrivals.size()));
+    REFRACT_RETURN_IF_ERROR(PrepareRequests(arrivals.size() / parts_ + 1));
   }
   schedule_.clear();
-  schedule_.reserve(arrivals.size());
+  schedule_.reserve(arrivals.size() / parts_ + 1);
   // Beyond the requests of the trace it begins again with the first, where the
   // memory did not hold all of them as well.
   const size_t round = trace_.empty() ? arrivals.size() : trace_.size();
   for (size_t i = 0; i < arrivals.size(); ++i) {
-    const size_t request = i % round % items_.size();
+    const size_t number = i % round;
+    if (number % parts_ != part_) continue;
+    const size_t request = number / parts_ % items_.size();
     schedule_.push_back(
         {.at = arrivals[i], .items = items_[request], .request = request});
   }
   return absl::OkStatus();
 }
 
-LoadRun LoadWorker::Run() {
+LoadRun LoadWorker::Run(absl::Time start) {
   LoadRun run;
   const auto before = target_->Statistics(model_);
   run.started = absl::Now();
+  if (const absl::Duration wait = start - clock_.Now();
+      wait > absl::ZeroDuration()) {
+    run.started += wait;
+  }
   run.results = loadgen::OpenLoopRun(
                     clock_, schedule_,
                     {.timeout = absl::Seconds(options_.timeout_s),
-                     .max_in_flight = options_.max_in_flight})
+                     .max_in_flight =
+                         options_.max_in_flight / static_cast<int64_t>(parts_) +
+                         1,
+                     .start = start})
                     .Run(*target_);
   const auto after = target_->Statistics(model_);
   run.schedule = std::exchange(schedule_, {});

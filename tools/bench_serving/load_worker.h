@@ -18,11 +18,11 @@
 #include "tools/bench_serving/bench_serving.h"
 #include "tools/loadgen/arrivals/arrivals.h"
 #include "tools/loadgen/arrivals/trace.h"
-#include "tools/loadgen/grpc_target.h"
 #include "tools/loadgen/open_loop.h"
 #include "tools/loadgen/request_maker.h"
 #include "tools/loadgen/schedule.h"
 #include "tools/loadgen/served_model.h"
+#include "tools/loadgen/targets/target.h"
 
 namespace refract::tools {
 
@@ -31,7 +31,7 @@ struct LoadRun {
   std::vector<loadgen::PlannedQuery> schedule;
   std::vector<loadgen::QueryResult> results;
   absl::Time started;  // wall clock, of the schedule's begin
-  loadgen::GrpcTarget::Answers answers;
+  loadgen::Target::Answers answers;
   size_t distinct_requests = 0;
   double request_bytes = 0;  // mean
   // Means per request, `requests` apart; warm-up included. Absent when the
@@ -39,12 +39,14 @@ struct LoadRun {
   std::optional<loadgen::ServerTimes> server;
 };
 
-// Makes the load of an invocation: connections, a model, and requests that grow
+// Makes the load of an invocation, or a part of it: connections, a model, and requests that grow
 // in number as longer runs need them. One thread calls it.
 class LoadWorker {
  public:
-  // Both outlive it. `out` gets notes for the user.
-  LoadWorker(const ServingOptions& options, std::ostream& out);
+  // Sends the queries `part`, `part` + `parts`, … of each schedule. `options`
+  // and `out`, which gets notes for the user, outlive it.
+  LoadWorker(const ServingOptions& options, std::ostream& out, int part,
+             int parts);
   ~LoadWorker();
 
   // Reads the files of the options, connects, asks for the model, and sends one
@@ -58,14 +60,16 @@ class LoadWorker {
 
   // Makes the schedule and the requests of a run.
   absl::Status Prepare(double qps);
-  // Runs what was prepared, to the last answer.
-  LoadRun Run();
+  // Runs what was prepared, to the last answer. The schedule begins at `start`
+  // of the steady clock; at once if that has passed.
+  LoadRun Run(absl::Time start);
 
   // Writes the first requests and their answers as --record says.
   absl::Status WriteRecords() const;
 
  private:
   absl::Status ReadContentOptions();
+  absl::Status ConnectTarget();
   absl::Status ReadArrivals();
   absl::Status MakeRequestMaker();
   absl::StatusOr<std::vector<base::Tensor>> MakeTensors(int64_t items);
@@ -77,8 +81,10 @@ class LoadWorker {
 
   const ServingOptions& options_;
   std::ostream& out_;
+  const size_t part_;
+  const size_t parts_;
   base::Clock& clock_;
-  std::unique_ptr<loadgen::GrpcTarget> target_;
+  std::unique_ptr<loadgen::Target> target_;
   loadgen::ServedModel model_;
   loadgen::ArrivalProfile profile_;
   loadgen::QuerySizes sizes_;

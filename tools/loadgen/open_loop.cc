@@ -1,5 +1,6 @@
 #include "tools/loadgen/open_loop.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace refract::loadgen {
@@ -27,7 +28,7 @@ void OpenLoopRun::WaitUntil(absl::Time time) {
 }
 
 std::vector<QueryResult> OpenLoopRun::Run(SystemUnderTest& system) {
-  start_ = clock_.Now() + kLeadIn;
+  start_ = std::max(options_.start, clock_.Now() + kLeadIn);
   for (size_t i = 0; i < schedule_.size(); ++i) {
     const absl::Time due = start_ + schedule_[i].at;
     WaitUntil(due);

@@ -58,6 +58,8 @@ struct OpenLoopOptions {
   // Queries beyond this many unanswered ones are dropped, which counts against
   // the server: what it leaves behind must fit in the client's memory.
   int64_t max_in_flight = 10'000;
+  // When the schedule begins; what has passed already: in a moment.
+  absl::Time start = absl::InfinitePast();
 };
 
 // Runs one schedule. Use once.

@@ -1,26 +1,23 @@
-#ifndef REFRACT_TOOLS_LOADGEN_GRPC_TARGET_H_
-#define REFRACT_TOOLS_LOADGEN_GRPC_TARGET_H_
+#ifndef REFRACT_TOOLS_LOADGEN_TARGETS_TARGET_H_
+#define REFRACT_TOOLS_LOADGEN_TARGETS_TARGET_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "base/clock.h"
 #include "base/tensor.h"
 #include "tools/loadgen/open_loop.h"
 #include "tools/loadgen/served_model.h"
 
 namespace refract::loadgen {
 
-// Sums over a model's requests as the server counted them (ModelStatistics).
+// Sums over a model's requests as the servers counted them (ModelStatistics).
 struct ServerTimes {
   uint64_t requests = 0;
   absl::Duration queue, before, remote, after;
@@ -32,33 +29,36 @@ struct RecordedResponse {
   std::vector<base::Tensor> outputs;
 };
 
-// A server that speaks KServe v2 over gRPC. Requests are encoded by Prepare(),
-// before the run; Issue() only hands bytes to gRPC.
+// Where the load goes, and as whom.
+struct TargetOptions {
+  // HOST:PORT each, at least one. All serve the same model; queries take them
+  // in turn, statistics are summed up.
+  std::vector<std::string> addresses;
+  int connections = 4;  // ≥ 1, to each address; queries take them in turn
+  absl::Duration connect_timeout = absl::Seconds(10);
+  // TLS, where `tls`. PEM texts: roots that vouch for the servers (empty: those
+  // of this machine), the client's certificate and its key (empty: none).
+  bool tls = false;
+  std::string roots, certificate, key;
+  // Sent as "authorization: Bearer TOKEN"; empty: none.
+  std::string token;
+};
+
+// Servers that speak KServe v2. Requests are encoded by Prepare(), before the
+// run; Issue() only hands bytes to the connection.
 //
-// One thread calls everything here; answers arrive on a thread of its own.
-class GrpcTarget : public SystemUnderTest {
+// One thread calls everything here; answers arrive on a thread of the target.
+// Every query must have been answered before it is destroyed.
+class Target : public SystemUnderTest {
  public:
-  struct Options {
-    std::string address;  // HOST:PORT
-    int connections = 4;  // ≥ 1; queries take them in turn
-    absl::Duration connect_timeout = absl::Seconds(10);
-  };
-
-  // Unavailable when no connection is made in time.
-  static absl::StatusOr<std::unique_ptr<GrpcTarget>> Connect(
-      const Options& options, base::Clock& clock);
-
-  // Every query must have been answered.
-  ~GrpcTarget() override = default;
-
-  // Waits for the model to be ready, then asks for its metadata and
-  // configuration. Unavailable when it is not ready within `timeout`; else the
-  // server's own error (kNotFound for an unknown model).
+  // Waits for the model to be ready at every address, then asks the first for
+  // its metadata and configuration. Unavailable when it is not ready within
+  // `timeout`; else the server's own error (kNotFound for an unknown model).
   virtual absl::StatusOr<ServedModel> DescribeModel(const std::string& name,
                                                     const std::string& version,
                                                     absl::Duration timeout) = 0;
 
-  // Unimplemented when the server keeps no statistics.
+  // Unimplemented when a server keeps no statistics.
   virtual absl::StatusOr<ServerTimes> Statistics(const ServedModel& model) = 0;
 
   // Encodes a request, `tensors` in the order of the model's inputs, and
@@ -86,4 +86,4 @@ class GrpcTarget : public SystemUnderTest {
 
 }  // namespace refract::loadgen
 
-#endif  // REFRACT_TOOLS_LOADGEN_GRPC_TARGET_H_
+#endif  // REFRACT_TOOLS_LOADGEN_TARGETS_TARGET_H_

@@ -1,4 +1,4 @@
-#include "tools/loadgen/grpc_target.h"
+#include "tools/loadgen/targets/grpc_target.h"
 
 #include <chrono>
 #include <cstring>
@@ -32,10 +32,6 @@ absl::Status ToAbsl(const grpc::Status& status, absl::string_view call) {
 std::chrono::system_clock::time_point WallTimeAfter(absl::Duration duration) {
   return std::chrono::system_clock::now() +
          absl::ToChronoMicroseconds(duration);
-}
-
-void SetDeadline(grpc::ClientContext& context, absl::Duration timeout) {
-  context.set_deadline(WallTimeAfter(timeout));
 }
 
 base::Dims DimsOf(const google::protobuf::RepeatedField<int64_t>& shape) {
@@ -78,17 +74,26 @@ absl::StatusOr<RecordedResponse> Decode(
   return result;
 }
 
-class GrpcTargetImpl final : public GrpcTarget {
+class GrpcTarget final : public Target {
  public:
-  GrpcTargetImpl(std::vector<std::shared_ptr<grpc::Channel>> channels,
-                 base::Clock& clock)
-      : clock_(clock),
-        control_(inference::GRPCInferenceService::NewStub(channels[0])) {
+  // The first channel of each of `addresses`, then the second of each, and so
+  // on: queries in turn go to one address after the other.
+  GrpcTarget(const TargetOptions& options,
+             const std::vector<std::shared_ptr<grpc::Channel>>& channels,
+             base::Clock& clock)
+      : clock_(clock), addresses_(options.addresses) {
+    if (!options.token.empty()) {
+      authorization_ = absl::StrCat("Bearer ", options.token);
+    }
     for (const auto& channel : channels) stubs_.emplace_back(channel);
+    for (size_t i = 0; i < addresses_.size(); ++i) {
+      controls_.push_back(
+          inference::GRPCInferenceService::NewStub(channels[i]));
+    }
     poller_ = std::thread([this] { Poll(); });
   }
 
-  ~GrpcTargetImpl() override {
+  ~GrpcTarget() override {
     queue_.Shutdown();
     poller_.join();
   }
@@ -96,7 +101,10 @@ class GrpcTargetImpl final : public GrpcTarget {
   absl::StatusOr<ServedModel> DescribeModel(const std::string& name,
                                             const std::string& version,
                                             absl::Duration timeout) override {
-    REFRACT_RETURN_IF_ERROR(AwaitReady(name, version, timeout));
+    const absl::Time deadline = clock_.Now() + timeout;
+    for (size_t i = 0; i < controls_.size(); ++i) {
+      REFRACT_RETURN_IF_ERROR(AwaitReady(i, name, version, deadline));
+    }
     ServedModel model{.name = name, .version = version};
     REFRACT_RETURN_IF_ERROR(ReadMetadata(model));
     REFRACT_RETURN_IF_ERROR(ReadParameters(model));
@@ -125,7 +133,7 @@ class GrpcTargetImpl final : public GrpcTarget {
   void Issue(size_t query, size_t request, absl::Time deadline,
              CompletionSink& sink) override {
     auto* call = new Call{.query = query, .request = request, .sink = &sink};
-    SetDeadline(call->context, deadline - clock_.Now());
+    SetUp(call->context, deadline - clock_.Now());
     call->reader = stubs_[query % stubs_.size()].PrepareUnaryCall(
         &call->context, kInferMethod, requests_[request], &queue_);
     call->reader->StartCall();
@@ -149,15 +157,25 @@ class GrpcTargetImpl final : public GrpcTarget {
     std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader;
   };
 
-  absl::Status AwaitReady(const std::string& name, const std::string& version,
-                          absl::Duration timeout);
+  // Deadline and token of a call.
+  void SetUp(grpc::ClientContext& context, absl::Duration timeout) const {
+    context.set_deadline(WallTimeAfter(timeout));
+    if (!authorization_.empty()) {
+      context.AddMetadata("authorization", authorization_);
+    }
+  }
+  absl::Status AwaitReady(size_t server, const std::string& name,
+                          const std::string& version, absl::Time deadline);
   absl::Status ReadMetadata(ServedModel& model);
   absl::Status ReadParameters(ServedModel& model);
   void Poll();
   absl::Status Accept(Call& call);
 
   base::Clock& clock_;
-  std::unique_ptr<inference::GRPCInferenceService::Stub> control_;
+  std::vector<std::string> addresses_;
+  std::string authorization_;  // empty: none
+  // Of each address.
+  std::vector<std::unique_ptr<inference::GRPCInferenceService::Stub>> controls_;
   std::vector<grpc::GenericStub> stubs_;
   // Written by Prepare() only, so never while queries are out.
   std::vector<grpc::ByteBuffer> requests_;
@@ -170,20 +188,19 @@ class GrpcTargetImpl final : public GrpcTarget {
       ABSL_GUARDED_BY(mu_);
 };
 
-absl::Status GrpcTargetImpl::AwaitReady(const std::string& name,
-                                        const std::string& version,
-                                        absl::Duration timeout) {
+absl::Status GrpcTarget::AwaitReady(size_t server, const std::string& name,
+                                    const std::string& version,
+                                    absl::Time deadline) {
   inference::ModelReadyRequest request;
   request.set_name(name);
   request.set_version(version);
   absl::Mutex mu;
-  const absl::Time deadline = clock_.Now() + timeout;
   while (true) {
     grpc::ClientContext context;
-    SetDeadline(context, kControlTimeout);
+    SetUp(context, kControlTimeout);
     inference::ModelReadyResponse response;
     const grpc::Status status =
-        control_->ModelReady(&context, request, &response);
+        controls_[server]->ModelReady(&context, request, &response);
     if (status.ok() && response.ready()) return absl::OkStatus();
     // Triton reports an unknown model here, others only in the metadata.
     if (!status.ok() && status.error_code() != grpc::StatusCode::UNAVAILABLE) {
@@ -191,8 +208,8 @@ absl::Status GrpcTargetImpl::AwaitReady(const std::string& name,
     }
     if (clock_.Now() >= deadline) {
       return absl::UnavailableError(
-          absl::StrCat("model ", name, " is not ready after ",
-                       absl::FormatDuration(timeout)));
+          absl::StrCat("model ", name, " is not ready at ",
+                       addresses_[server]));
     }
     absl::MutexLock lock(&mu);
     bool never = false;
@@ -201,15 +218,15 @@ absl::Status GrpcTargetImpl::AwaitReady(const std::string& name,
   }
 }
 
-absl::Status GrpcTargetImpl::ReadMetadata(ServedModel& model) {
+absl::Status GrpcTarget::ReadMetadata(ServedModel& model) {
   grpc::ClientContext context;
-  SetDeadline(context, kControlTimeout);
+  SetUp(context, kControlTimeout);
   inference::ModelMetadataRequest request;
   request.set_name(model.name);
   request.set_version(model.version);
   inference::ModelMetadataResponse response;
   REFRACT_RETURN_IF_ERROR(ToAbsl(
-      control_->ModelMetadata(&context, request, &response), "ModelMetadata"));
+      controls_[0]->ModelMetadata(&context, request, &response), "ModelMetadata"));
   for (const auto& tensor : response.inputs()) {
     // An unknown type is refused by PlanRequests(), with the input's name.
     const auto dtype = base::DTypeFromKServeName(tensor.datatype());
@@ -222,15 +239,15 @@ absl::Status GrpcTargetImpl::ReadMetadata(ServedModel& model) {
   return absl::OkStatus();
 }
 
-absl::Status GrpcTargetImpl::ReadParameters(ServedModel& model) {
+absl::Status GrpcTarget::ReadParameters(ServedModel& model) {
   grpc::ClientContext context;
-  SetDeadline(context, kControlTimeout);
+  SetUp(context, kControlTimeout);
   inference::ModelConfigRequest request;
   request.set_name(model.name);
   request.set_version(model.version);
   inference::ModelConfigResponse response;
   const grpc::Status status =
-      control_->ModelConfig(&context, request, &response);
+      controls_[0]->ModelConfig(&context, request, &response);
   // An extension; without it --rows must tell what is needed.
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     return absl::OkStatus();
@@ -242,30 +259,31 @@ absl::Status GrpcTargetImpl::ReadParameters(ServedModel& model) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ServerTimes> GrpcTargetImpl::Statistics(
-    const ServedModel& model) {
-  grpc::ClientContext context;
-  SetDeadline(context, kControlTimeout);
+absl::StatusOr<ServerTimes> GrpcTarget::Statistics(const ServedModel& model) {
   inference::ModelStatisticsRequest request;
   request.set_name(model.name);
   request.set_version(model.version);
-  inference::ModelStatisticsResponse response;
-  REFRACT_RETURN_IF_ERROR(
-      ToAbsl(control_->ModelStatistics(&context, request, &response),
-             "ModelStatistics"));
   ServerTimes times;
-  for (const auto& stats : response.model_stats()) {
-    const inference::InferStatistics& sums = stats.inference_stats();
-    times.requests += sums.success().count();
-    times.queue += absl::Nanoseconds(sums.queue().ns());
-    times.before += absl::Nanoseconds(sums.compute_input().ns());
-    times.remote += absl::Nanoseconds(sums.compute_infer().ns());
-    times.after += absl::Nanoseconds(sums.compute_output().ns());
+  for (const auto& control : controls_) {
+    grpc::ClientContext context;
+    SetUp(context, kControlTimeout);
+    inference::ModelStatisticsResponse response;
+    REFRACT_RETURN_IF_ERROR(
+        ToAbsl(control->ModelStatistics(&context, request, &response),
+               "ModelStatistics"));
+    for (const auto& stats : response.model_stats()) {
+      const inference::InferStatistics& sums = stats.inference_stats();
+      times.requests += sums.success().count();
+      times.queue += absl::Nanoseconds(sums.queue().ns());
+      times.before += absl::Nanoseconds(sums.compute_input().ns());
+      times.remote += absl::Nanoseconds(sums.compute_infer().ns());
+      times.after += absl::Nanoseconds(sums.compute_output().ns());
+    }
   }
   return times;
 }
 
-size_t GrpcTargetImpl::Prepare(const ServedModel& model,
+size_t GrpcTarget::Prepare(const ServedModel& model,
                                absl::Span<const base::Tensor> tensors) {
   inference::ModelInferRequest request;
   request.set_model_name(model.name);
@@ -284,7 +302,7 @@ size_t GrpcTargetImpl::Prepare(const ServedModel& model,
   return bytes.size();
 }
 
-void GrpcTargetImpl::Poll() {
+void GrpcTarget::Poll() {
   void* tag = nullptr;
   bool ok = false;
   while (queue_.Next(&tag, &ok)) {
@@ -299,14 +317,15 @@ void GrpcTargetImpl::Poll() {
 }
 
 // Looks at an answer far enough to know that it is this request's.
-absl::Status GrpcTargetImpl::Accept(Call& call) {
+absl::Status GrpcTarget::Accept(Call& call) {
   REFRACT_RETURN_IF_ERROR(ToAbsl(call.status, "ModelInfer"));
   const size_t bytes = call.answer.Length();
   inference::ModelInferResponse response;
   if (!Parse(call.answer, response)) {
     return absl::DataLossError("an answer is not a ModelInferResponse");
   }
-  if (response.id() != absl::StrCat(call.request)) {
+  // KServe v2 lets a server leave the id out.
+  if (!response.id().empty() && response.id() != absl::StrCat(call.request)) {
     return absl::DataLossError(absl::StrCat("request ", call.request,
                                             " got the answer of request ",
                                             response.id()));
@@ -323,27 +342,35 @@ absl::Status GrpcTargetImpl::Accept(Call& call) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GrpcTarget>> GrpcTarget::Connect(
-    const Options& options, base::Clock& clock) {
+absl::StatusOr<std::unique_ptr<Target>> ConnectGrpc(
+    const TargetOptions& options, base::Clock& clock) {
+  std::shared_ptr<grpc::ChannelCredentials> credentials =
+      options.tls ? grpc::SslCredentials({.pem_root_certs = options.roots,
+                                          .pem_private_key = options.key,
+                                          .pem_cert_chain = options.certificate})
+                  : grpc::InsecureChannelCredentials();
   std::vector<std::shared_ptr<grpc::Channel>> channels;
   for (int i = 0; i < options.connections; ++i) {
-    grpc::ChannelArguments arguments;
-    arguments.SetMaxReceiveMessageSize(-1);
-    arguments.SetMaxSendMessageSize(-1);
-    // Channels with equal arguments share one connection otherwise.
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    channels.push_back(grpc::CreateCustomChannel(
-        options.address, grpc::InsecureChannelCredentials(), arguments));
-  }
-  const auto deadline = WallTimeAfter(options.connect_timeout);
-  for (const auto& channel : channels) {
-    if (!channel->WaitForConnected(deadline)) {
-      return absl::UnavailableError(
-          absl::StrCat("--target ", options.address, ": no connection within ",
-                       absl::FormatDuration(options.connect_timeout)));
+    for (const std::string& address : options.addresses) {
+      grpc::ChannelArguments arguments;
+      arguments.SetMaxReceiveMessageSize(-1);
+      arguments.SetMaxSendMessageSize(-1);
+      // Channels with equal arguments share one connection otherwise.
+      arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+      channels.push_back(
+          grpc::CreateCustomChannel(address, credentials, arguments));
     }
   }
-  return std::make_unique<GrpcTargetImpl>(std::move(channels), clock);
+  const auto deadline = WallTimeAfter(options.connect_timeout);
+  for (size_t i = 0; i < channels.size(); ++i) {
+    if (!channels[i]->WaitForConnected(deadline)) {
+      return absl::UnavailableError(absl::StrCat(
+          "--target ", options.addresses[i % options.addresses.size()],
+          ": no connection within ",
+          absl::FormatDuration(options.connect_timeout)));
+    }
+  }
+  return std::make_unique<GrpcTarget>(options, channels, clock);
 }
 
 }  // namespace refract::loadgen

@@ -1,4 +1,4 @@
-#include "tools/loadgen/grpc_target.h"
+#include "tools/loadgen/targets/grpc_target.h"
 
 #include <atomic>
 #include <cstring>
@@ -79,9 +79,9 @@ class GrpcTargetTest : public testing::Test {
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
     ASSERT_NE(server_, nullptr);
-    auto target = GrpcTarget::Connect(
-        {.address = "127.0.0.1:" + std::to_string(port), .connections = 2},
-        base::Clock::Real());
+    auto target = ConnectGrpc({.addresses = {"127.0.0.1:" + std::to_string(port)},
+                               .connections = 2},
+                              base::Clock::Real());
     ASSERT_TRUE(target.ok()) << target.status();
     target_ = *std::move(target);
   }
@@ -110,7 +110,7 @@ class GrpcTargetTest : public testing::Test {
 
   Doubler service_;
   std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<GrpcTarget> target_;
+  std::unique_ptr<Target> target_;
   ServedModel model_;
 };
 
@@ -150,7 +150,7 @@ TEST_F(GrpcTargetTest, AnswersArriveAndAreRecorded) {
                 ElementsAre(2.0f * i, 2.0f * i + 1));
   }
   EXPECT_EQ(target_->Recorded(3).status().code(), absl::StatusCode::kNotFound);
-  const GrpcTarget::Answers answers = target_->TakeAnswers();
+  const Target::Answers answers = target_->TakeAnswers();
   EXPECT_EQ(answers.count, 40u);
   EXPECT_GT(answers.bytes, 40u * 8);
   EXPECT_TRUE(answers.first_errors.empty());
@@ -163,7 +163,7 @@ TEST_F(GrpcTargetTest, ServerErrorsKeepTheirCodeAndMessage) {
   for (const QueryResult& result : Run(3, 1)) {
     EXPECT_EQ(result.code, absl::StatusCode::kResourceExhausted);
   }
-  const GrpcTarget::Answers answers = target_->TakeAnswers();
+  const Target::Answers answers = target_->TakeAnswers();
   EXPECT_EQ(answers.count, 0u);
   EXPECT_THAT(answers.first_errors.at(absl::StatusCode::kResourceExhausted),
               HasSubstr("queue full"));
@@ -188,8 +188,8 @@ TEST_F(GrpcTargetTest, AServerThatIsGoneIsUnavailable) {
   Prepare(1);
   server_->Shutdown(std::chrono::system_clock::now());
   EXPECT_EQ(Run(1, 1)[0].code, absl::StatusCode::kUnavailable);
-  const auto none = GrpcTarget::Connect(
-      {.address = "127.0.0.1:1", .connect_timeout = absl::Milliseconds(50)},
+  const auto none = ConnectGrpc(
+      {.addresses = {"127.0.0.1:1"}, .connect_timeout = absl::Milliseconds(50)},
       base::Clock::Real());
   EXPECT_EQ(none.status().code(), absl::StatusCode::kUnavailable);
 }

@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""Measures the rate that a load generator can offer from one core.
+
+`refract bench serving` and an open loop of tritonclient[grpc] in Python, each
+pinned to one processor, send the same number of small requests, all of them due
+at once, to one CPU node with a tiny model on the other processors. Both take
+their answers while they send. Rate: requests by the seconds from the first to
+the last request sent. CPU time: of the whole process from the first request to
+the last answer, by requests; where the machine is shared, the ratio of CPU times
+says more. Blocks take turns, and ratios are formed within a round.
+"""
+
+import argparse
+import contextlib
+import csv
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from bench.serving.client import quartiles  # noqa: E402
+from scripts.lib import nodes, repository as repositories  # noqa: E402
+
+# So many requests are due in a second that no generator keeps up.
+TOO_MANY_PER_S = 1_000_000
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--requests", type=int, default=5000, metavar="N",
+                        help="per block")
+    parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc",
+                        help="of refract; Python's client speaks gRPC")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--python-client", metavar="HOST:PORT",
+                        help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.rounds < 3 and not arguments.python_client:
+        parser.error("--rounds must be at least 3")
+    return arguments
+
+
+def python_client(address, count):
+    """An open loop of tritonclient: what a user writes in an hour."""
+    import numpy
+    import tritonclient.grpc as triton
+
+    client = triton.InferenceServerClient(address)
+    inputs = []
+    for tensor in client.get_model_metadata("m").inputs:
+        shape = [1 if dim < 0 else dim for dim in tensor.shape]
+        dtype = {"FP32": numpy.float32, "INT64": numpy.int64}[tensor.datatype]
+        item = triton.InferInput(tensor.name, shape, tensor.datatype)
+        item.set_data_from_numpy(numpy.zeros(shape, dtype))
+        inputs.append(item)
+    client.infer("m", inputs)
+    latencies, errors = [], []
+
+    def send(due):
+        def done(result, error):
+            if error is not None:
+                errors.append(error)
+            latencies.append(time.monotonic() - due)
+
+        client.async_infer("m", inputs, done, client_timeout=60)
+
+    cpu = time.process_time()
+    begin = time.monotonic()
+    for i in range(count):
+        due = begin + i / TOO_MANY_PER_S
+        delay = due - time.monotonic()
+        if delay > 0:
+            time.sleep(delay)
+        send(due)
+    sent = time.monotonic()
+    while len(latencies) < count:
+        time.sleep(0.001)
+    print(json.dumps({
+        "rate": (count - 1) / (sent - begin),
+        "cpu_us": (time.process_time() - cpu) / count * 1e6,
+        "errors": len(errors),
+    }))
+
+
+def pinned(command, processor, **options):
+    """Runs a command on one processor; returns its output and CPU seconds."""
+    process = subprocess.Popen(
+        ["taskset", "--cpu-list", str(processor), *map(str, command)],
+        stdout=subprocess.PIPE, text=True, **options,
+    )
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        sys.exit(f"{command[0]}: exit {process.returncode}")
+    return output, usage.ru_utime + usage.ru_stime
+
+
+def refract_block(address, protocol, count, processor, folder):
+    """CPU time is that of `count` requests more than a few."""
+
+    def run(requests):
+        queries = folder / "queries.csv"
+        report = folder / "report.json"
+        _, cpu_s = pinned(
+            [nodes.program("refract"), "bench", "serving", "--target", address,
+             "--protocol", protocol, "--model", "m", "--query-sizes", "fixed:1",
+             "--arrivals", "constant", "--qps", TOO_MANY_PER_S, "--duration",
+             requests / TOO_MANY_PER_S, "--warmup", 0, "--max-in-flight",
+             10 * count, "--timeout", 60, "--csv", queries, "--json", report],
+            processor,
+        )
+        with open(queries, encoding="utf-8") as file:
+            sent = [
+                float(row["due_s"]) + float(row["sent_late_ms"]) / 1000
+                for row in csv.DictReader(file)
+            ]
+        return sent, cpu_s, json.loads(report.read_text())
+
+    few = max(count // 10, 1)
+    _, little, _ = run(few)
+    sent, much, report = run(count)
+    return {
+        "rate": (len(sent) - 1) / (max(sent) - min(sent)),
+        "cpu_us": (much - little) / (count - few) * 1e6,
+        "errors": report["errors"],
+    }
+
+
+def python_block(address, count, processor):
+    output, _ = pinned(
+        [sys.executable, __file__, "--python-client", address, "--requests", count],
+        processor,
+    )
+    return json.loads(output)
+
+
+def main():
+    arguments = parse_arguments()
+    if arguments.python_client:
+        return python_client(arguments.python_client, arguments.requests)
+    processors = sorted(os.sched_getaffinity(0))
+    generator, others = processors[0], processors[1:]
+    if not others:
+        sys.exit("offered_rate.py needs two processors")
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        repositories.export("wide_deep", folder / "model")
+        repositories.add_model(
+            folder / "repository", "m", folder / "model" / "wide_deep.pt2",
+            method="all-cn",
+        )
+        # Every request is admitted: a refusal would be cheaper for both sides.
+        node = nodes.cpu_node(
+            folder / "repository", [], "--max-queue", 1_000_000,
+            "--max-in-flight", 1_000_000, "--metrics-port", "off",
+        )
+        stack.callback(node.close)
+        os.sched_setaffinity(node.process.pid, others)
+        for task in pathlib.Path(f"/proc/{node.process.pid}/task").iterdir():
+            os.sched_setaffinity(int(task.name), others)
+        address = (
+            node.address if arguments.protocol == "grpc"
+            else f"127.0.0.1:{node.http_port}"
+        )
+        rounds = []
+        for i in range(arguments.rounds):
+            blocks = {}
+            for name in ("refract", "python") if i % 2 == 0 else ("python", "refract"):
+                blocks[name] = (
+                    refract_block(address, arguments.protocol, arguments.requests,
+                                  generator, folder)
+                    if name == "refract"
+                    else python_block(node.address, arguments.requests, generator)
+                )
+            rounds.append(blocks)
+            print(f"round {i + 1}: " + "; ".join(
+                f"{name} {blocks[name]['rate']:,.0f}/s, {blocks[name]['cpu_us']:.0f} us "
+                f"of CPU each, {blocks[name]['errors']} errors"
+                for name in ("refract", "python")
+            ), flush=True)
+    result = {
+        "benchmark": "offered_rate",
+        "protocol": arguments.protocol,
+        "requests": arguments.requests,
+        "rounds": rounds,
+        "rate_ratio": quartiles(
+            r["refract"]["rate"] / r["python"]["rate"] for r in rounds),
+        "cpu_ratio": quartiles(
+            r["python"]["cpu_us"] / r["refract"]["cpu_us"] for r in rounds),
+    }
+    for name in ("refract", "python"):
+        rate = statistics.median(r[name]["rate"] for r in rounds)
+        print(f"{name}: median {rate:,.0f} requests/s offered")
+    for key, text in (("rate_ratio", "rate offered, refract / Python"),
+                      ("cpu_ratio", "CPU time per request, Python / refract")):
+        print(f"{text}: {result[key]['median']:.2f} "
+              f"({result[key]['q25']:.2f} to {result[key]['q75']:.2f})")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    return None
+
+
+if __name__ == "__main__":
+    main()
