@@ -218,7 +218,7 @@ refract_install_venv() {
     refract_die ".venv is damaged: remove $REFRACT_VENV and run again"
 }
 
-# Packages for the models of tests/e2e/torchrec_test.py, without their many
+# Packages for the models of tests/e2e/models/torchrec_test.py, without their many
 # dependencies, which the test does not need.
 REFRACT_TORCHREC=(
   torchrec==1.6.1 fbgemm-gpu-cpu==1.6.0 tensordict==0.15.3

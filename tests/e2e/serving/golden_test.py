@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from scripts.lib import nodes
-from tests.e2e import metrics_test, support
+from tests.e2e import support
+from tests.e2e.operations import metrics_test
 
 try:
     import tritonclient.grpc as triton

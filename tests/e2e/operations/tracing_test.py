@@ -13,7 +13,7 @@ import urllib.request
 import torch
 
 from tests.e2e import support
-from tests.e2e.overload_test import Deployment
+from tests.e2e.serving.overload_test import Deployment
 
 try:
     import grpc

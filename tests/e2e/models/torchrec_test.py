@@ -24,7 +24,7 @@ from torch import nn
 
 from models.zoo import safetensors_io
 from tests.e2e import support
-from tests.e2e.batching_test import pulses, summary
+from tests.e2e.serving.batching_test import pulses, summary
 
 MISSING = ""
 try:

@@ -13,7 +13,7 @@ import unittest
 import numpy as np
 
 from tests.e2e import support
-from tests.e2e.serving_test import infer_inputs, setup_repository, triton
+from tests.e2e.serving.serving_test import infer_inputs, setup_repository, triton
 
 # Of each CN at once. A batch of more holds requests of both.
 CLIENTS_PER_CN = 4
