@@ -77,15 +77,19 @@ THIRD_PARTY = {
     r"nlohmann/": (
         r"(models|tools|partitioner|placement|cpu_node|gpu_node|tracing)/.*\.cc$",
         # Forward declarations alone.
-        r"tools/(bench_json|profile/profile_report|place/placement_options|simulate/simulate)\.h$",
+        r"tools/(bench_json|json_output|profile/profile_report|place/placement_options|simulate/simulate)\.h$",
         r"partitioner/report/split_report\.h$",
+        r"base/log/log_writer\.cc$",
+        # Held by value.
+        r"tools/run/run_report\.h$",
         # Read by .cc files of placement alone.
         r"placement/(topology/json_fields|planner/json_text|report/plan_json|fabric/kubernetes_node|extender/objects)\.h$",
         r"(tests|bench)/.*",
     ),
     r"CLI/": (
         r"tools/.*_(command|options)\.cc$",
-        r"tools/command(_line)?\.cc$",
+        r"tools/(command(_line)?|json_output)\.cc$",
+        r"base/log/log_flags\.h$",
         r"base/command_line/.*",
         r"base/process/(model_control_flags|port_or_off|request_memory_flag)\.h$",
         r"metrics/flags\.h$",

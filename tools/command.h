@@ -34,8 +34,10 @@ std::string OneLine(absl::string_view text);
 
 // One invocation. Used by one thread.
 struct Context {
+  // Text for people: to stdout, with --json - to stderr.
   std::ostream& out;
   std::ostream& err;
+  std::ostream& json;  // stdout, for JsonOutput
   // Set by the subcommand that was chosen.
   std::function<absl::Status()> action;
 };

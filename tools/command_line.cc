@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <exception>
-#include <iterator>
+#include <numeric>
+#include <ostream>
 #include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/command_line/command_line_error.h"
 #include "base/command_line/program_pages.h"
 #include "tools/command.h"
@@ -26,17 +28,65 @@ std::string NamedCommand(const CLI::App& app) {
   return name;
 }
 
-std::string Choices(const CLI::App& app) {
+// The subcommands that may follow the words of the command line.
+std::vector<std::string> Choices(const CLI::App& app) {
   const CLI::App* current = &app;
   while (!current->get_subcommands().empty()) {
     current = current->get_subcommands().front();
   }
-  std::string text;
+  const auto positional = [](const CLI::Option* option) {
+    return option->get_positional();
+  };
+  std::vector<std::string> names;
+  if (!current->get_options(positional).empty()) return names;
   for (const CLI::App* choice :
        current->get_subcommands([](const CLI::App*) { return true; })) {
-    absl::StrAppend(&text, text.empty() ? "" : ", ", choice->get_name());
+    names.push_back(choice->get_name());
   }
-  return text;
+  return names;
+}
+
+// Insertions, deletions and replacements of one character that make `a` of `b`.
+size_t EditDistance(absl::string_view a, absl::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
+// What is wrong with the first word that stands where a subcommand should;
+// empty: no such word. CLI11 calls it an unexpected argument, and with --help
+// it calls it nothing.
+std::string UnknownCommand(const CLI::App& app) {
+  const std::vector<std::string> left = app.remaining(true);
+  const std::vector<std::string> choices = Choices(app);
+  if (left.empty() || choices.empty() || absl::StartsWith(left[0], "-")) {
+    return "";
+  }
+  const std::string& word = left[0];
+  std::string closest;
+  size_t least = word.size() / 3 + 1;
+  for (const std::string& choice : choices) {
+    const size_t distance =
+        absl::StartsWith(choice, word) ? 0 : EditDistance(word, choice);
+    if (distance > least || (distance == least && !closest.empty())) continue;
+    least = distance;
+    closest = choice;
+  }
+  return absl::StrCat(
+      "unknown command '", word, "'; ",
+      closest.empty()
+          ? absl::StrCat("the commands are ", absl::StrJoin(choices, ", "))
+          : absl::StrCat("did you mean ", closest,
+                         "? (--help lists the commands)"));
 }
 
 int Fail(std::ostream& err, absl::string_view command, absl::string_view what,
@@ -49,7 +99,8 @@ int Fail(std::ostream& err, absl::string_view command, absl::string_view what,
 
 int RunCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
                    std::ostream& err) {
-  Context context{.out = out, .err = err, .action = nullptr};
+  std::ostream text(out.rdbuf());  // --json - gives it the buffer of `err`
+  Context context{.out = text, .err = err, .json = out, .action = nullptr};
   CLI::App app(
       "Refract serves recommendation models from separate CPU and GPU nodes.",
       "refract");
@@ -83,6 +134,9 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
   try {
     app.parse(std::move(reversed));
   } catch (const CLI::CallForHelp&) {
+    if (const std::string wrong = UnknownCommand(app); !wrong.empty()) {
+      return Fail(err, NamedCommand(app), wrong, kExitBadInput);
+    }
     out << app.help();  // of the subcommand that was named, if any
     return kExitOk;
   } catch (const CLI::CallForVersion& pages) {
@@ -90,6 +144,9 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
     if (!absl::EndsWith(pages.what(), "\n")) out << "\n";
     return kExitOk;
   } catch (const CLI::ParseError& error) {
+    if (const std::string wrong = UnknownCommand(app); !wrong.empty()) {
+      return Fail(err, NamedCommand(app), wrong, kExitBadInput);
+    }
     return Fail(err, NamedCommand(app),
                 absl::StrCat(base::CommandLineError(app, error),
                              " (--help lists the options)"),
@@ -97,8 +154,10 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
   }
   const std::string command = NamedCommand(app);
   if (!context.action) {
-    return Fail(err, command, absl::StrCat("which command? ", Choices(app)),
-                kExitBadInput);
+    return Fail(
+        err, command,
+        absl::StrCat("which command? ", absl::StrJoin(Choices(app), ", ")),
+        kExitBadInput);
   }
   absl::Status status;
   try {
@@ -107,7 +166,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
     // Out of memory, mostly: everything else is a status.
     status = absl::InternalError(error.what());
   }
-  out.flush();
+  text.flush();
   if (!status.ok()) {
     return Fail(err, command, std::string(status.message()),
                 ExitStatusOf(status));

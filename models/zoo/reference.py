@@ -8,6 +8,7 @@ only for those of the zoo. Tables are mapped, never copied.
 """
 
 import re
+import sys
 from pathlib import Path
 
 import torch
@@ -118,6 +119,11 @@ def run(program, inputs, outputs):
         raise cli.InputError(f"{outputs}: {error.strerror}")
 
 
+def _report(text):
+    # A crash of PyTorch must not lose it.
+    print(f"refract-reference: {text}", file=sys.stderr, flush=True)
+
+
 def main():
     parser = cli.Parser(
         prog="python -m models.zoo.reference",
@@ -151,6 +157,12 @@ def main():
         default=[],
         help="operators that the model needs; may be repeated",
     )
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="say on stderr when the model is loaded and what each request "
+        "gave, for refract run",
+    )
     args = parser.parse_args()
     if len(args.inputs) != len(args.outputs):
         raise cli.InputError(
@@ -169,8 +181,24 @@ def main():
         program.bind(tables)
     except cli.InputError as error:
         raise cli.InputError(f"{args.model}: {error}")
+    report = _report if args.report else lambda text: None
+    report("loaded")
+    errors = []
     for inputs, outputs in zip(args.inputs, args.outputs):
-        run(program, inputs, outputs)
+        try:
+            run(program, inputs, outputs)
+        except cli.InputError as error:
+            errors.append(error)
+            report("failed: " + " ".join(str(error).split()))
+        else:
+            report("ok")
+    if len(args.inputs) == 1 and errors:
+        raise errors[0]
+    if errors:
+        raise cli.InputError(
+            f"{len(errors)} of {len(args.inputs)} requests failed, the others "
+            f"are answered; the first error: {errors[0]}"
+        )
 
 
 if __name__ == "__main__":

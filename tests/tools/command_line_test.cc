@@ -47,6 +47,34 @@ TEST_F(CommandLineTest, BadUsageIsOneLineThatNamesTheCulprit) {
               HasSubstr("absent"));
 }
 
+TEST_F(CommandLineTest, AnUnknownCommandFailsWithAHint) {
+  EXPECT_THAT(
+      Refused({"partiton", "models/m"}),
+      AllOf(HasSubstr("'partiton'"), HasSubstr("did you mean partition?")));
+  EXPECT_THAT(Refused({"insp", "--help"}), HasSubstr("did you mean inspect?"));
+  EXPECT_THAT(Refused({"bench", "srving", "--help"}),
+              AllOf(HasSubstr("refract bench: "), HasSubstr("serving")));
+  EXPECT_THAT(Refused({"xyzzyxyzzy"}), HasSubstr("the commands are import"));
+}
+
+TEST_F(CommandLineTest, JsonAloneGoesToStdout) {
+  const std::string model = AddModel();
+  const std::vector<std::vector<std::string>> commands = {
+      {"doctor"},
+      {"inspect", model},
+      {"list", folder_ / "repo"},
+      {"partition", model},
+      {"verify-repository", folder_ / "repo"}};
+  for (std::vector<std::string> command : commands) {
+    command.insert(command.end(), {"--json", "-"});
+    const Ran ran = Refract(command);
+    EXPECT_EQ(ran.exit_status, 0) << ran.err;
+    EXPECT_TRUE(nlohmann::json::accept(ran.out)) << command[0] << ran.out;
+    EXPECT_THAT(ran.err, testing::Not(IsEmpty())) << command[0];
+  }
+  EXPECT_FALSE(std::filesystem::exists("-"));
+}
+
 // Nothing that these name exists: the file is looked at first.
 TEST_F(CommandLineTest, AFileThatCannotBeWrittenIsFoundBeforeTheWork) {
   const std::string bad = folder_ / "no/such/folder/x";
@@ -57,12 +85,14 @@ TEST_F(CommandLineTest, AFileThatCannotBeWrittenIsFoundBeforeTheWork) {
       {"bench", "transport", "--csv"},
       {"calibrate", "--output"},
       {"doctor", "--json"},
+      {"import", "x.pt2", "--repo", "r", "--name", "m", "--json"},
       {"inspect", "a/b", "--json"},
       {"partition", "a/b", "--json"},
       {"partition", "a/b", "--report"},
       {"profile", "a/b", "--json"},
       {"profile", "a/b", "--output"},
       {"profile", "--hardware"},
+      {"run", "a/b", "--inputs", "x", "--outputs", "y", "--json"},
       {"run", "a/b", "--inputs", "x.safetensors", "--outputs"}};
   for (std::vector<std::string> command : commands) {
     const std::string name = command[0] + " " + command.back();

@@ -188,7 +188,7 @@ absl::Status ServingBench::WriteFiles() {
   }
   const std::string json = ServingJson(options_, report_);
   if (!options_.json.empty()) {
-    REFRACT_RETURN_IF_ERROR(base::WriteText(options_.json, json));
+    REFRACT_RETURN_IF_ERROR(options_.json.WriteText(json));
   }
   if (!options_.report.empty()) {
     REFRACT_ASSIGN_OR_RETURN(const std::string page,

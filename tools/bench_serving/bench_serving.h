@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "tools/json_output.h"
 
 namespace refract::tools {
 
@@ -45,7 +46,7 @@ struct ServingOptions {
   std::string record;  // folder
   size_t record_count = 4;
   // Files to write; empty: none.
-  std::string json;
+  JsonOutput json;
   std::string csv;
   std::string hlog;
   std::string report;

@@ -110,14 +110,15 @@ void AddContentOptions(CLI::App& command, ServingOptions& options) {
                      "requests come again and the report says so");
 }
 
-void AddOutputOptions(CLI::App& command, ServingOptions& options) {
+void AddOutputOptions(CLI::App& command, Context& context,
+                      ServingOptions& options) {
+  options.json.AddTo(command, context, "the report");
   const auto file = [&command](const char* name, std::string& path,
                                const char* what) {
     command.add_option(name, path, what)
         ->type_name("FILE")
         ->check(base::CheckOutputFile);
   };
-  file("--json", options.json, "also write the report to this file as JSON");
   file("--csv", options.csv, "write a line per query to this file");
   file("--hlog", options.hlog,
        "write latencies by second to this file as a log of HdrHistogram, for "
@@ -177,7 +178,7 @@ void AddBenchCommand(CLI::App& app, Context& context) {
       ->type_name("DIR");
   command->add_option("--record-count", options->record_count,
                       "how many of them");
-  AddOutputOptions(*command, *options);
+  AddOutputOptions(*command, context, *options);
   command->callback([&context, options] {
     context.action = [&context, options] {
       return RunServing(*options, context.out);

@@ -99,7 +99,7 @@ absl::Status RunTransport(const TransportOptions& options, std::ostream& out) {
       << transport_bench::ReportText(*report);
   if (!options.json.empty()) {
     REFRACT_RETURN_IF_ERROR(
-        base::WriteText(options.json, TransportJson(options, *report)));
+        options.json.WriteText(TransportJson(options, *report)));
   }
   if (!options.csv.empty()) {
     REFRACT_RETURN_IF_ERROR(

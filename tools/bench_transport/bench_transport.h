@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "tools/json_output.h"
 
 namespace refract::tools {
 
@@ -27,7 +28,7 @@ struct TransportOptions {
   std::string rdma_device;
   std::string cpus;
   uint64_t seed = 1;
-  std::string json;
+  JsonOutput json;
   std::string csv;
 };
 

@@ -1,9 +1,9 @@
 #include <memory>
 
 #include "CLI/CLI.hpp"
+#include "base/process/files.h"
 #include "tools/bench_transport/bench_transport.h"
 #include "tools/command.h"
-#include "base/process/files.h"
 
 namespace refract::tools {
 namespace {
@@ -65,11 +65,7 @@ void AddBenchTransportCommand(CLI::App& bench, Context& context) {
       "same rounds");
   AddWhatOptions(*command, *options);
   AddHowOptions(*command, *options);
-  command
-      ->add_option("--json", options->json,
-                   "also write every round to this file as JSON")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  options->json.AddTo(*command, context, "every round");
   command
       ->add_option("--csv", options->csv,
                    "also write one line per row to this file, for plots")

@@ -10,17 +10,17 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/process/files.h"
 #include "nlohmann/json.hpp"
 #include "tools/command.h"
 #include "tools/doctor/cuda_driver.h"
 #include "tools/doctor/machine.h"
+#include "tools/json_output.h"
 
 namespace refract::tools {
 namespace {
 
 struct DoctorOptions {
-  std::string json;
+  JsonOutput json;
 };
 
 std::optional<uint64_t> MemlockBytes() {
@@ -66,11 +66,7 @@ absl::Status Doctor(const DoctorOptions& options, std::ostream& out) {
                     {"cost", finding.cost}});
   }
   if (options.json.empty()) return absl::OkStatus();
-  return base::WriteText(
-      options.json,
-      json.dump(2, ' ', false,
-                nlohmann::ordered_json::error_handler_t::replace) +
-          "\n");
+  return options.json.Write(json);
 }
 
 }  // namespace
@@ -80,11 +76,7 @@ void AddDoctorCommand(CLI::App& app, Context& context) {
   CLI::App* command = app.add_subcommand(
       "doctor",
       "Shows what this machine has and what each missing piece costs");
-  command
-      ->add_option("--json", options->json,
-                   "also write the findings to this file as JSON")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  options->json.AddTo(*command, context, "the findings");
   command->callback([&context, options] {
     context.action = [&context, options] {
       return Doctor(*options, context.out);

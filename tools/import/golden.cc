@@ -103,7 +103,7 @@ uint64_t DecodedBytes(const models::WeightTable& weights) {
   return bytes;
 }
 
-// Fills the outputs of `requests`. What is before an error has its outputs.
+// Fills the outputs of `requests` that PyTorch answers. The first error.
 absl::Status AskPyTorch(const GoldenOptions& options, const Graph& graph,
                         std::vector<GoldenRequest>& requests) {
   ReferenceRun run{.model_file = options.model_file,
@@ -119,10 +119,14 @@ absl::Status AskPyTorch(const GoldenOptions& options, const Graph& graph,
     }
     REFRACT_RETURN_IF_ERROR(models::WriteSafetensors(run.inputs[r], tensors));
   }
-  const absl::Status ran = RunReference(run);
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<absl::Status> ran,
+                           RunReference(run));
+  absl::Status first_error;
   for (size_t r = 0; r < requests.size(); ++r) {
-    std::error_code error;
-    if (!std::filesystem::exists(run.outputs[r], error)) break;
+    if (!ran[r].ok()) {
+      if (first_error.ok()) first_error = ran[r];
+      continue;
+    }
     REFRACT_ASSIGN_OR_RETURN(const models::SafetensorsFile file,
                              models::SafetensorsFile::Open(run.outputs[r]));
     for (const std::string& name : graph.output_names) {
@@ -132,7 +136,7 @@ absl::Status AskPyTorch(const GoldenOptions& options, const Graph& graph,
       REFRACT_ASSIGN_OR_RETURN(output, base::Tensor::CopyOf(file.View(*entry)));
     }
   }
-  return ran;
+  return first_error;
 }
 
 // What PyTorch answers to the sample. Reasons why there is less of it than

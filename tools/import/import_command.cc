@@ -17,9 +17,11 @@
 #include "base/status_macros.h"
 #include "models/graph/op_traits.h"
 #include "models/repository/repository.h"
+#include "nlohmann/json.hpp"
 #include "tools/command.h"
 #include "tools/common_options.h"
 #include "tools/import/import_model.h"
+#include "tools/json_output.h"
 
 namespace refract::tools {
 namespace {
@@ -31,6 +33,7 @@ struct ImportOptions {
   bool link = false;
   std::vector<std::string> keys;
   bool no_golden = false;
+  JsonOutput json;
 };
 
 // "features=user,item": keys of the argument "features".
@@ -53,7 +56,7 @@ absl::Status ReadKeys(const std::vector<std::string>& texts,
   return absl::OkStatus();
 }
 
-absl::Status Import(ImportOptions& options, std::ostream& out) {
+absl::Status Import(ImportOptions& options, Context& context) {
   REFRACT_RETURN_IF_ERROR(ReadKeys(options.keys, options.request));
   REFRACT_RETURN_IF_ERROR(LoadOpLibraries(options.request.op_libraries));
   options.request.record_golden = !options.no_golden;
@@ -81,12 +84,21 @@ absl::Status Import(ImportOptions& options, std::ostream& out) {
         models::ClassOf(model.graph, node) == models::OpClass::kEmbedding;
     tables += look_up ? 1 : 0;
   }
-  out << "imported " << path << " version " << version << ": "
-      << model.graph.nodes.size() << " operators, " << tables
-      << " of them look-ups, " << model.weights.entries.size() << " weights\n";
-  for (const std::string& note : model.notes) out << "note: " << note << "\n";
-  out << "next: refract partition " << path << "\n";
-  return absl::OkStatus();
+  context.out << "imported " << path << " version " << version << ": "
+              << model.graph.nodes.size() << " operators, " << tables
+              << " of them look-ups, " << model.weights.entries.size()
+              << " weights\n";
+  for (const std::string& note : model.notes) {
+    context.out << "note: " << note << "\n";
+  }
+  context.out << "next: refract partition " << path << "\n";
+  if (options.json.empty()) return absl::OkStatus();
+  return options.json.Write({{"model", path},
+                             {"version", version},
+                             {"operators", model.graph.nodes.size()},
+                             {"look_ups", tables},
+                             {"weights", model.weights.entries.size()},
+                             {"notes", model.notes}});
 }
 
 }  // namespace
@@ -139,11 +151,11 @@ void AddImportCommand(CLI::App& app, Context& context) {
   command->add_flag("--no-golden", options->no_golden,
                     "do not start PyTorch for its answers to the sample, with "
                     "which nodes are checked before they serve the version");
+  options->json.AddTo(*command, context,
+                      "the version, its sizes and the notes");
   AddOpLibraryOption(*command, options->request.op_libraries);
   command->callback([&context, options] {
-    context.action = [&context, options] {
-      return Import(*options, context.out);
-    };
+    context.action = [&context, options] { return Import(*options, context); };
   });
 }
 

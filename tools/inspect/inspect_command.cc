@@ -4,13 +4,13 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "base/process/files.h"
 #include "base/status_macros.h"
 #include "models/repository/repository.h"
 #include "runtime/program.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
 #include "tools/inspect/model_summary.h"
+#include "tools/json_output.h"
 #include "tools/sizes.h"
 
 namespace refract::tools {
@@ -18,7 +18,7 @@ namespace {
 
 struct InspectOptions {
   std::string model;
-  std::string json;
+  JsonOutput json;
   std::vector<std::string> sizes;
   std::vector<std::string> op_libraries;
   bool verbose = false;
@@ -51,7 +51,7 @@ absl::Status Inspect(const InspectOptions& options, std::ostream& out,
   PrintSizes(sizes, out, err);
   if (options.verbose) REFRACT_RETURN_IF_ERROR(PrintSteps(*model, out));
   if (options.json.empty()) return absl::OkStatus();
-  return base::WriteText(options.json, ToJson(summary));
+  return options.json.WriteText(ToJson(summary));
 }
 
 }  // namespace
@@ -67,11 +67,7 @@ void AddInspectCommand(CLI::App& app, Context& context) {
                    "DIR/NAME or DIR/NAME/VERSION (without: the newest)")
       ->type_name("MODEL")
       ->required();
-  command
-      ->add_option("--json", options->json,
-                   "also write the facts to this file as JSON")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  options->json.AddTo(*command, context, "the facts");
   AddSizeOption(*command, options->sizes);
   AddOpLibraryOption(*command, options->op_libraries);
   command->add_flag("--verbose", options->verbose,

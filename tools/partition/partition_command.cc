@@ -31,6 +31,7 @@
 #include "tools/common_options.h"
 #include "tools/doctor/machine.h"
 #include "tools/inspect/model_summary.h"
+#include "tools/json_output.h"
 #include "tools/partition/partition_options.h"
 #include "tools/partition/print.h"
 #include "tools/progress.h"
@@ -55,7 +56,7 @@ struct PartitionOptions {
   std::string method = "optimal";
   bool write = false;
   std::string plan_file;
-  std::string json;
+  JsonOutput json;
   std::string report;
   int64_t forced_cuts = 12;
   std::vector<std::string> sizes;
@@ -391,11 +392,7 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
     if (wire) {
       json["wire"] = partitioner::WireToJson(model->graph, planned.plan, *wire);
     }
-    REFRACT_RETURN_IF_ERROR(base::WriteText(
-        options.json,
-        json.dump(2, ' ', false,
-                  nlohmann::ordered_json::error_handler_t::replace) +
-            "\n"));
+    REFRACT_RETURN_IF_ERROR(options.json.Write(json));
   }
   if (!options.report.empty()) {
     REFRACT_RETURN_IF_ERROR(base::WriteText(
@@ -436,12 +433,9 @@ void AddPartitionCommand(CLI::App& app, Context& context) {
                    "keep the plan in this file, for refract activate --plan")
       ->type_name("FILE")
       ->check(base::CheckOutputFile);
-  command
-      ->add_option("--json", options->json,
-                   "also write the model's facts, the plan and, with optimal, "
-                   "all costs to this file as JSON")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  options->json.AddTo(
+      *command, context,
+      "the model's facts, the plan and, with optimal, all costs");
   command
       ->add_option("--report", options->report,
                    "also write the optimum, its alternatives and the graph of "
@@ -468,7 +462,17 @@ void AddPartitionCommand(CLI::App& app, Context& context) {
         command->count("--wire-dtype") > 0 ||
         command->count("--wire-error-bound") > 0 ||
         (!options->wire.samples.empty() && !options->verify.verify);
-    context.action = [&context, options] {
+    const bool shown = !options->json.empty() || !options->report.empty() ||
+                       options->verify.verify;
+    const absl::Status ignored = RefuseIgnored(
+        *command, {.method = options->method,
+                   .costs = NeedsCosts(*options),
+                   .cuts = NeedsCosts(*options) && shown,
+                   .verify = options->verify.verify,
+                   .draws = (options->wire.given || options->verify.verify) &&
+                            options->wire.samples.empty()});
+    context.action = [&context, options, ignored] {
+      REFRACT_RETURN_IF_ERROR(ignored);
       return Partition(*options, context.out, context.err);
     };
   });

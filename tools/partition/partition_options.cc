@@ -1,6 +1,7 @@
 #include "tools/partition/partition_options.h"
 
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
@@ -159,6 +160,44 @@ void AddVerifyOptions(CLI::App& command,
       ->type_name("N")
       ->capture_default_str();
   AddNodeOptions(command, options.run.nodes);
+}
+
+absl::Status RefuseIgnored(const CLI::App& command, const PartitionUses& uses) {
+  struct Group {
+    bool used;
+    std::string why;
+    std::vector<const char*> options;
+  };
+  const std::vector<Group> groups = {
+      {uses.costs,
+       absl::StrCat("--method ", uses.method,
+                    " compares no costs; --method optimal, --report and "
+                    "--verify do"),
+       {"--objective", "--cn", "--hn", "--cn-profile", "--hn-profile",
+        "--calibration", "--link-gbps", "--link-latency-us", "--cn-cores",
+        "--hn-table-mib", "--cn-price", "--hn-price", "--gb-price",
+        "--max-cuts"}},
+      {uses.cuts,
+       "forced cuts are made for --report, --verify, and --json with --method "
+       "optimal",
+       {"--forced-cuts"}},
+      {uses.verify,
+       "only --verify starts nodes",
+       {"--verify-cuts", "--verify-rounds", "--transport", "--node-programs"}},
+      {uses.draws,
+       "no request is drawn: --wire-dtype, --wire-error-bound and --verify "
+       "draw "
+       "requests where --sample gives none",
+       {"--wire-seed"}}};
+  for (const Group& group : groups) {
+    if (group.used) continue;
+    for (const char* option : group.options) {
+      if (command.count(option) == 0) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(option, ": has no effect here: ", group.why));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace refract::tools

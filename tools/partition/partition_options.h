@@ -3,6 +3,9 @@
 
 // The options of `refract partition`, by what they fill in.
 
+#include <string>
+
+#include "absl/status/status.h"
 #include "partitioner/conditions/split_conditions.h"
 #include "partitioner/verify/verify_split.h"
 #include "partitioner/wire/forms.h"
@@ -21,6 +24,21 @@ void AddWireOptions(CLI::App& command, partitioner::WireOptions& options);
 // --verify and what belongs to it.
 void AddVerifyOptions(CLI::App& command,
                       partitioner::VerifySplitOptions& options);
+
+// What a command line makes `refract partition` do, as far as it decides which
+// options have a use.
+struct PartitionUses {
+  std::string method;
+  bool costs = false;   // --method optimal, --report or --verify
+  bool cuts = false;    // costs, and --json, --report or --verify shows them
+  bool verify = false;  // --verify
+  bool draws =
+      false;  // requests are drawn: wire forms or --verify, no --sample
+};
+
+// InvalidArgument names an option of the command line of `command` that nothing
+// reads there, and what would read it.
+absl::Status RefuseIgnored(const CLI::App& command, const PartitionUses& uses);
 
 }  // namespace refract::tools
 

@@ -20,6 +20,7 @@
 #include "placement/simulator/replay.h"
 #include "tools/bench_json.h"
 #include "tools/command.h"
+#include "tools/json_output.h"
 #include "tools/place/placement_options.h"
 
 namespace refract::tools {
@@ -34,7 +35,7 @@ struct PlaceCommand {
   std::string explain;
   int alternatives = 5;
   std::string output;
-  std::string json;
+  JsonOutput json;
 };
 
 // Instances that run already and those to place, under one set of app numbers.
@@ -228,7 +229,7 @@ absl::Status RunPlace(const PlaceCommand& options, std::ostream& out) {
         options.output, PlacementsToCsv(cluster, lists.all, placed)));
   }
   if (!options.json.empty()) {
-    REFRACT_RETURN_IF_ERROR(base::WriteText(options.json, json.dump(2) + "\n"));
+    REFRACT_RETURN_IF_ERROR(options.json.Write(json));
   }
   if (without > 0) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -277,11 +278,8 @@ void AddPlaceCommand(CLI::App& app, Context& context) {
                    "write all placements, the running ones too, CSV")
       ->type_name("FILE")
       ->check(base::CheckOutputFile);
-  command
-      ->add_option("--json", options->json,
-                   "write the decisions; with --explain, every node's verdict")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  options->json.AddTo(*command, context,
+                      "the decisions; with --explain, every node's verdict");
   command->callback([&context, options] {
     context.action = [&context, options] {
       return RunPlace(*options, context.out);

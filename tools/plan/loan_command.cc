@@ -7,13 +7,14 @@
 #include "base/status_macros.h"
 #include "placement/loan/loan.h"
 #include "tools/command.h"
+#include "tools/json_output.h"
 
 namespace refract::tools {
 namespace {
 
 struct LoanCommand {
   std::string spec;
-  std::string json;
+  JsonOutput json;
   std::string csv;
   std::string report;
 };
@@ -32,7 +33,7 @@ absl::Status RunLoan(const LoanCommand& options, std::ostream& out) {
   out << placement::LoanToText(spec, *plan);
   if (!options.json.empty()) {
     REFRACT_RETURN_IF_ERROR(
-        base::WriteText(options.json, placement::LoanToJson(spec, *plan)));
+        options.json.WriteText(placement::LoanToJson(spec, *plan)));
   }
   if (!options.csv.empty()) {
     REFRACT_RETURN_IF_ERROR(
@@ -58,9 +59,7 @@ void AddPlanLoanCommand(CLI::App& plan, Context& context) {
                    "(docs/reference/planning_files.md)")
       ->type_name("SPEC")
       ->required();
-  command->add_option("--json", options->json, "write everything as JSON")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  options->json.AddTo(*command, context, "everything");
   command
       ->add_option("--csv", options->csv, "write the events in order of time")
       ->type_name("FILE")

@@ -12,6 +12,7 @@
 #include "placement/planner/plan.h"
 #include "placement/report/plan_report.h"
 #include "tools/command.h"
+#include "tools/json_output.h"
 #include "tools/loadgen/schedule.h"
 #include "tools/plan/manifest_options.h"
 #include "tools/plan/model_costs.h"
@@ -25,7 +26,7 @@ struct PlanCommand {
   std::string prices;
   placement::PlanOptions plan;
   bool no_sensitivity = false;
-  std::string json;
+  JsonOutput json;
   std::string csv;
   std::string report;
   ManifestFlags manifests;
@@ -82,7 +83,7 @@ absl::Status RunPlan(PlanCommand options, std::ostream& out,
   out << placement::PlanToText(spec, *plan);
   if (!options.json.empty()) {
     REFRACT_RETURN_IF_ERROR(
-        base::WriteText(options.json, placement::PlanToJson(spec, *plan)));
+        options.json.WriteText(placement::PlanToJson(spec, *plan)));
   }
   if (!options.csv.empty()) {
     REFRACT_RETURN_IF_ERROR(WriteCsv(options.csv, spec, *plan));
@@ -147,9 +148,7 @@ void AddPlanCommand(CLI::App& app, Context& context) {
       ->capture_default_str();
   command->add_flag("--no-sensitivity", options->no_sensitivity,
                     "leave out the answers to changed inputs");
-  command->add_option("--json", options->json, "write everything as JSON")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  options->json.AddTo(*command, context, "everything");
   command
       ->add_option("--csv", options->csv,
                    "write load.csv, search.csv, sensitivity.csv and day.csv "

@@ -25,6 +25,7 @@
 #include "tools/command.h"
 #include "tools/common_options.h"
 #include "tools/doctor/machine.h"
+#include "tools/json_output.h"
 #include "tools/loadgen/revision.h"
 #include "tools/profile/profile_report.h"
 #include "tools/progress.h"
@@ -48,7 +49,7 @@ struct ProfileOptions {
   std::vector<std::string> sizes;
   uint64_t seed = 1;
   std::string output;
-  std::string json;
+  JsonOutput json;
   std::string hardware;
   uint64_t table_mib = 1024;
   std::vector<std::string> op_libraries;
@@ -184,11 +185,7 @@ absl::Status MeasureModel(ProfileOptions options, Context& context) {
   nlohmann::ordered_json json = BenchJson("profile");
   json["profile"] = ProfileToJson(graph, profile);
   json["drift"] = drift ? DriftToJson(*drift) : nlohmann::ordered_json();
-  return base::WriteText(
-      options.json,
-      json.dump(2, ' ', false,
-                nlohmann::ordered_json::error_handler_t::replace) +
-          "\n");
+  return options.json.Write(json);
 }
 
 // The machine itself instead of a model.
@@ -283,11 +280,7 @@ void AddProfileCommand(CLI::App& app, Context& context) {
                    "the version, where refract partition finds it")
       ->type_name("FILE")
       ->check(base::CheckOutputFile);
-  command
-      ->add_option("--json", options->json,
-                   "also write all figures to this file as JSON")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  options->json.AddTo(*command, context, "all figures");
   command
       ->add_option("--hardware", options->hardware,
                    "instead of a model, measure this machine for --cn and --hn "

@@ -23,6 +23,7 @@
 #include "runtime/cpu/look_ups/bag_reduce.h"
 #include "runtime/cpu/look_ups/encode_rows.h"
 #include "tools/command.h"
+#include "tools/json_output.h"
 #include "tools/progress.h"
 
 namespace refract::tools {
@@ -37,7 +38,7 @@ struct QuantizeOptions {
   std::string table;
   std::string format;
   std::string out;
-  std::string json;
+  JsonOutput json;
   std::vector<std::string> tensors;  // empty: all
   int64_t row_alignment = 0;         // 0: the format's usual one
 };
@@ -285,11 +286,7 @@ absl::Status ConvertAll(const QuantizeOptions& options, const std::string& path,
         "bound"));
   }
   if (options.json.empty()) return absl::OkStatus();
-  return base::WriteText(
-      options.json,
-      tables.dump(2, ' ', false,
-                  nlohmann::ordered_json::error_handler_t::replace) +
-          "\n");
+  return options.json.Write(tables);
 }
 
 absl::Status Quantize(const QuantizeOptions& options, Context& context) {
@@ -343,11 +340,7 @@ void AddQuantizeCommand(CLI::App& app, Context& context) {
                    "tbe-*, as TorchRec, otherwise 1")
       ->type_name("BYTES")
       ->check(CLI::Range(0, 4096));
-  command
-      ->add_option("--json", options->json,
-                   "also write sizes and errors to this file as JSON")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  options->json.AddTo(*command, context, "sizes and errors");
   command->callback([&context, options] {
     context.action = [&context, options] {
       return Quantize(*options, context);

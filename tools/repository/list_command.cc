@@ -9,12 +9,12 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/process/files.h"
 #include "base/status_macros.h"
 #include "models/repository/hn_part.h"
 #include "models/repository/repository.h"
 #include "nlohmann/json.hpp"
 #include "tools/command.h"
+#include "tools/json_output.h"
 
 namespace refract::tools {
 namespace {
@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 struct ListOptions {
   std::string repository;
-  std::string json;
+  JsonOutput json;
 };
 
 uint64_t BytesUnder(const std::string& folder) {
@@ -91,11 +91,7 @@ absl::Status List(const ListOptions& options, std::ostream& out) {
     }
   }
   if (options.json.empty()) return absl::OkStatus();
-  return base::WriteText(
-      options.json,
-      rows.dump(2, ' ', false,
-                nlohmann::ordered_json::error_handler_t::replace) +
-          "\n");
+  return options.json.Write(rows);
 }
 
 }  // namespace
@@ -109,12 +105,7 @@ void AddListCommand(CLI::App& app, Context& context) {
                    "folder with the models, as --model-repository of the nodes")
       ->type_name("DIR")
       ->required();
-  command
-      ->add_option("--json", options->json,
-                   "also write the list to this file as JSON; - for stdout "
-                   "alone")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  options->json.AddTo(*command, context, "the list");
   command->callback([&context, options] {
     context.action = [&context, options] {
       return List(*options, context.out);

@@ -16,6 +16,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 
 extern char** environ;
@@ -78,8 +79,33 @@ std::string LastLine(absl::string_view text) {
   return last;
 }
 
-// Reads to the end; keeps the last kMaxErrorBytes.
-std::string ReadAll(int fd) {
+// Begins the lines of --report: "loaded", then for each request "ok" or
+// "failed: …".
+constexpr absl::string_view kReport = "refract-reference: ";
+
+struct Ended {
+  int wait_status = 0;
+  std::string errors;  // stderr but for the report, its last kMaxErrorBytes
+  bool loaded = false;
+  std::vector<absl::Status> requests;  // that were reported
+};
+
+void TakeLine(absl::string_view line, Ended& ended) {
+  if (!absl::ConsumePrefix(&line, kReport)) {
+    absl::StrAppend(&ended.errors, line, "\n");
+    if (ended.errors.size() > 2 * kMaxErrorBytes) {
+      ended.errors.erase(0, ended.errors.size() - kMaxErrorBytes);
+    }
+  } else if (line == "loaded") {
+    ended.loaded = true;
+  } else if (absl::ConsumePrefix(&line, "failed: ")) {
+    ended.requests.push_back(absl::InvalidArgumentError(line));
+  } else {
+    ended.requests.push_back(absl::OkStatus());
+  }
+}
+
+void ReadAll(int fd, Ended& ended) {
   std::string text;
   char buffer[4096];
   while (true) {
@@ -87,17 +113,17 @@ std::string ReadAll(int fd) {
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) break;
     text.append(buffer, static_cast<size_t>(got));
-    if (text.size() > 2 * kMaxErrorBytes) {
-      text.erase(0, text.size() - kMaxErrorBytes);
+    size_t begin = 0;
+    for (size_t end = text.find('\n'); end != std::string::npos;
+         end = text.find('\n', begin)) {
+      TakeLine(absl::string_view(text).substr(begin, end - begin), ended);
+      begin = end + 1;
     }
+    text.erase(0, begin);
+    if (text.size() > kMaxErrorBytes) text.clear();  // no line of words
   }
-  return text;
+  if (!text.empty()) TakeLine(text, ended);
 }
-
-struct Ended {
-  int wait_status = 0;
-  std::string errors;  // stderr
-};
 
 absl::StatusOr<Ended> RunProcess(const std::vector<std::string>& command) {
   int ends[2];
@@ -128,7 +154,7 @@ absl::StatusOr<Ended> RunProcess(const std::vector<std::string>& command) {
         ": ", std::strerror(failure), " (REFRACT_PYTHON names another)"));
   }
   Ended ended;
-  ended.errors = ReadAll(ends[0]);
+  ReadAll(ends[0], ended);
   close(ends[0]);
   while (waitpid(child, &ended.wait_status, 0) < 0) {
     if (errno != EINTR) {
@@ -139,23 +165,8 @@ absl::StatusOr<Ended> RunProcess(const std::vector<std::string>& command) {
   return ended;
 }
 
-}  // namespace
-
-absl::Status RunReference(const ReferenceRun& run) {
-  REFRACT_ASSIGN_OR_RETURN(std::string root, ScriptRoot());
-  std::vector<std::string> command = {Interpreter(), "-c", kBootstrap,
-                                      std::move(root), run.model_file};
-  if (!run.tables_dir.empty()) {
-    command.insert(command.end(), {"--tables", run.tables_dir});
-  }
-  for (const std::string& library : run.op_libraries) {
-    command.insert(command.end(), {"--op-library", library});
-  }
-  for (size_t i = 0; i < run.inputs.size(); ++i) {
-    command.insert(command.end(),
-                   {"--inputs", run.inputs[i], "--outputs", run.outputs[i]});
-  }
-  REFRACT_ASSIGN_OR_RETURN(const Ended ended, RunProcess(command));
+// Why a process that did not succeed ended.
+absl::Status EndOf(const Ended& ended) {
   if (WIFSIGNALED(ended.wait_status)) {
     return absl::InternalError(
         absl::StrCat("the reference process was killed by signal ",
@@ -164,7 +175,6 @@ absl::Status RunReference(const ReferenceRun& run) {
                      "request: --mode whole says which are wrong"));
   }
   const int exit_status = WEXITSTATUS(ended.wait_status);
-  if (exit_status == 0) return absl::OkStatus();
   std::string line = LastLine(ended.errors);
   if (line.empty()) {
     line =
@@ -172,6 +182,42 @@ absl::Status RunReference(const ReferenceRun& run) {
   }
   return exit_status == 2 ? absl::InvalidArgumentError(line)
                           : absl::InternalError(line);
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<absl::Status>> RunReference(
+    const ReferenceRun& run) {
+  REFRACT_ASSIGN_OR_RETURN(std::string root, ScriptRoot());
+  std::vector<std::string> command = {Interpreter(),  "-c",
+                                      kBootstrap,     std::move(root),
+                                      run.model_file, "--report"};
+  if (!run.tables_dir.empty()) {
+    command.insert(command.end(), {"--tables", run.tables_dir});
+  }
+  for (const std::string& library : run.op_libraries) {
+    command.insert(command.end(), {"--op-library", library});
+  }
+  std::vector<absl::Status> requests;
+  while (requests.size() < run.inputs.size()) {
+    std::vector<std::string> process = command;
+    for (size_t i = requests.size(); i < run.inputs.size(); ++i) {
+      process.insert(process.end(),
+                     {"--inputs", run.inputs[i], "--outputs", run.outputs[i]});
+    }
+    REFRACT_ASSIGN_OR_RETURN(Ended ended, RunProcess(process));
+    const bool complete =
+        requests.size() + ended.requests.size() >= run.inputs.size();
+    for (absl::Status& status : ended.requests) {
+      requests.push_back(std::move(status));
+    }
+    if (complete) continue;
+    const absl::Status end = EndOf(ended);
+    if (!ended.loaded) return end;
+    // The request that was under way.
+    requests.push_back(base::Annotate(end, run.inputs[requests.size()]));
+  }
+  return requests;
 }
 
 }  // namespace refract::tools

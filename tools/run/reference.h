@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace refract::tools {
 
@@ -23,10 +24,13 @@ struct ReferenceRun {
 // was built with, else python3. The script: under $REFRACT_SOURCE_DIR, else
 // where Refract was installed, else where it was built.
 //
-// Waits for the process. InvalidArgument with its own line when it refuses its
-// input (exit 2), FailedPrecondition when interpreter or script is missing,
-// Internal for other ends.
-absl::Status RunReference(const ReferenceRun& run);
+// Waits for the process. One status per request: a request that PyTorch refuses
+// (InvalidArgument) or that ends the process (Internal: a new process runs the
+// later requests) costs no other request its outputs. Errors of the whole run:
+// InvalidArgument with the process's own line when it refuses the model or its
+// tables (exit 2), FailedPrecondition when interpreter or script is missing,
+// Internal for other ends before the first request.
+absl::StatusOr<std::vector<absl::Status>> RunReference(const ReferenceRun& run);
 
 }  // namespace refract::tools
 

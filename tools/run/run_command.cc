@@ -13,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/process/files.h"
 #include "base/status_macros.h"
 #include "gpu_node/device/compile_for_cuda.h"
@@ -20,10 +22,13 @@
 #include "models/repository/model_config.h"
 #include "models/repository/repository.h"
 #include "models/repository/request_files.h"
+#include "models/repository/safetensors.h"
 #include "runtime/split_run.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
+#include "tools/json_output.h"
 #include "tools/run/reference.h"
+#include "tools/run/run_report.h"
 
 namespace refract::tools {
 namespace {
@@ -36,6 +41,7 @@ struct RunOptions {
   std::string device = "cpu";
   std::string dense_weights;  // empty: as config.pbtxt says
   std::vector<std::string> op_libraries;
+  JsonOutput json;
 };
 
 // "cuda" is "cuda:0"; nullopt for what is no GPU.
@@ -202,8 +208,16 @@ class OutputErrors {
   std::vector<Error> errors_;
 };
 
+RunReport::Request RequestOf(const RunOptions& options, size_t i) {
+  RunReport::Request request;
+  request.inputs = options.inputs[i];
+  request.outputs = options.outputs[i];
+  return request;
+}
+
 absl::Status RunReferenceMode(const RunOptions& options,
-                              const models::LoadedModel& model) {
+                              const models::LoadedModel& model,
+                              RunReport& report) {
   ReferenceRun run{.model_file = model.source_file,
                    .inputs = options.inputs,
                    .outputs = options.outputs,
@@ -213,7 +227,61 @@ absl::Status RunReferenceMode(const RunOptions& options,
   if (std::filesystem::is_directory(tables, error)) {
     run.tables_dir = std::move(tables);
   }
-  return RunReference(run);
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<absl::Status> ran,
+                           RunReference(run));
+  for (size_t i = 0; i < ran.size(); ++i) {
+    RunReport::Request request = RequestOf(options, i);
+    if (!ran[i].ok()) {
+      report.AddFailed(request, ran[i]);
+      continue;
+    }
+    REFRACT_ASSIGN_OR_RETURN(const models::SafetensorsFile file,
+                             models::SafetensorsFile::Open(run.outputs[i]));
+    for (const models::SafetensorsEntry& entry : file.entries()) {
+      request.names.push_back(entry.name);
+      const base::TensorView view = file.View(entry);
+      request.specs.push_back({view.dtype, view.dims});
+    }
+    report.Add(request);
+  }
+  return absl::OkStatus();
+}
+
+// Runs request `i` and writes its outputs; `exact` may be null.
+absl::Status RunOne(const RunOptions& options, size_t i,
+                    const models::LoadedModel& model,
+                    runtime::RequestRunner& runner,
+                    runtime::RequestRunner* exact, OutputErrors& errors,
+                    RunReport::Request& request) {
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<base::Tensor> inputs,
+                           models::ReadInputs(options.inputs[i], model.graph));
+  runtime::RunStats stats;
+  const absl::Time begin = absl::Now();
+  const auto outputs = runner.Run(models::ViewsOf(inputs), &stats);
+  request.elapsed = absl::Now() - begin;
+  if (!outputs.ok()) {
+    return base::Annotate(outputs.status(), options.inputs[i]);
+  }
+  REFRACT_RETURN_IF_ERROR(models::WriteOutputs(options.outputs[i], model.graph,
+                                               models::ViewsOf(*outputs)));
+  if (exact != nullptr) {
+    REFRACT_ASSIGN_OR_RETURN(const auto wanted,
+                             exact->Run(models::ViewsOf(inputs), nullptr));
+    errors.Add(*outputs, wanted);
+  }
+  request.names = model.graph.output_names;
+  for (const base::Tensor& output : *outputs) {
+    request.specs.push_back({output.dtype(), output.view().dims});
+  }
+  request.replaced_ids = stats.replaced_ids;
+  return absl::OkStatus();
+}
+
+absl::Status Finish(const RunOptions& options, const RunReport& report) {
+  if (!options.json.empty()) {
+    REFRACT_RETURN_IF_ERROR(options.json.Write(report.json()));
+  }
+  return report.status();
 }
 
 absl::Status Run(const RunOptions& options, std::ostream& out) {
@@ -223,11 +291,21 @@ absl::Status Run(const RunOptions& options, std::ostream& out) {
     REFRACT_RETURN_IF_ERROR(LoadOpLibraries(options.op_libraries));
   }
   REFRACT_ASSIGN_OR_RETURN(const auto model, LoadModel(options.model));
-  if (options.mode == "reference") return RunReferenceMode(options, *model);
-
   const models::DenseWeights form =
       models::ParseDenseWeights(options.dense_weights)
           .value_or(model->config.dense_weights);
+  RunReport report(
+      {{"model", model->name},
+       {"version", model->version},
+       {"mode", options.mode},
+       {"device", options.device},
+       {"dense_weights",
+        options.mode == "reference" ? "fp32" : std::string(NameOf(form))}},
+      options.inputs.size(), out);
+  if (options.mode == "reference") {
+    REFRACT_RETURN_IF_ERROR(RunReferenceMode(options, *model, report));
+    return Finish(options, report);
+  }
   REFRACT_ASSIGN_OR_RETURN(const std::unique_ptr<runtime::RequestRunner> runner,
                            MakeRunner(options, *model, form));
   // Beside it what it stands for, to say what rounding does to the scores.
@@ -241,28 +319,17 @@ absl::Status Run(const RunOptions& options, std::ostream& out) {
   }
   OutputErrors errors;
   for (size_t i = 0; i < options.inputs.size(); ++i) {
-    REFRACT_ASSIGN_OR_RETURN(
-        const std::vector<base::Tensor> inputs,
-        models::ReadInputs(options.inputs[i], model->graph));
-    runtime::RunStats stats;
-    const auto outputs = runner->Run(models::ViewsOf(inputs), &stats);
-    if (!outputs.ok()) {
-      return base::Annotate(outputs.status(), options.inputs[i]);
-    }
-    REFRACT_RETURN_IF_ERROR(models::WriteOutputs(
-        options.outputs[i], model->graph, models::ViewsOf(*outputs)));
-    if (exact != nullptr) {
-      REFRACT_ASSIGN_OR_RETURN(const auto wanted,
-                               exact->Run(models::ViewsOf(inputs), nullptr));
-      errors.Add(*outputs, wanted);
-    }
-    if (stats.replaced_ids > 0) {
-      out << options.inputs[i] << ": " << stats.replaced_ids
-          << " ids outside their tables were replaced by the id policy\n";
+    RunReport::Request request = RequestOf(options, i);
+    const absl::Status ran =
+        RunOne(options, i, *model, *runner, exact.get(), errors, request);
+    if (ran.ok()) {
+      report.Add(request);
+    } else {
+      report.AddFailed(request, ran);
     }
   }
   if (exact != nullptr) errors.Print(model->graph, NameOf(form), out);
-  return absl::OkStatus();
+  return Finish(options, report);
 }
 
 }  // namespace
@@ -307,6 +374,7 @@ void AddRunCommand(CLI::App& app, Context& context) {
                    "int8 change. Default: as config.pbtxt says")
       ->type_name("fp32|bf16|int8")
       ->default_str("");
+  options->json.AddTo(*command, context, "what was done with each request");
   AddOpLibraryOption(*command, options->op_libraries);
   command->callback([&context, options] {
     context.action = [&context, options] { return Run(*options, context.out); };

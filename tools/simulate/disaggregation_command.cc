@@ -16,6 +16,7 @@
 #include "placement/simulator/disaggregation.h"
 #include "tools/bench_json.h"
 #include "tools/command.h"
+#include "tools/json_output.h"
 #include "tools/place/placement_options.h"
 #include "tools/progress.h"
 #include "tools/simulate/simulate.h"
@@ -33,7 +34,7 @@ struct DisaggregationCommand {
   int seeds = 3;
   bool without_memory = false;
   bool no_sensitivity = false;
-  std::string json;
+  JsonOutput json;
   std::string curve;
   std::string report;
 };
@@ -245,7 +246,7 @@ absl::Status RunDisaggregation(const DisaggregationCommand& options,
     json["cluster"] = ClusterJson(cluster);
     json["seeds"] = options.seeds;
     for (const Row& row : rows) json["cases"].push_back(RowJson(row));
-    REFRACT_RETURN_IF_ERROR(base::WriteText(options.json, json.dump(2) + "\n"));
+    REFRACT_RETURN_IF_ERROR(options.json.Write(json));
   }
   if (!options.curve.empty()) {
     REFRACT_RETURN_IF_ERROR(
@@ -309,9 +310,7 @@ void AddSimulateDisaggregationCommand(CLI::App& simulate, Context& context) {
                     "leave memory out of the populations");
   command->add_flag("--no-sensitivity", options->no_sensitivity,
                     "only the first row of the table");
-  command->add_option("--json", options->json, "write all figures")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  options->json.AddTo(*command, context, "all figures");
   command
       ->add_option("--curve", options->curve,
                    "write fragment ÷ free of each node, ascending, of the "

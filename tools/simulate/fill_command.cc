@@ -22,6 +22,7 @@
 #include "placement/simulator/replay.h"
 #include "tools/bench_json.h"
 #include "tools/command.h"
+#include "tools/json_output.h"
 #include "tools/place/placement_options.h"
 #include "tools/progress.h"
 #include "tools/simulate/simulate.h"
@@ -42,7 +43,7 @@ struct FillCommand {
   int first_seed = 42;
   int nic_percent_per_gpu = 0;
   int app_size = 0;
-  std::string json;
+  JsonOutput json;
   std::string curve;
   std::string placements;
   std::string report;
@@ -372,8 +373,8 @@ absl::Status RunFill(const FillCommand& options, std::ostream& out,
   }
   Print(cluster, options, results, out);
   if (!options.json.empty()) {
-    REFRACT_RETURN_IF_ERROR(base::WriteText(
-        options.json, ReportOf(options, cluster, results).dump(2) + "\n"));
+    REFRACT_RETURN_IF_ERROR(
+        options.json.Write(ReportOf(options, cluster, results)));
   }
   if (!options.curve.empty()) {
     REFRACT_RETURN_IF_ERROR(base::WriteText(options.curve, CurveCsv(results)));
@@ -451,9 +452,7 @@ void AddSimulateFillCommand(CLI::App& simulate, Context& context) {
       })
       ->capture_default_str();
   AddRuleOptions(*command, options->rules);
-  command->add_option("--json", options->json, "write all figures")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  options->json.AddTo(*command, context, "all figures");
   command
       ->add_option("--curve", options->curve,
                    "write the curves over GPU asked for, means over the seeds, "

@@ -22,6 +22,7 @@
 #include "placement/simulator/validate.h"
 #include "tools/bench_json.h"
 #include "tools/command.h"
+#include "tools/json_output.h"
 #include "tools/place/placement_options.h"
 #include "tools/progress.h"
 #include "tools/simulate/simulate.h"
@@ -35,7 +36,7 @@ struct ReplayCommand {
   std::string instances;
   std::string policy = "combined";
   double sample_s = 3600;
-  std::string json;
+  JsonOutput json;
   std::string samples;
   std::string placements;
   std::string report;
@@ -211,7 +212,7 @@ absl::Status RunReplay(const ReplayCommand& options, std::ostream& out,
     for (const placement::Violation& violation : violations) {
       json["violations"].push_back(violation.text);
     }
-    REFRACT_RETURN_IF_ERROR(base::WriteText(options.json, json.dump(2) + "\n"));
+    REFRACT_RETURN_IF_ERROR(options.json.Write(json));
   }
   if (!options.samples.empty()) {
     REFRACT_RETURN_IF_ERROR(
@@ -262,9 +263,7 @@ void AddSimulateReplayCommand(CLI::App& simulate, Context& context) {
         return base::CheckNumberIn(text, 1, 1e9);
       })
       ->capture_default_str();
-  command->add_option("--json", options->json, "write all figures")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  options->json.AddTo(*command, context, "all figures");
   command->add_option("--samples", options->samples, "write the samples, CSV")
       ->type_name("FILE")
       ->check(base::CheckOutputFile);

@@ -8,6 +8,7 @@
 #include "placement/topology/topology_file.h"
 #include "placement/topology/topology_text.h"
 #include "tools/command.h"
+#include "tools/json_output.h"
 
 namespace refract::tools {
 namespace {
@@ -16,7 +17,7 @@ struct TopologyOptions {
   placement::TopologySources sources;
   std::string source = "sysfs";
   std::string dump;
-  std::string json;
+  JsonOutput json;
 };
 
 absl::Status Topology(const TopologyOptions& options, std::ostream& out) {
@@ -36,7 +37,7 @@ absl::Status Topology(const TopologyOptions& options, std::ostream& out) {
     REFRACT_RETURN_IF_ERROR(base::WriteText(options.dump, dump.ToJson()));
   }
   if (options.json.empty()) return absl::OkStatus();
-  return base::WriteText(options.json, placement::TopologyJson(*topology));
+  return options.json.WriteText(placement::TopologyJson(*topology));
 }
 
 }  // namespace
@@ -77,11 +78,7 @@ void AddTopologyCommand(CLI::App& app, Context& context) {
                    "correct what was discovered by this file (JSON, the fields "
                    "of --json)")
       ->type_name("FILE");
-  command
-      ->add_option("--json", options->json,
-                   "also write the topology to this file as JSON")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  options->json.AddTo(*command, context, "the topology");
   command->callback([&context, options] {
     context.action = [&context, options] {
       options->sources.hwloc = options->source == "hwloc";

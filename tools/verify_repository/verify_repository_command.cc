@@ -6,19 +6,19 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/process/files.h"
 #include "base/status_macros.h"
 #include "models/repository/repository.h"
 #include "nlohmann/json.hpp"
 #include "tools/command.h"
 #include "tools/common_options.h"
+#include "tools/json_output.h"
 
 namespace refract::tools {
 namespace {
 
 struct VerifyOptions {
   std::string repository;
-  std::string json;
+  JsonOutput json;
   std::vector<std::string> op_libraries;
 };
 
@@ -67,11 +67,7 @@ absl::Status VerifyRepository(const VerifyOptions& options, std::ostream& out) {
     }
   }
   if (!options.json.empty()) {
-    REFRACT_RETURN_IF_ERROR(base::WriteText(
-        options.json,
-        versions.dump(2, ' ', false,
-                      nlohmann::ordered_json::error_handler_t::replace) +
-            "\n"));
+    REFRACT_RETURN_IF_ERROR(options.json.Write(versions));
   }
   if (versions.empty()) {
     return absl::NotFoundError(
@@ -95,11 +91,7 @@ void AddVerifyRepositoryCommand(CLI::App& app, Context& context) {
                    "folder with the models, as --model-repository of the nodes")
       ->type_name("DIR")
       ->required();
-  command
-      ->add_option("--json", options->json,
-                   "also write the findings to this file as JSON")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  options->json.AddTo(*command, context, "the findings");
   AddOpLibraryOption(*command, options->op_libraries);
   command->callback([&context, options] {
     context.action = [&context, options] {

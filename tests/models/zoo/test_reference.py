@@ -128,7 +128,72 @@ class CommandTest(unittest.TestCase):
         self.assertIn("p_1", errors)
 
 
+class Bags(torch.nn.Module):
+    """A history with offsets of batch + 1."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.EmbeddingBag(
+            50, 4, mode="sum", include_last_offset=True
+        )
+        self.top = torch.nn.Linear(6, 1)
+
+    def forward(self, dense, hist, hist_offsets):
+        bags = self.table(hist, hist_offsets)
+        return torch.sigmoid(self.top(torch.cat([dense, bags], dim=1)))
+
+
+def bags_request(batch):
+    return {
+        "dense": torch.randn(batch, 2),
+        "hist": torch.arange(3 * batch),
+        "hist_offsets": 3 * torch.arange(batch + 1),
+    }
+
+
 class GuardTest(unittest.TestCase):
+    def test_automatic_sizes_take_a_batch_of_one(self):
+        auto = torch.export.Dim.AUTO
+        module = Bags().eval()
+        path = save_program(
+            module,
+            tuple(bags_request(5).values()),
+            ({0: auto}, {0: auto}, {0: auto}),
+            "auto.pt2",
+        )
+        for batch in (1, 2, 7):
+            tensors = bags_request(batch)
+            code, errors, outputs = run(path, tensors)
+            self.assertEqual((code, errors), (0, ""))
+            torch.testing.assert_close(
+                outputs["output_0"], module(**tensors).detach()
+            )
+        wrong = bags_request(1) | {"hist_offsets": torch.tensor([0, 1, 3])}
+        self.assertEqual(run(path, wrong)[0], 2)
+
+    def test_a_bad_request_leaves_the_others_their_outputs(self):
+        model = exported("wide_deep")
+        good = [model.inputs(2), model.inputs(3)]
+        bad = good[0] | {"dense": good[0]["dense"][:, :5]}
+        pairs, outputs = [], []
+        for number, tensors in enumerate((good[0], bad, good[1])):
+            files = [folder() / f"{way}of{number}.safetensors" for way in "xy"]
+            files[1].unlink(missing_ok=True)
+            safetensors_io.write(files[0], tensors)
+            pairs += ["--inputs", files[0], "--outputs", files[1]]
+            outputs.append(files[1])
+        code, errors = command(
+            reference, model.path(".pt2"), "--tables", model.out / "tables", *pairs
+        )
+        self.assertEqual(code, 2)
+        self.assertIn("1 of 3 requests failed", errors)
+        self.assertIn("xof1.safetensors", errors)
+        self.assertFalse(outputs[1].exists())
+        for file, tensors in ((outputs[0], good[0]), (outputs[2], good[1])):
+            torch.testing.assert_close(
+                load_file(file)["output_0"], model.scores(tensors), rtol=0, atol=TOLERANCE
+            )
+
     def test_batch_of_one_runs_past_the_usual_guard(self):
         for name in ("dlrm", "din", "wide_deep"):
             model = exported(name, "--plain-guards")

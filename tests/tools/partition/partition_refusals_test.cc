@@ -70,6 +70,29 @@ TEST_F(CommandLineTest, PartitionRefusesConditionsThatMakeNoSense) {
       AllOf(HasSubstr("CN memory"), HasSubstr("40 B"), HasSubstr("30 B more")));
 }
 
+TEST_F(CommandLineTest, OptionsThatThePlanDoesNotDependOnAreRefused) {
+  const std::string model = AddModel();
+  const auto refused = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), {"partition", model});
+    return Refused(options);
+  };
+  for (const char* option : {"--objective", "--cn", "--hn", "--hn-profile",
+                             "--calibration", "--link-gbps", "--max-cuts"}) {
+    EXPECT_THAT(refused({"--method", "all-hn", option, "1"}),
+                AllOf(HasSubstr(std::string(option) + ": has no effect"),
+                      HasSubstr("--method all-hn compares no costs")));
+  }
+  EXPECT_THAT(refused({"--forced-cuts", "3"}), HasSubstr("--report"));
+  EXPECT_THAT(refused({"--verify-rounds", "3"}), HasSubstr("only --verify"));
+  EXPECT_THAT(refused({"--transport", "shm"}), HasSubstr("only --verify"));
+  EXPECT_THAT(refused({"--wire-seed", "3"}), HasSubstr("--wire-dtype"));
+  EXPECT_FALSE(std::filesystem::exists(model + "/1/split_plan.pb"));
+  EXPECT_EQ(Refract({"partition", model, "--method", "all-hn", "--hn", "l4",
+                     "--report", folder_ / "page.html"})
+                .exit_status,
+            0);
+}
+
 // The table is 40 bytes, all weights of the dense part 20.
 TEST_F(CommandLineTest, PlansOfOtherMethodsKeepTheLimitsThatAreGiven) {
   const std::string model = AddModel();

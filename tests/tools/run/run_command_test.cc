@@ -63,6 +63,42 @@ TEST_F(CommandLineTest, RunTakesSeveralPairs) {
               HasSubstr("2 --inputs but 1 --outputs"));
 }
 
+TEST_F(CommandLineTest, RunSaysWhatItDid) {
+  const std::string model = AddModel();
+  const std::string x = Inputs();
+  const std::string y = folder_ / "y.safetensors";
+  const Ran ran =
+      Refract({"run", model, "--inputs", x, "--outputs", y, "--json", "-"});
+  ASSERT_EQ(ran.exit_status, 0) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr(x + " -> " + y + ": output_0 [3, 1]; "));
+  const nlohmann::json json = nlohmann::json::parse(ran.out);
+  EXPECT_EQ(json["version"], 1);
+  EXPECT_EQ(json["mode"], "whole");
+  ASSERT_EQ(json["requests"].size(), 1u);
+  const nlohmann::json& request = json["requests"][0];
+  EXPECT_EQ(request["outputs"], y);
+  EXPECT_EQ(request["tensors"], nlohmann::json::parse(
+                                    R"([{"name": "output_0", "dtype": "float32",
+                     "shape": [3, 1]}])"));
+  EXPECT_GE(request["milliseconds"], 0);
+}
+
+TEST_F(CommandLineTest, ABadRequestCostsTheOthersNothing) {
+  const std::string model = AddModel();
+  const std::string y = folder_ / "y.safetensors";
+  const Ran ran = Refract({"run", model, "--inputs", folder_ / "absent",
+                           "--outputs", folder_ / "no", "--inputs", Inputs(),
+                           "--outputs", y, "--json", folder_ / "run.json"});
+  EXPECT_EQ(ran.exit_status, 2);
+  EXPECT_THAT(ran.err,
+              AllOf(HasSubstr("1 of 2 requests failed"), HasSubstr("absent")));
+  EXPECT_EQ(Scores(y).size(), 3u);
+  const nlohmann::json json = ReadJson(folder_ / "run.json");
+  EXPECT_THAT(json["requests"][0]["error"].get<std::string>(),
+              HasSubstr("absent"));
+  EXPECT_EQ(json["requests"][1]["outputs"], y);
+}
+
 TEST_F(CommandLineTest, RunNamesTheInputThatIsWrong) {
   const std::string model = AddModel();
   const auto refused = [&](const std::string& file) {
