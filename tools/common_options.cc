@@ -44,21 +44,22 @@ absl::Status LoadOpLibraries(const std::vector<std::string>& libraries) {
 void AddSizeOption(CLI::App& command, std::vector<std::string>& sizes) {
   command
       .add_option("--size", sizes,
-                  "SYMBOL=N for the numbers per item: N per item for a symbol "
-                  "that counts rows (look-ups), N for others (steps of a "
-                  "sequence), N/request for N in every request; may be "
-                  "repeated; default: those of the request that "
-                  "the model was imported with (--sample), else 1 each")
-      ->type_name("SYMBOL=N")
+                  "numbers per item: NAME is a size, or an input that has "
+                  "one besides the batch (refract inspect shows both); N per "
+                  "item for a size that counts rows (look-ups), N for others "
+                  "(steps of a sequence), N/request for N in every request; "
+                  "may be repeated; default: those of the request that the "
+                  "model was imported with (--sample), else 1 each")
+      ->type_name("NAME=N")
       ->default_str("")
       ->allow_extra_args(false);
 }
 
 absl::StatusOr<absl::flat_hash_map<std::string, int64_t>> ParseSizes(
     const std::vector<std::string>& sizes, const models::Graph& graph) {
-  std::vector<std::string> symbols;
-  for (const models::ValueId id : graph.inputs) {
-    for (const models::SymExpr& extent : graph.value(id).shape) {
+  const auto add = [&graph](models::ValueId input,
+                            std::vector<std::string>& symbols) {
+    for (const models::SymExpr& extent : graph.value(input).shape) {
       for (const std::string& symbol : extent.Symbols()) {
         if (symbol == graph.batch_symbol ||
             std::count(symbols.begin(), symbols.end(), symbol) > 0) {
@@ -67,7 +68,9 @@ absl::StatusOr<absl::flat_hash_map<std::string, int64_t>> ParseSizes(
         symbols.push_back(symbol);
       }
     }
-  }
+  };
+  std::vector<std::string> symbols;
+  for (const models::ValueId id : graph.inputs) add(id, symbols);
   absl::flat_hash_map<std::string, int64_t> result;
   for (const std::string& text : sizes) {
     const std::pair<std::string, std::string> parts =
@@ -78,17 +81,30 @@ absl::StatusOr<absl::flat_hash_map<std::string, int64_t>> ParseSizes(
     if (!absl::SimpleAtoi(number, &size) || size < (per_request ? 1 : 0)) {
       return absl::InvalidArgumentError(
           absl::StrCat("--size ", text,
-                       ": wants SYMBOL=N with N >= 0, or SYMBOL=N/request with "
+                       ": wants NAME=N with N >= 0, or NAME=N/request with "
                        "N >= 1"));
     }
     if (per_request) size = -size;
-    if (std::count(symbols.begin(), symbols.end(), parts.first) == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--size ", text, ": no input has a size ", parts.first,
-          "; sizes are ",
-          symbols.empty() ? "none" : absl::StrJoin(symbols, ", ")));
+    std::string symbol = parts.first;
+    if (std::count(symbols.begin(), symbols.end(), symbol) == 0) {
+      std::vector<std::string> of_input;
+      for (const models::ValueId id : graph.inputs) {
+        if (graph.value(id).name == parts.first) add(id, of_input);
+      }
+      if (of_input.size() > 1) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "--size ", text, ": input ", parts.first,
+            " has several sizes; name one of ", absl::StrJoin(of_input, ", ")));
+      }
+      if (of_input.empty()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "--size ", text, ": no input has a size ", parts.first,
+            " besides the batch; sizes are ",
+            symbols.empty() ? "none" : absl::StrJoin(symbols, ", ")));
+      }
+      symbol = of_input[0];
     }
-    result[parts.first] = size;
+    result[symbol] = size;
   }
   return result;
 }

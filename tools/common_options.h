@@ -28,10 +28,11 @@ absl::StatusOr<std::shared_ptr<const models::LoadedModel>> LoadModel(
 void AddOpLibraryOption(CLI::App& command, std::vector<std::string>& libraries);
 absl::Status LoadOpLibraries(const std::vector<std::string>& libraries);
 
-// --size SYMBOL=N, repeated.
+// --size NAME=N, repeated.
 void AddSizeOption(CLI::App& command, std::vector<std::string>& sizes);
-// InvalidArgument names the text that is no SYMBOL=N, N ≥ 0, or a symbol that
-// no input of `graph` has.
+// By symbol, also where a text names the input that has it. InvalidArgument
+// names the text that is no NAME=N, N ≥ 0, whose NAME is neither a symbol nor
+// an input of `graph` with one symbol besides the batch.
 absl::StatusOr<absl::flat_hash_map<std::string, int64_t>> ParseSizes(
     const std::vector<std::string>& sizes, const models::Graph& graph);
 // InvalidArgument if the model does not run at these sizes: names the symbol,

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
@@ -19,6 +20,8 @@ namespace {
 // Large enough for streaming, and a multiple of any block size, which sharing
 // blocks needs.
 constexpr size_t kChunkBytes = size_t{4} << 20;
+
+thread_local const ScopedCopyProgress::Show* progress = nullptr;
 
 absl::Status ErrnoError(absl::string_view path, absl::string_view call) {
   const int error = errno;
@@ -107,12 +110,21 @@ absl::StatusOr<CopiedFile> Transfer(const std::string& from, int out,
       REFRACT_RETURN_IF_ERROR(WriteAll(out, buffer.data(), filled, to));
     }
     result.bytes += filled;
+    if (progress != nullptr) {
+      (*progress)(from, result.bytes, static_cast<uint64_t>(info.st_size));
+    }
   }
   result.digest = digest.Finish();
   return result;
 }
 
 }  // namespace
+
+ScopedCopyProgress::ScopedCopyProgress(Show show) : show_(std::move(show)) {
+  progress = &show_;
+}
+
+ScopedCopyProgress::~ScopedCopyProgress() { progress = nullptr; }
 
 absl::StatusOr<CopiedFile> CopyFile(const std::string& from,
                                     const std::string& to) {

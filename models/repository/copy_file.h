@@ -2,12 +2,29 @@
 #define REFRACT_MODELS_REPOSITORY_COPY_FILE_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "base/digest.h"
 
 namespace refract::models {
+
+// While it exists, CopyFile(), LinkFile() and DigestFile() of this thread call
+// `show` after every few MiB. One per thread.
+class ScopedCopyProgress {
+ public:
+  // `done` of the `bytes` of the file `from`.
+  using Show = std::function<void(const std::string& from, uint64_t done,
+                                  uint64_t bytes)>;
+  explicit ScopedCopyProgress(Show show);
+  ~ScopedCopyProgress();
+  ScopedCopyProgress(const ScopedCopyProgress&) = delete;
+  ScopedCopyProgress& operator=(const ScopedCopyProgress&) = delete;
+
+ private:
+  const Show show_;
+};
 
 struct CopiedFile {
   uint64_t bytes = 0;

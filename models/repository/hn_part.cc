@@ -1,12 +1,7 @@
 #include "models/repository/hn_part.h"
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <climits>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -14,7 +9,6 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/process/files.h"
 #include "base/process/mapped_file.h"
@@ -23,6 +17,7 @@
 #include "models/graph/constants.h"
 #include "models/graph/graph_proto.h"
 #include "models/repository/copy_file.h"
+#include "models/repository/files/temporary_folder.h"
 #include "proto/graph.pb.h"
 
 namespace refract::models {
@@ -217,31 +212,17 @@ absl::StatusOr<HnPackage> PackageHnPart(const LoadedModel& model,
   }
   fs::create_directories(model_folder, error);
   if (error) return PackageError(model_folder, error);
-  std::string temporary = absl::StrCat(model_folder, "/.tmp-XXXXXX");
-  if (mkdtemp(temporary.data()) == nullptr) {
-    return absl::InternalError(
-        absl::StrCat(temporary, ": ", std::strerror(errno)));
-  }
-  absl::Cleanup clean_up = [&temporary] {
-    std::error_code ignored;
-    fs::remove_all(temporary, ignored);
-  };
-  REFRACT_RETURN_IF_ERROR(WritePackage(model, weights, temporary));
-  // mkdtemp() makes folders for the owner alone; servers run as others.
-  fs::permissions(temporary,
-                  fs::perms::owner_all | fs::perms::group_read |
-                      fs::perms::group_exec | fs::perms::others_read |
-                      fs::perms::others_exec,
-                  error);
-  if (error) return PackageError(temporary, error);
-  package.bytes = FolderBytes(temporary);
+  REFRACT_ASSIGN_OR_RETURN(TemporaryFolder folder,
+                           TemporaryFolder::Create(model_folder));
+  REFRACT_RETURN_IF_ERROR(WritePackage(model, weights, folder.path()));
+  package.bytes = FolderBytes(folder.path());
   REFRACT_RETURN_IF_ERROR(base::ReplaceText(
       absl::StrCat(model_folder, "/config.pbtxt"), model.config_text));
-  if (std::rename(temporary.c_str(), package.folder.c_str()) != 0) {
-    return absl::InternalError(
-        absl::StrCat(package.folder, ": ", std::strerror(errno)));
+  REFRACT_ASSIGN_OR_RETURN(const bool moved, folder.MoveTo(package.folder));
+  if (!moved) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        package.folder, ": was made by another command in the meantime"));
   }
-  std::move(clean_up).Cancel();
   return package;
 }
 

@@ -7,7 +7,6 @@
 #include <charconv>
 #include <climits>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -26,9 +25,10 @@
 #include "google/protobuf/stubs/logging.h"
 #include "models/graph/graph_proto.h"
 #include "models/repository/copy_file.h"
+#include "models/repository/files/temporary_folder.h"
+#include "models/repository/golden.h"
 #include "models/repository/hn_part.h"
 #include "models/repository/model_config.h"
-#include "models/repository/golden.h"
 #include "proto/graph.pb.h"
 #include "proto/inference/model_config.pb.h"
 
@@ -42,8 +42,6 @@ constexpr uint32_t kFormatVersion = 1;
 constexpr absl::string_view kConfigFile = "config.pbtxt";
 constexpr absl::string_view kGraphFile = "graph.pb";
 constexpr absl::string_view kTablesFolder = "tables";
-// Versions being written; never listed, because a version is a number.
-constexpr absl::string_view kTemporaryPrefix = ".tmp-";
 // Two imports that finish together race for a number; the loser takes another.
 constexpr int kMaxRenameAttempts = 100;
 
@@ -383,18 +381,14 @@ absl::StatusOr<int64_t> Repository::AddVersion(
   fs::create_directories(model_folder, error);
   if (error) return FileError(model_folder, error);
 
-  std::string temporary = Join(model_folder, kTemporaryPrefix) + "XXXXXX";
-  if (mkdtemp(temporary.data()) == nullptr) {
-    return absl::InternalError(
-        absl::StrCat(temporary, ": ", std::strerror(errno)));
-  }
   absl::Cleanup clean_up = [&] {
-    std::error_code ignored;
-    fs::remove_all(temporary, ignored);
     // A model whose first version failed leaves nothing behind; rmdir() keeps a
     // folder that is not empty.
     if (is_new) rmdir(model_folder.c_str());
   };
+  REFRACT_ASSIGN_OR_RETURN(TemporaryFolder folder,
+                           TemporaryFolder::Create(model_folder));
+  const std::string& temporary = folder.path();
   const FilePlacer placer(model);
   proto::StoredModel stored;
   REFRACT_ASSIGN_OR_RETURN(const WeightTable weights,
@@ -420,13 +414,6 @@ absl::StatusOr<int64_t> Repository::AddVersion(
                                     check));
   NoteFiles(temporary, weights);
 
-  // mkdtemp() makes folders for the owner alone; servers run as others.
-  fs::permissions(temporary,
-                  fs::perms::owner_all | fs::perms::group_read |
-                      fs::perms::group_exec | fs::perms::others_read |
-                      fs::perms::others_exec,
-                  error);
-  if (error) return FileError(temporary, error);
   if (is_new) {
     const std::string aside = Join(temporary, kConfigFile);
     REFRACT_RETURN_IF_ERROR(
@@ -438,14 +425,12 @@ absl::StatusOr<int64_t> Repository::AddVersion(
     REFRACT_ASSIGN_OR_RETURN(const std::vector<int64_t> versions,
                              ListVersions(name));
     const int64_t version = versions.empty() ? 1 : versions.back() + 1;
-    const std::string folder = Join(model_folder, absl::StrCat(version));
-    if (std::rename(temporary.c_str(), folder.c_str()) == 0) {
+    REFRACT_ASSIGN_OR_RETURN(
+        const bool moved,
+        folder.MoveTo(Join(model_folder, absl::StrCat(version))));
+    if (moved) {
       std::move(clean_up).Cancel();
       return version;
-    }
-    if (errno != ENOTEMPTY && errno != EEXIST) {
-      return absl::InternalError(
-          absl::StrCat(folder, ": ", std::strerror(errno)));
     }
   }
   return absl::AbortedError(

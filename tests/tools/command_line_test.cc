@@ -173,7 +173,7 @@ TEST_F(CommandLineTest, InspectRefusesSizesThatTheModelLacks) {
   EXPECT_THAT(Refused({"inspect", model, "--size", "steps=3"}),
               HasSubstr("steps"));
   EXPECT_THAT(Refused({"inspect", model, "--size", "steps"}),
-              HasSubstr("SYMBOL=N"));
+              HasSubstr("NAME=N"));
 }
 
 TEST_F(CommandLineTest, ImportNamesFilesThatAreNoModels) {

@@ -49,6 +49,22 @@ std::string Refusal(const Graph& graph, const std::string& symbol,
   return std::string(status.message());
 }
 
+TEST(CommonOptionsTest, ASizeMayBeCalledAsAnInput) {
+  Graph graph = Sequence();
+  EXPECT_EQ(ParseSizes({"ids=7", "x=9"}, graph)->at("rows"), 7);
+  EXPECT_EQ(ParseSizes({"ids=7", "x=9"}, graph)->at("steps"), 9);
+  EXPECT_EQ(ParseSizes({"ids=7/request"}, graph)->at("rows"), -7);
+  graph.values[graph.inputs[1]].shape.push_back(SymExpr::Symbol("wide"));
+  const absl::Status several = ParseSizes({"ids=7"}, graph).status();
+  EXPECT_THAT(
+      std::string(several.message()),
+      testing::AllOf(HasSubstr("--size ids=7"), HasSubstr("rows, wide")));
+  const absl::Status none = ParseSizes({"y=7"}, graph).status();
+  EXPECT_THAT(
+      std::string(none.message()),
+      testing::AllOf(HasSubstr("--size y=7"), HasSubstr("steps, rows")));
+}
+
 TEST(CommonOptionsTest, SizesThatTheModelDoesNotRunAtAreRefusedWithTheRange) {
   Graph graph = Sequence();
   EXPECT_TRUE(CheckGivenSizes(graph, {}).ok());

@@ -13,15 +13,21 @@
 #include "CLI/CLI.hpp"
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "models/graph/op_traits.h"
+#include "models/repository/copy_file.h"
+#include "models/repository/files/temporary_folder.h"
 #include "models/repository/repository.h"
 #include "nlohmann/json.hpp"
 #include "tools/command.h"
 #include "tools/common_options.h"
 #include "tools/import/import_model.h"
 #include "tools/json_output.h"
+#include "tools/progress.h"
 
 namespace refract::tools {
 namespace {
@@ -56,10 +62,74 @@ absl::Status ReadKeys(const std::vector<std::string>& texts,
   return absl::OkStatus();
 }
 
+// A warning where `repository` is a folder of something else, a checkout's
+// models/ for instance; empty: it has a model, or is empty or missing.
+std::string ForeignFolder(const std::string& repository,
+                          const std::string& name) {
+  namespace fs = std::filesystem;
+  std::string first;
+  size_t others = 0;
+  std::error_code error;
+  for (fs::directory_iterator entry(repository, error), end;
+       !error && entry != end; entry.increment(error)) {
+    const std::string base = entry->path().filename().string();
+    std::error_code ignored;
+    if (base[0] == '.') continue;
+    if (fs::exists(entry->path() / "config.pbtxt", ignored)) {
+      return "";
+    }
+    others += first.empty() ? 0 : 1;
+    if (first.empty() || base < first) first = base;
+  }
+  if (first.empty()) return "";
+  return absl::StrCat(
+      "--repo ", repository, " holds ", first,
+      others == 0 ? std::string()
+                  : absl::StrCat(" and ", others, " other entries"),
+      " and no model: the repository should be a folder of its own, since "
+      "model ",
+      name, " goes into ", repository, "/", name);
+}
+
+// Shows how far files are, ten times in a second.
+class CopyProgress {
+ public:
+  explicit CopyProgress(Progress& progress)
+      : shown_([this, &progress](const std::string& from, uint64_t done,
+                                 uint64_t bytes) {
+          const absl::Time now = absl::Now();
+          if (now < next_) return;
+          next_ = now + absl::Milliseconds(100);
+          progress.Show(absl::StrFormat("copying %s: %.1f of %.1f GiB", from,
+                                        static_cast<double>(done) / 0x1p30,
+                                        static_cast<double>(bytes) / 0x1p30));
+        }) {}
+
+ private:
+  absl::Time next_ = absl::InfinitePast();
+  models::ScopedCopyProgress shown_;
+};
+
 absl::Status Import(ImportOptions& options, Context& context) {
   REFRACT_RETURN_IF_ERROR(ReadKeys(options.keys, options.request));
   REFRACT_RETURN_IF_ERROR(LoadOpLibraries(options.request.op_libraries));
   options.request.record_golden = !options.no_golden;
+  for (const models::AbandonedFolder& folder :
+       models::RemoveAbandoned(options.repository)) {
+    context.out << "note: removed " << folder.path << ", "
+                << absl::StreamFormat(
+                       "%.1f", static_cast<double>(folder.bytes) / 0x1p20)
+                << " MiB that an interrupted import left\n";
+  }
+  if (const std::string foreign =
+          ForeignFolder(options.repository, options.name);
+      !foreign.empty()) {
+    context.err << "warning: " << foreign << "\n";
+  }
+  Progress progress(context.err);
+  options.request.progress = [&progress](const std::string& text) {
+    progress.Show(text);
+  };
   std::string& scratch = options.request.scratch;
   scratch = (std::filesystem::temp_directory_path() / "refract_import_XXXXXX")
                 .string();
@@ -74,9 +144,14 @@ absl::Status Import(ImportOptions& options, Context& context) {
   REFRACT_ASSIGN_OR_RETURN(const models::ImportedModel model,
                            PrepareModel(options.request));
   const models::Repository repository(options.repository);
-  REFRACT_ASSIGN_OR_RETURN(
-      const int64_t version,
-      repository.AddVersion(options.name, model, {.link = options.link}));
+  int64_t version = 0;
+  {
+    const CopyProgress copies(progress);
+    REFRACT_ASSIGN_OR_RETURN(
+        version,
+        repository.AddVersion(options.name, model, {.link = options.link}));
+  }
+  progress.Show("");
   const std::string path = absl::StrCat(options.repository, "/", options.name);
   int tables = 0;
   for (const models::Node& node : model.graph.nodes) {

@@ -13,6 +13,7 @@
 #include "models/graph/op_traits.h"
 #include "models/graph/script_region.h"
 #include "models/passes/float_ids.h"
+#include "models/passes/name_sizes.h"
 #include "models/repository/request_files.h"
 #include "models/repository/safetensors.h"
 #include "models/repository/weights.h"
@@ -197,9 +198,11 @@ absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
   REFRACT_ASSIGN_OR_RETURN(const models::ArchiveKind kind,
                            models::DetectArchive(path));
   const std::string sample_file = FindSample(request, kind);
+  request.progress(absl::StrCat("reading ", path));
   REFRACT_ASSIGN_OR_RETURN(ImportedModel model,
                            ReadModel(request, kind, sample_file));
   REFRACT_RETURN_IF_ERROR(base::Annotate(CheckOperators(model), path));
+  models::NameSizes(model.graph);
   REFRACT_RETURN_IF_ERROR(
       models::BindTables({.tables_dir = request.tables_dir}, model));
   REFRACT_ASSIGN_OR_RETURN(const auto weights,
@@ -224,6 +227,7 @@ absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
         base::Annotate(LearnSizes(*weights, sample, model), path));
   }
   if (!sample.empty()) {
+    request.progress("running the sample at several sizes");
     REFRACT_RETURN_IF_ERROR(
         base::Annotate(LearnFromSample(*weights, sample, model), path));
   }
@@ -231,6 +235,7 @@ absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
       base::Annotate(models::CheckFloatIds(model.graph), path));
   FindRows(model);
   RecordLibraries(model.graph);
+  request.progress("compiling the model and running the sample");
   const auto runner = TryRun(model, weights, sample, sample_file);
   if (!runner.ok()) return base::Annotate(runner.status(), path);
   if (const std::optional<int64_t> rows = RowsOf(model.graph, sample)) {
@@ -238,6 +243,7 @@ absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
       model.notes.push_back(std::move(note));
     }
   }
+  request.progress("comparing with the answers of PyTorch");
   REFRACT_RETURN_IF_ERROR(AddGolden({.record = request.record_golden,
                                      .expected = request.expected,
                                      .model_file = path,

@@ -1,6 +1,7 @@
 #ifndef REFRACT_TOOLS_IMPORT_IMPORT_MODEL_H_
 #define REFRACT_TOOLS_IMPORT_IMPORT_MODEL_H_
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct ImportRequest {
   bool record_golden = true;
   // An own folder for files that AddVersion() copies.
   std::string scratch;
+  // Told what is done now, on this thread.
+  std::function<void(const std::string& text)> progress = [](const auto&) {};
 };
 
 // Reads a model file and makes sure that it can be served: every operator is

@@ -1,0 +1,146 @@
+"""What refract import leaves behind and says, as a user meets it."""
+
+import fcntl
+import json
+import os
+import pathlib
+import pty
+import subprocess
+import tempfile
+import unittest
+
+import torch
+
+from models.zoo import safetensors_io
+from tests.e2e import support
+
+
+class Pooled(torch.nn.Module):
+    """A history of its own length beside the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.EmbeddingBag(
+            50, 4, mode="sum", include_last_offset=True
+        )
+        self.top = torch.nn.Linear(6, 1)
+
+    def forward(self, dense, hist, offsets):
+        return self.top(torch.cat([dense, self.table(hist, offsets)], dim=1))
+
+
+def request(batch, per_item=3):
+    return {
+        "dense": torch.randn(batch, 2),
+        "hist": torch.arange(per_item * batch) % 50,
+        "offsets": per_item * torch.arange(batch + 1),
+    }
+
+
+class Import(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="refract_import_")
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        batch, history = torch.export.Dim("batch"), torch.export.Dim("hist_n")
+        program = torch.export.export(
+            Pooled(), tuple(request(4).values()),
+            dynamic_shapes=({0: batch}, {0: history}, {0: batch + 1}),
+        )
+        cls.model = cls.folder / "m.pt2"
+        torch.export.save(program, cls.model)
+        cls.sample = cls.folder / "sample.safetensors"
+        safetensors_io.write(cls.sample, request(4))
+
+    def run_import(self, repository, *arguments, **kwargs):
+        return support.refract(
+            "import", self.model, "--repo", repository, "--name", "m", "--sample",
+            self.sample, "--no-golden", *arguments, **kwargs,
+        )
+
+    def test_what_an_interrupted_import_left_is_removed(self):
+        repository = self.folder / "interrupted"
+        gone, live = repository / "m/.tmp-gone00", repository / "m/.tmp-live00"
+        for folder in (gone, live):
+            folder.mkdir(parents=True)
+            (folder / "model.pt2").write_bytes(bytes(1 << 20))
+        # As the process that works there holds it.
+        lock = os.open(live, os.O_RDONLY)
+        self.addCleanup(os.close, lock)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = self.run_import(repository)
+        self.assertIn(f"removed {gone}, 1.0 MiB", done.stdout)
+        self.assertFalse(gone.exists())
+        self.assertTrue((live / "model.pt2").exists())
+        self.assertEqual(
+            sorted(entry.name for entry in (repository / "m").iterdir()),
+            [".tmp-live00", "1", "config.pbtxt"],
+        )
+        self.assertNotIn("removed", self.run_import(repository).stdout)
+
+    def test_a_terminal_sees_progress(self):
+        primary, secondary = pty.openpty()
+        self.addCleanup(os.close, primary)
+        with subprocess.Popen(
+            [
+                support.program("refract"), "import", self.model, "--repo",
+                self.folder / "progress", "--name", "m", "--sample", self.sample,
+                "--no-golden",
+            ],
+            stdout=subprocess.PIPE, stderr=secondary, text=True,
+        ) as process:
+            os.close(secondary)
+            shown = b""
+            while True:
+                try:
+                    some = os.read(primary, 4096)
+                except OSError:  # all writers are gone
+                    break
+                if not some:
+                    break
+                shown += some
+            self.assertIn("imported", process.stdout.read())
+        text = shown.decode()
+        for step in (f"reading {self.model}", "running the sample", "copying "):
+            self.assertIn(step, text)
+        # Nothing of it stays on the line.
+        self.assertTrue(text.endswith("\033[K"), repr(text[-40:]))
+
+    def test_sizes_are_called_as_inputs(self):
+        repository = self.folder / "names"
+        done = self.run_import(repository, "--json", "-")
+        self.assertEqual(json.loads(done.stdout)["version"], 1)
+        told = support.refract("inspect", repository / "m").stdout
+        self.assertRegex(told, r"(?m)^  dense +float32 +\[batch, 2\]")
+        self.assertRegex(told, r"(?m)^  hist +int64 +\[hist\]")
+        self.assertRegex(told, r"(?m)^  offsets +int64 +\[batch \+ 1\]")
+        self.assertIn("hist 3 (the import's sample)", told)
+        told = support.refract("inspect", repository / "m", "--size", "hist=7").stdout
+        self.assertIn("hist 7 (--size)", told)
+        # Named or not, the scores are PyTorch's.
+        x, y = self.folder / "x.safetensors", self.folder / "y.safetensors"
+        tensors = request(5, 2)
+        safetensors_io.write(x, tensors)
+        support.refract("run", repository / "m", "--inputs", x, "--outputs", y)
+        program = torch.export.load(self.model)
+        torch.testing.assert_close(
+            safetensors_io.read(y)["output_0"], program.module()(*tensors.values()).detach(),
+            rtol=0, atol=1e-5,
+        )
+
+    def test_a_folder_of_sources_is_no_repository(self):
+        sources = self.folder / "models"
+        (sources / "graph").mkdir(parents=True)
+        (sources / "CMakeLists.txt").write_text("")
+        done = self.run_import(sources)
+        self.assertIn(f"warning: --repo {sources} holds CMakeLists.txt and 1 other",
+                      done.stderr)
+        self.assertIn(f"goes into {sources}/m", done.stderr)
+        # It holds a model by now.
+        self.assertEqual(self.run_import(sources).stderr, "")
+        self.assertEqual(self.run_import(self.folder / "fresh").stderr, "")
+
+
+if __name__ == "__main__":
+    unittest.main()
