@@ -115,6 +115,11 @@ class TableBinder {
                           const SafetensorsEntry& tensor,
                           absl::string_view rows) {
     const auto it = entries_.find(tensor.name);
+    absl::string_view table = tensor.name;
+    if (it == entries_.end() && absl::ConsumeSuffix(&table, ".ids") &&
+        entries_.contains(table)) {
+      return absl::OkStatus();  // ReadTableIds()
+    }
     if (it == entries_.end()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "the model has no parameter of this name; ", StandIns()));

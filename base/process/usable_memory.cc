@@ -16,12 +16,13 @@ namespace {
 
 constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
 
-uint64_t MachineMemory(const std::string& root) {
+// Of proc/meminfo, whose fields are in KiB.
+uint64_t MachineMemory(const std::string& root, absl::string_view field) {
   std::ifstream file(absl::StrCat(root, "/proc/meminfo"));
   std::string name, unit;
   uint64_t kib = 0;
   while (file >> name >> kib >> unit) {
-    if (name == "MemTotal:") return kib * 1024;
+    if (name == field) return kib * 1024;
   }
   return kNone;
 }
@@ -52,7 +53,7 @@ uint64_t LimitOf(const std::string& mount, absl::string_view group,
 }  // namespace
 
 uint64_t UsableMemory(const std::string& root) {
-  uint64_t bytes = MachineMemory(root);
+  uint64_t bytes = MachineMemory(root, "MemTotal:");
   // Lines "hierarchy:controllers:path"; v2 is "0::path".
   std::ifstream groups(absl::StrCat(root, "/proc/self/cgroup"));
   for (std::string line; std::getline(groups, line);) {
@@ -69,6 +70,13 @@ uint64_t UsableMemory(const std::string& root) {
     }
   }
   return bytes == kNone ? 0 : bytes;
+}
+
+uint64_t AvailableMemory(const std::string& root) {
+  const uint64_t available = MachineMemory(root, "MemAvailable:");
+  const uint64_t usable = UsableMemory(root);
+  if (available == kNone) return usable;
+  return usable == 0 ? available : std::min(available, usable);
 }
 
 }  // namespace refract::base

@@ -165,7 +165,8 @@ absl::Status ParseTables(const Fields& fields, DeltaManifest& manifest) {
 absl::StatusOr<std::vector<int64_t>> ReadIds(absl::Span<const std::byte> bytes,
                                              const SafetensorsEntry* entry,
                                              absl::string_view name,
-                                             int64_t count, int64_t rows) {
+                                             int64_t count,
+                                             const DeltaTable& table) {
   std::vector<int64_t> ids;
   if (entry == nullptr) {
     if (count == 0) return ids;
@@ -185,9 +186,14 @@ absl::StatusOr<std::vector<int64_t>> ReadIds(absl::Span<const std::byte> bytes,
     std::memcpy(ids.data(), bytes.data() + entry->offset, entry->bytes);
   }
   for (size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] < 0 || ids[i] >= rows) {
+    if (table.index != nullptr) {
+      if (table.index->Find(ids[i]) == IdIndex::kNoRow) {
+        return Invalid("tensor '", name, "': id ", ids[i], " at position ", i,
+                       " has no row");
+      }
+    } else if (ids[i] < 0 || ids[i] >= table.rows) {
       return Invalid("tensor '", name, "': id ", ids[i], " at position ", i,
-                     " is outside [0, ", rows, ")");
+                     " is outside [0, ", table.rows, ")");
     }
     if (i > 0 && ids[i] <= ids[i - 1]) {
       return Invalid("tensor '", name, "': id ", ids[i], " at position ", i,
@@ -359,10 +365,10 @@ absl::StatusOr<std::vector<TableDelta>> ParseUnverifiedDeltaRows(
     const std::string deleted = name + "/deleted";
     REFRACT_ASSIGN_OR_RETURN(
         delta.ids,
-        ReadIds(bytes, take(ids), ids, counts.upserted, table->second.rows));
+        ReadIds(bytes, take(ids), ids, counts.upserted, table->second));
     REFRACT_ASSIGN_OR_RETURN(
         delta.deleted, ReadIds(bytes, take(deleted), deleted, counts.deleted,
-                               table->second.rows));
+                               table->second));
     const auto format = metadata.find(absl::StrCat(kRowsKeyPrefix, rows));
     REFRACT_RETURN_IF_ERROR(
         ReadRows(bytes, take(rows), rows,

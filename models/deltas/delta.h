@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "models/tables/id_index.h"
 #include "models/tables/row_format.h"
 
 namespace refract::models {
@@ -73,6 +75,8 @@ struct DeltaTable {
   // Rows have `dim` elements of this type, or a row format.
   base::DType dtype = base::DType::kFloat32;
   std::optional<RowLayout> layout;
+  // Rows of ids; null: ids are row numbers.
+  std::shared_ptr<const IdIndex> index;
   // Why its rows cannot change; empty: they can.
   std::string why_not;
 };
@@ -80,7 +84,7 @@ struct DeltaTable {
 // The changes of one table. Spans point into the file's bytes.
 struct TableDelta {
   std::string table;
-  // Ascending, each in [0, rows) and in only one of the two lists.
+  // Ascending, each with a row in the table and in only one of the two lists.
   std::vector<int64_t> ids;
   std::vector<int64_t> deleted;
   // The new row of each id: `dim` floats each, or, if `encoded`, as the table

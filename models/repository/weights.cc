@@ -1,6 +1,7 @@
 #include "models/repository/weights.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -186,6 +187,28 @@ absl::StatusOr<WeightView> WeightStore::GetAsStored(
     return absl::NotFoundError(absl::StrCat("no weight is named ", name));
   }
   return it->second;
+}
+
+absl::StatusOr<std::shared_ptr<const WeightStore>> WeightStore::WithData(
+    const absl::flat_hash_map<std::string, const std::byte*>& data,
+    std::shared_ptr<const void> memory) const {
+  std::shared_ptr<WeightStore> store(new WeightStore(*this));
+  store->files_.emplace_back(std::move(memory), nullptr);
+  for (const auto& [name, address] : data) {
+    const auto view = store->views_.find(name);
+    if (view == store->views_.end()) {
+      return absl::NotFoundError(absl::StrCat("no weight is named ", name));
+    }
+    view->second.data = address;
+  }
+  return store;
+}
+
+bool WeightStore::IsMapped(const WeightView& view) const {
+  return std::any_of(files_.begin(), files_.end(), [&](const auto& file) {
+    return file != nullptr && view.data >= file->bytes().data() &&
+           view.data < file->bytes().data() + file->bytes().size();
+  });
 }
 
 }  // namespace refract::models

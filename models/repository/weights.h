@@ -78,9 +78,21 @@ class WeightStore {
   absl::StatusOr<WeightView> GetAsStored(absl::string_view name) const;
   const WeightTable& table() const { return table_; }
 
+  // A store with the same weights, of which those in `data` are read at other
+  // addresses: name → first element, laid out as in the file. `memory` owns
+  // what `data` points to and lives as long as the store. NotFound names a
+  // weight that the store does not have.
+  absl::StatusOr<std::shared_ptr<const WeightStore>> WithData(
+      const absl::flat_hash_map<std::string, const std::byte*>& data,
+      std::shared_ptr<const void> memory) const;
+  // Whether `view`, of this store, lies in a mapped file, whose pages may be
+  // dropped.
+  bool IsMapped(const WeightView& view) const;
+
  private:
   WeightStore() = default;
   WeightTable table_;
+  // Mapped files; null pointers that own the memory of WithData().
   std::vector<std::shared_ptr<const base::MappedFile>> files_;
   absl::flat_hash_map<std::string, WeightView> views_;
 };

@@ -122,4 +122,8 @@ def read_folder(folder):
             if name in formats:
                 tensor = row_formats.decode(path, name, tensor, formats[name])
             tensors[name] = tensor
+    # Ids of rows are Refract's: PyTorch takes row numbers.
+    for name in [n for n in tensors if n.removesuffix(".ids") in tensors]:
+        if name.endswith(".ids"):
+            del tensors[name]
     return tensors

@@ -51,7 +51,8 @@ void ReleaseUnreadWeights(const models::Graph& graph, const Plan& plan) {
     const models::Value& value = graph.value(local.id);
     if (!value.is_weight()) continue;
     const auto view = plan.weights->GetAsStored(value.weight);
-    if (!view.ok() || view->rows) continue;
+    // Memory that is no mapping would lose its contents.
+    if (!view.ok() || view->rows || !plan.weights->IsMapped(*view)) continue;
     // The address range from the first to the last element, gaps included.
     int64_t last = view->data == nullptr ? -1 : 0;
     for (size_t d = 0; d < view->sizes.size() && last >= 0; ++d) {

@@ -17,8 +17,10 @@ enum class ScratchUse : uint8_t {
   kPanels = 1,  // a product's right operand in panels
   kKernel = 2,  // other values of a kernel
   kTable = 3,   // rows of a table whose rows have changed
+  kIds = 4,     // row numbers of ids
+  kFetched = 5,  // rows from a RowSource
 };
-inline constexpr int kNumScratchUses = 4;
+inline constexpr int kNumScratchUses = 6;
 
 // Memory of at least `bytes`, aligned to kTensorAlignBytes, with undefined
 // contents; valid until this thread asks for the same use again. Throws

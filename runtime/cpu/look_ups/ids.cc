@@ -53,7 +53,8 @@ TableUse TableUse::Of(const KernelRequest& request, int weight) {
 }
 
 absl::StatusOr<int64_t> TableUse::Check(const base::TensorView& ids,
-                                        int64_t rows, RunStats& stats) const {
+                                        int64_t rows, RunStats& stats,
+                                        const base::TensorView* given) const {
   const int64_t outside = ids.dtype == base::DType::kInt32
                               ? CountOutside(ids.as<int32_t>(), rows)
                               : CountOutside(ids.as<int64_t>(), rows);
@@ -67,6 +68,11 @@ absl::StatusOr<int64_t> TableUse::Check(const base::TensorView& ids,
   int64_t position = 0;
   // The slow path searches the first offending id for the message.
   while (IntAt(ids, position) >= 0 && IntAt(ids, position) < rows) ++position;
+  if (given != nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("table '", table, "': id ", IntAt(*given, position),
+                     " at position ", position, " has no row"));
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("table '", table, "': id ", IntAt(ids, position),
                    " at position ", position, " is outside [0, ", rows, ")"));
@@ -76,6 +82,10 @@ TableRows TableRows::Of(const Operands& operands, int index) {
   const Operand& table = operands[index];
   TableRows rows;
   rows.overlay = table.overlay;
+  if (rows.overlay != nullptr) {
+    rows.source = rows.overlay->source();
+    rows.ids = rows.overlay->ids();
+  }
   rows.at = operands.tables_at();
   const base::Dims& dims = table.tensor.dims;
   rows.rows = dims.empty() ? 0 : dims[0];

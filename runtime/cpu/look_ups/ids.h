@@ -14,8 +14,10 @@
 #include "base/tensor.h"
 #include "models/graph/graph.h"
 #include "models/repository/repository.h"
+#include "models/tables/id_index.h"
 #include "models/tables/row_format.h"
 #include "runtime/cpu/look_ups/row_overlay.h"
+#include "runtime/cpu/look_ups/row_source.h"
 #include "runtime/kernel.h"
 
 namespace refract::runtime::cpu {
@@ -32,9 +34,11 @@ struct TableUse {
   // Finds ids outside [0, rows). Policy kError, or an empty table:
   // InvalidArgument that names table, id and position (in row-major order).
   // Otherwise returns the number of such ids, which is added to `stats`. `ids`
-  // are int32 or int64.
+  // are int32 or int64. `given`: the request's ids, of which `ids` are the rows,
+  // with IdIndex::kNoRow where there is none; null: `ids` are those.
   absl::StatusOr<int64_t> Check(const base::TensorView& ids, int64_t rows,
-                                RunStats& stats) const;
+                                RunStats& stats,
+                                const base::TensorView* given = nullptr) const;
 };
 
 // Element i of an int32 or int64 tensor.
@@ -54,10 +58,15 @@ struct TableRows {
   // Rows that differ from `data` in the state `at`; null: none ever does.
   const RowOverlay* overlay = nullptr;
   uint64_t at = 0;
+  // With a source, rows do not lie at `data`, which only tells rows apart.
+  TableSource source;
+  // Rows of ids; null: ids are row numbers.
+  const models::IdIndex* ids = nullptr;
 
   // Whether rows may differ, so that they must be asked for one by one.
   bool changed() const { return overlay != nullptr && overlay->any(); }
-  // Row `id`, which is inside the table.
+  // Row `id`, which is inside the table. With a source only the address of a
+  // changed row may be read.
   const std::byte* RowAt(uint64_t id) const {
     if (changed()) {
       if (const std::byte* const row = overlay->Find(id, at)) return row;

@@ -7,6 +7,8 @@
 #include "runtime/cpu/look_ups/look_up.h"
 
 #include <algorithm>
+#include <array>
+#include <vector>
 
 #include "base/status_macros.h"
 #include "runtime/cpu/look_ups/gather_kernels.h"
@@ -106,13 +108,34 @@ void LocateChanged(const LookUp& look_up, absl::Span<const Id> ids,
 
 // The rows of a look-up's ids, in their order, and ids that count up: a table
 // for loops that compute addresses themselves. Padding stays padding.
-void GatherChanged(const LookUp& look_up, BagReduction& reduction) {
+absl::Status GatherRows(const LookUp& look_up, BagReduction& reduction,
+                        RunStats& stats) {
   const TableRows& table = look_up.table;
   const int64_t count = look_up.ids->num_elements();
   const auto n = static_cast<size_t>(count);
   auto* const ids = reinterpret_cast<int64_t*>(ThreadScratch(
       ScratchUse::kTable, n * (table.row_bytes + sizeof(int64_t))));
   auto* const rows = reinterpret_cast<std::byte*>(ids + n);
+  const bool fetched = table.source.source != nullptr;
+  if (fetched) {
+    auto* const numbers = reinterpret_cast<uint64_t*>(ids);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t id = IntAt(*look_up.ids, i);
+      // Of ids without a row: any row, which is replaced below.
+      numbers[i] = id >= 0 && id < table.rows ? static_cast<uint64_t>(id) : 0;
+    }
+    const WantedRows wanted = {table.source.table, {numbers, n}, rows};
+    REFRACT_RETURN_IF_ERROR(table.source.source->Fetch({&wanted, 1}, stats));
+  }
+  const auto copy = [&](uint64_t row, std::byte* to) {
+    const std::byte* const changed =
+        table.changed() ? table.overlay->Find(row, table.at) : nullptr;
+    if (changed != nullptr) {
+      std::copy_n(changed, table.row_bytes, to);
+    } else if (!fetched) {
+      std::copy_n(table.data + row * table.row_bytes, table.row_bytes, to);
+    }
+  };
   for (int64_t i = 0; i < count; ++i) {
     const int64_t id = IntAt(*look_up.ids, i);
     std::byte* const to = rows + static_cast<size_t>(i) * table.row_bytes;
@@ -120,11 +143,11 @@ void GatherChanged(const LookUp& look_up, BagReduction& reduction) {
     if (look_up.padding_id >= 0 && id == look_up.padding_id) {
       ids[i] = count;
     } else if (id >= 0 && id < table.rows) {
-      std::copy_n(table.RowAt(static_cast<uint64_t>(id)), table.row_bytes, to);
+      copy(static_cast<uint64_t>(id), to);
     } else if (look_up.use->policy == models::IdPolicy::kZeroRow) {
       std::fill_n(to, table.row_bytes, std::byte{0});
     } else {
-      std::copy_n(table.RowAt(0), table.row_bytes, to);
+      copy(0, to);
     }
   }
   reduction.table = rows;
@@ -134,9 +157,10 @@ void GatherChanged(const LookUp& look_up, BagReduction& reduction) {
   reduction.ids.bytes = n * sizeof(int64_t);
   reduction.padding_id = look_up.padding_id >= 0 ? count : -1;
   reduction.replace = models::IdPolicy::kError;
+  return absl::OkStatus();
 }
 
-void RunApart(const LookUp& look_up, bool replaces) {
+absl::Status RunApart(const LookUp& look_up, bool replaces, RunStats& stats) {
   BagReduction reduction;
   reduction.mode = look_up.mode;
   reduction.table = look_up.table.data;
@@ -153,8 +177,11 @@ void RunApart(const LookUp& look_up, bool replaces) {
   if (replaces) reduction.replace = look_up.use->policy;
   reduction.out_stride =
       look_up.out_stride / static_cast<int64_t>(base::SizeOf(look_up.dtype));
-  if (look_up.table.changed()) GatherChanged(look_up, reduction);
+  if (look_up.table.changed() || look_up.table.source.source != nullptr) {
+    REFRACT_RETURN_IF_ERROR(GatherRows(look_up, reduction, stats));
+  }
   ReduceBags(reduction, look_up.out);
+  return absl::OkStatus();
 }
 
 // Rows whose bytes do not fit the stream's loops: huge, or without bytes.
@@ -238,6 +265,76 @@ absl::Status ForEachTile(absl::Span<const LookUp> look_ups, F f) {
   return absl::OkStatus();
 }
 
+// Rows of the stream that come from sources.
+class Fetching {
+ public:
+  // Notes those of `count` addresses that are places in a table with a source.
+  void Add(size_t look_up, const TableRows& table, const std::byte** addresses,
+           int64_t count) {
+    any_ = true;  // first: memory may run out below
+    std::vector<uint64_t>& rows = rows_[look_up];
+    std::vector<const std::byte**>& places = places_[look_up];
+    const auto begin = reinterpret_cast<uintptr_t>(table.data);
+    const uint64_t bytes = static_cast<uint64_t>(table.rows) * table.row_bytes;
+    for (int64_t i = 0; i < count; ++i) {
+      const uint64_t at = reinterpret_cast<uintptr_t>(addresses[i]) - begin;
+      if (at >= bytes) continue;  // changed, or zeros
+      rows.push_back(at / table.row_bytes);
+      places.push_back(addresses + i);
+    }
+  }
+
+  // Fetches all of them, one call per source, and moves the addresses.
+  absl::Status Run(absl::Span<const LookUp> look_ups, RunStats& stats) {
+    if (!any_) return absl::OkStatus();
+    size_t total = 0;
+    for (size_t i = 0; i < look_ups.size(); ++i) {
+      total += rows_[i].size() * look_ups[i].table.row_bytes;
+    }
+    auto* to = reinterpret_cast<std::byte*>(
+        ThreadScratch(ScratchUse::kFetched, total));
+    std::array<bool, kLookUpsAtOnce> done = {};
+    for (size_t first = 0; first < look_ups.size(); ++first) {
+      if (rows_[first].empty() || done[first]) continue;
+      const RowSource* const source = look_ups[first].table.source.source;
+      std::vector<WantedRows>& wanted = wanted_;
+      wanted.clear();
+      for (size_t i = first; i < look_ups.size(); ++i) {
+        const TableRows& table = look_ups[i].table;
+        if (rows_[i].empty() || table.source.source != source) continue;
+        done[i] = true;
+        wanted.push_back({table.source.table, rows_[i], to});
+        for (const std::byte** const place : places_[i]) {
+          *place = to;
+          to += table.row_bytes;
+        }
+      }
+      REFRACT_RETURN_IF_ERROR(source->Fetch(wanted, stats));
+    }
+    return absl::OkStatus();
+  }
+
+  void Clear() {
+    if (!any_) return;
+    for (auto& rows : rows_) rows.clear();
+    for (auto& places : places_) places.clear();
+    any_ = false;
+  }
+
+ private:
+  std::array<std::vector<uint64_t>, kLookUpsAtOnce> rows_;
+  std::array<std::vector<const std::byte**>, kLookUpsAtOnce> places_;
+  std::vector<WantedRows> wanted_;
+  bool any_ = false;
+};
+
+// Keeps its memory, so that a warm thread allocates nothing.
+Fetching& ThreadFetching() {
+  static thread_local Fetching fetching;
+  fetching.Clear();
+  return fetching;
+}
+
 absl::Status RunSome(absl::Span<const LookUp> look_ups, RunStats& stats) {
   int64_t total = 0;
   for (const LookUp& look_up : look_ups) total += look_up.ids->num_elements();
@@ -258,10 +355,12 @@ absl::Status RunSome(absl::Span<const LookUp> look_ups, RunStats& stats) {
     if (!apart) continue;
     REFRACT_ASSIGN_OR_RETURN(
         const int64_t outside,
-        look_up.use->Check(*look_up.ids, look_up.table.rows, stats));
+        look_up.use->Check(*look_up.ids, look_up.table.rows, stats,
+                           look_up.given_ids));
     replaces[i] = outside > 0;
     if (look_up.out == nullptr) functions[i] = nullptr;
   }
+  Fetching& fetching = ThreadFetching();
   int64_t at = 0;
   REFRACT_RETURN_IF_ERROR(ForEachTile(
       look_ups, [&](size_t i, int64_t first, int64_t end) -> absl::Status {
@@ -278,7 +377,9 @@ absl::Status RunSome(absl::Span<const LookUp> look_ups, RunStats& stats) {
           // Counts all wrong ids of the look-up, at the first tile with one.
           if (!replaces[i]) {
             const absl::Status status =
-                look_up.use->Check(*look_up.ids, look_up.table.rows, stats)
+                look_up.use
+                    ->Check(*look_up.ids, look_up.table.rows, stats,
+                            look_up.given_ids)
                     .status();
             if (!status.ok()) {
               REFRACT_RETURN_IF_ERROR(CheckIds(look_ups.first(i)));
@@ -295,9 +396,13 @@ absl::Status RunSome(absl::Span<const LookUp> look_ups, RunStats& stats) {
               : LocateChanged(look_up, look_up.ids->as<int32_t>(), from, to,
                               addresses + at);
         }
+        if (look_up.table.source.source != nullptr) {
+          fetching.Add(i, look_up.table, addresses + at, to - from);
+        }
         at += to - from;
         return absl::OkStatus();
       }));
+  REFRACT_RETURN_IF_ERROR(fetching.Run(look_ups, stats));
   // The loops prefetch past the last row.
   std::fill_n(addresses + at, kGatherAhead, zero_row);
   at = 0;
@@ -318,11 +423,59 @@ absl::Status RunSome(absl::Span<const LookUp> look_ups, RunStats& stats) {
     if (look_up.copies) {
       CopyApart(look_up);
     } else {
-      RunApart(look_up, replaces[i]);
+      REFRACT_RETURN_IF_ERROR(RunApart(look_up, replaces[i], stats));
     }
   }
   return absl::OkStatus();
 }
+
+// Look-ups whose ids are row numbers: the request's, or found in the index.
+class WithRowNumbers {
+ public:
+  // Valid until this thread uses ScratchUse::kIds again.
+  explicit WithRowNumbers(absl::Span<const LookUp> look_ups)
+      : look_ups_(look_ups) {
+    const auto needs = [](const LookUp& look_up) {
+      return look_up.table.ids != nullptr && look_up.given_ids == nullptr;
+    };
+    size_t total = 0;
+    for (const LookUp& look_up : look_ups) {
+      if (needs(look_up)) {
+        total += static_cast<size_t>(look_up.ids->num_elements());
+      }
+    }
+    if (std::none_of(look_ups.begin(), look_ups.end(), needs)) return;
+    auto* rows = reinterpret_cast<int64_t*>(
+        ThreadScratch(ScratchUse::kIds, total * sizeof(int64_t)));
+    copies_.assign(look_ups.begin(), look_ups.end());
+    views_.resize(look_ups.size());
+    for (size_t i = 0; i < look_ups.size(); ++i) {
+      if (!needs(look_ups[i])) continue;
+      const base::TensorView& given = *look_ups[i].ids;
+      if (given.dtype == base::DType::kInt64) {
+        look_ups[i].table.ids->Find(given.as<int64_t>(), rows);
+      } else {
+        look_ups[i].table.ids->Find(given.as<int32_t>(), rows);
+      }
+      views_[i] = given;
+      views_[i].dtype = base::DType::kInt64;
+      views_[i].data = reinterpret_cast<const std::byte*>(rows);
+      views_[i].bytes =
+          static_cast<size_t>(given.num_elements()) * sizeof(int64_t);
+      copies_[i].ids = &views_[i];
+      copies_[i].given_ids = &given;
+      rows += given.num_elements();
+    }
+    look_ups_ = copies_;
+  }
+
+  absl::Span<const LookUp> look_ups() const { return look_ups_; }
+
+ private:
+  absl::Span<const LookUp> look_ups_;
+  std::vector<LookUp> copies_;
+  std::vector<base::TensorView> views_;
+};
 
 }  // namespace
 
@@ -339,18 +492,20 @@ absl::Status LookUpKernel::Run(const Operands& operands,
 
 absl::Status CheckIds(absl::Span<const LookUp> look_ups) {
   RunStats uncounted;
-  for (const LookUp& look_up : look_ups) {
-    REFRACT_RETURN_IF_ERROR(
-        look_up.use->Check(*look_up.ids, look_up.table.rows, uncounted)
-            .status());
+  const WithRowNumbers numbered(look_ups);
+  for (const LookUp& look_up : numbered.look_ups()) {
+    REFRACT_RETURN_IF_ERROR(look_up.use
+                                ->Check(*look_up.ids, look_up.table.rows,
+                                        uncounted, look_up.given_ids)
+                                .status());
   }
   return absl::OkStatus();
 }
 
 absl::Status RunLookUps(absl::Span<const LookUp> look_ups, RunStats& stats) {
   for (size_t first = 0; first < look_ups.size(); first += kLookUpsAtOnce) {
-    REFRACT_RETURN_IF_ERROR(
-        RunSome(look_ups.subspan(first, kLookUpsAtOnce), stats));
+    const WithRowNumbers numbered(look_ups.subspan(first, kLookUpsAtOnce));
+    REFRACT_RETURN_IF_ERROR(RunSome(numbered.look_ups(), stats));
   }
   return absl::OkStatus();
 }

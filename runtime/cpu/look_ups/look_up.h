@@ -24,7 +24,10 @@ struct LookUp {
   // Rows without layout, bit for bit: no pooling.
   bool copies = false;
   BagMode mode = BagMode::kSum;
+  // As the request gives them; RunLookUps() turns them into row numbers where
+  // table.ids is not null and keeps the request's in `given_ids` for errors.
   const base::TensorView* ids = nullptr;
+  const base::TensorView* given_ids = nullptr;
   // Null: bag b is id b alone.
   const base::TensorView* offsets = nullptr;
   int64_t num_bags = 0;

@@ -1,7 +1,9 @@
 #ifndef REFRACT_RUNTIME_CPU_LOOK_UPS_ROW_OVERLAY_H_
 #define REFRACT_RUNTIME_CPU_LOOK_UPS_ROW_OVERLAY_H_
 
-// Rows of a table that differ from the table's file, while look-ups read it.
+// What look-ups read of a table besides the rows that lie in memory: rows that
+// differ from the table's file, while look-ups read it; rows that come from
+// elsewhere; ids that are no row numbers.
 
 #include <atomic>
 #include <cstddef>
@@ -12,6 +14,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "models/tables/id_index.h"
+#include "runtime/cpu/look_ups/row_source.h"
 
 namespace refract::runtime::cpu {
 
@@ -31,9 +35,16 @@ class RowOverlay {
   // first change, then a bit per row of the table and, per changed row,
   // row_bytes + 48 to 96 bytes.
   RowOverlay(int64_t rows, size_t row_bytes);
+  // Before the first look-up: where rows come from that do not lie in memory,
+  // and the rows of ids that are no row numbers. Both outlive the overlay.
+  void SetSource(const TableSource& source) { source_ = source; }
+  void SetIds(const models::IdIndex* ids) { ids_ = ids; }
   ~RowOverlay();
   RowOverlay(const RowOverlay&) = delete;
   RowOverlay& operator=(const RowOverlay&) = delete;
+
+  const TableSource& source() const { return source_; }
+  const models::IdIndex* ids() const { return ids_; }
 
   // Readers. `row` is inside the table.
 
@@ -132,6 +143,8 @@ class RowOverlay {
   std::vector<std::unique_ptr<std::byte[]>> blocks_;
   Version* free_ = nullptr;  // a list through `older`
   size_t num_free_ = 0;
+  TableSource source_;
+  const models::IdIndex* ids_ = nullptr;
 };
 
 }  // namespace refract::runtime::cpu

@@ -35,6 +35,16 @@ TEST_F(UsableMemoryTest, IsTheMachinesWithoutControlGroups) {
   EXPECT_EQ(UsableMemory(root_), 2 * kMiB);
 }
 
+TEST_F(UsableMemoryTest, AvailableIsWhatIsLeftWithinTheLimit) {
+  EXPECT_EQ(AvailableMemory(root_), 0);
+  Write("/proc/meminfo",
+        "MemTotal: 4096 kB\nMemFree: 1024 kB\nMemAvailable: 3072 kB\n");
+  EXPECT_EQ(AvailableMemory(root_), 3 * kMiB);
+  Write("/proc/self/cgroup", "0::/a\n");
+  Write("/sys/fs/cgroup/a/memory.max", absl::StrCat(2 * kMiB));
+  EXPECT_EQ(AvailableMemory(root_), 2 * kMiB);
+}
+
 TEST_F(UsableMemoryTest, IsTheSmallestLimitOfTheGroupsAbove) {
   Write("/proc/meminfo", "MemTotal: 1048576 kB\n");
   Write("/proc/self/cgroup", "0::/pods/a/main\n");

@@ -244,6 +244,129 @@ TEST(EmbeddingBagTest, ReadsChangedRowsOfItsStateAlone) {
   }
 }
 
+// Rows as a test has them, which are not where the table's weight is.
+class TestSource final : public cpu::RowSource {
+ public:
+  explicit TestSource(const Bags& bags) : bags_(bags) {}
+  absl::Status Fetch(absl::Span<const cpu::WantedRows> wanted,
+                     RunStats& /*stats*/) const override {
+    ++calls;
+    for (const cpu::WantedRows& some : wanted) {
+      EXPECT_EQ(some.table, 5);
+      auto* to = reinterpret_cast<float*>(some.to);
+      for (const uint64_t row : some.rows) {
+        EXPECT_LT(row, static_cast<uint64_t>(bags_.rows));
+        if (row == fails_at) return absl::DataLossError("row is lost");
+        to = std::copy_n(bags_.table.data() + row * bags_.dim, bags_.dim, to);
+      }
+    }
+    return absl::OkStatus();
+  }
+  mutable int calls = 0;
+  uint64_t fails_at = ~uint64_t{0};
+
+ private:
+  const Bags& bags_;
+};
+
+TEST(EmbeddingBagTest, ReadsRowsOfASourceAndChangesOverThem) {
+  const unsigned seed = base::RandomSeed();
+  std::mt19937 random(seed);
+  for (int64_t dim : {5, 64}) {
+    for (int64_t padding : {-1, 7}) {
+      for (IdPolicy policy :
+           {IdPolicy::kError, IdPolicy::kZeroRow, IdPolicy::kDefaultRow}) {
+        for (bool changed : {false, true}) {
+          SCOPED_TRACE(absl::StrCat("seed ", seed, " dim ", dim, " padding ",
+                                    padding, " policy ",
+                                    static_cast<int>(policy)));
+          Bags bags = RandomBags(33, dim, random);
+          bags.padding = padding;
+          bags.policy = policy;
+          if (policy != IdPolicy::kError) bags.ids[0] = bags.ids[1] = -9;
+          const Bags in_source = bags;
+          Bags unread = bags;
+          std::fill(unread.table.begin(), unread.table.end(), NAN);
+          BagGraph<int64_t> graph(unread);
+          TestSource source(in_source);
+          const auto row_bytes = static_cast<size_t>(dim) * sizeof(float);
+          cpu::RowOverlay overlay(bags.rows, row_bytes);
+          overlay.SetSource({&source, 5});
+          graph.options.overlays["tables.3.weight"] = &overlay;
+          if (changed) {
+            overlay.Reserve(17, 1);
+            for (int64_t row = 0; row < 50; row += 3) {
+              const auto values = testing::RandomFloats(dim, random);
+              std::copy(values.begin(), values.end(),
+                        bags.table.begin() + row * dim);
+              overlay.Put(row, 1,
+                          {reinterpret_cast<const std::byte*>(values.data()),
+                           row_bytes});
+            }
+          }
+          const auto out = Must(testing::RunWhole(graph.builder, graph.inputs,
+                                                  graph.options));
+          ExpectNear(out[0].view().as<float>(), Reference(bags), 2e-5);
+          EXPECT_EQ(source.calls, 1);
+          if (changed || policy != IdPolicy::kError) continue;
+          source.fails_at = static_cast<uint64_t>(bags.ids[0]);
+          EXPECT_EQ(testing::RunWhole(graph.builder, graph.inputs,
+                                      graph.options)
+                        .status()
+                        .code(),
+                    absl::StatusCode::kDataLoss);
+        }
+      }
+    }
+  }
+}
+
+TEST(EmbeddingBagTest, FindsRowsByTheirIds) {
+  const unsigned seed = base::RandomSeed();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937_64 ids_random(seed);
+  std::mt19937 random(seed);
+  for (int64_t dim : {5, 64}) {
+    for (IdPolicy policy :
+         {IdPolicy::kError, IdPolicy::kZeroRow, IdPolicy::kDefaultRow}) {
+      Bags bags = RandomBags(33, dim, random);
+      bags.policy = policy;
+      bags.padding = 3;  // a row
+      std::vector<int64_t> id_of;
+      for (int64_t row = 0; row < bags.rows; ++row) {
+        id_of.push_back(static_cast<int64_t>(ids_random()));
+      }
+      if (policy != IdPolicy::kError) bags.ids[4] = bags.ids[0] = -1;
+      BagGraph<int64_t> graph(bags);
+      std::vector<int64_t> given;
+      for (const int64_t row : bags.ids) {
+        given.push_back(row < 0 ? 17 : id_of[row]);
+      }
+      graph.inputs[0] =
+          MakeTensor<int64_t>({static_cast<int64_t>(given.size())}, given);
+      const auto index = Must(models::IdIndex::Build(id_of));
+      cpu::RowOverlay overlay(bags.rows, static_cast<size_t>(dim) * 4);
+      overlay.SetIds(index.get());
+      graph.options.overlays["tables.3.weight"] = &overlay;
+      RunStats stats;
+      const auto out = Must(testing::RunWhole(graph.builder, graph.inputs,
+                                              graph.options, &stats));
+      ExpectNear(out[0].view().as<float>(), Reference(bags), 2e-5);
+      EXPECT_EQ(stats.replaced_ids, policy == IdPolicy::kError ? 0u : 2u);
+      if (policy != IdPolicy::kError) continue;
+      given[6] = 123456789012345;
+      graph.inputs[0] =
+          MakeTensor<int64_t>({static_cast<int64_t>(given.size())}, given);
+      EXPECT_EQ(std::string(testing::RunWhole(graph.builder, graph.inputs,
+                                              graph.options)
+                                .status()
+                                .message()),
+                "table 'tables.3.weight': id 123456789012345 at position 6 has "
+                "no row");
+    }
+  }
+}
+
 TEST(EmbeddingBagTest, WeighsSamples) {
   std::mt19937 random(1);
   Bags bags = RandomBags(20, 70, random);

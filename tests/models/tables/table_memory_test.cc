@@ -1,0 +1,122 @@
+#include "models/tables/table_memory.h"
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/models/testing/temp_dir.h"
+
+namespace refract::models {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::TempDir;
+
+constexpr uint64_t kFileBytes = (uint64_t{20} << 20) + 12;
+
+// Byte i of the file `file`.
+char ByteAt(uint64_t i, int file) {
+  return static_cast<char>(i * 2654435761u >> 13) + static_cast<char>(file);
+}
+
+// Two files. In "a": a table of three pieces of reading, one that shares its
+// rows, one behind it at an odd place; in "b": a small one.
+class TableMemoryTest : public ::testing::Test {
+ protected:
+  TableMemoryTest() {
+    for (const char* name : {"a", "b"}) {
+      std::string bytes(kFileBytes, '\0');
+      for (uint64_t i = 0; i < kFileBytes; ++i) {
+        bytes[i] = ByteAt(i, name[0]);
+      }
+      dir_.Write(name, bytes);
+      table_.files.push_back({name, kFileBytes, {}});
+    }
+    Add("large", "a", 4, 1 << 20, 4);
+    Add("same", "a", 4, 1 << 20, 4);
+    Add("tail", "a", 4 + (16 << 20), 999, 4);
+    Add("small", "b", 100, 10, 2);
+    Add("unread", "b", 4096, 10, 2);
+    store_ = *WeightStore::Open(dir_.path(), table_);
+  }
+
+  void Add(const std::string& name, const std::string& file, uint64_t offset,
+           int64_t rows, int64_t dim) {
+    WeightEntry entry;
+    entry.name = name;
+    entry.file = file;
+    entry.offset = offset;
+    entry.bytes = static_cast<uint64_t>(rows * dim * 4);
+    entry.dtype = base::DType::kFloat32;
+    entry.sizes = {rows, dim};
+    entry.strides = {dim, 1};
+    table_.entries.push_back(entry);
+  }
+
+  TempDir dir_;
+  WeightTable table_;
+  std::shared_ptr<const WeightStore> store_;
+  const std::set<std::string> names_ = {"large", "same", "tail", "small"};
+};
+
+TEST_F(TableMemoryTest, LoadsEveryByteOnce) {
+  for (const int threads : {1, 3}) {
+    LoadTablesOptions options;
+    options.threads = threads;
+    uint64_t last = 0;
+    options.progress = [&](uint64_t done, uint64_t total) {
+      EXPECT_GE(done, last);
+      EXPECT_LE(done, total);
+      last = done;
+    };
+    const auto loaded = LoadTables(*store_, dir_.path(), names_, options);
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    const uint64_t bytes = (16 << 20) + 999 * 16 + 80;
+    EXPECT_EQ(last, bytes);
+    EXPECT_EQ(BytesOfTables(table_, names_), bytes);
+    EXPECT_GE(loaded->bytes, bytes);
+    EXPECT_LE(loaded->bytes, bytes + 3 * 64);
+    EXPECT_LE(loaded->huge_bytes, loaded->bytes);
+    for (const WeightEntry& entry : table_.entries) {
+      const WeightView view = *loaded->store->Get(entry.name);
+      const WeightView mapped = *store_->Get(entry.name);
+      EXPECT_EQ(std::memcmp(view.data, mapped.data, entry.bytes), 0);
+      const bool is_table = names_.contains(entry.name);
+      EXPECT_EQ(loaded->store->IsMapped(view), !is_table);
+      EXPECT_EQ(view.data != mapped.data, is_table);
+      if (is_table) {
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(view.data) % 64, 0u);
+      }
+    }
+    EXPECT_EQ(loaded->store->Get("large")->data,
+              loaded->store->Get("same")->data);
+  }
+}
+
+TEST_F(TableMemoryTest, RefusesMoreThanIsAvailable) {
+  LoadTablesOptions options;
+  options.available_bytes = 1 << 20;
+  const absl::Status status =
+      LoadTables(*store_, dir_.path(), names_, options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("1048576"));
+}
+
+TEST_F(TableMemoryTest, NamesFileAndByteWhereAFileEnds) {
+  dir_.Write("a", std::string(9 << 20, 'x'));
+  const absl::Status status =
+      LoadTables(*store_, dir_.path(), names_, {.threads = 2}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("/a: ends at byte "));
+}
+
+TEST_F(TableMemoryTest, NamesAWeightThatIsMissing) {
+  EXPECT_EQ(LoadTables(*store_, dir_.path(), {"other"}, {}).status().code(),
+            absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace refract::models
