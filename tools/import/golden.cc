@@ -182,10 +182,17 @@ absl::Status Record(const GoldenOptions& options,
 }
 
 // Has the version get `golden`.
-absl::Status Keep(const std::string& scratch,
-                  absl::Span<const GoldenRequest> golden,
+absl::Status Keep(const GoldenOptions& options,
+                  std::vector<GoldenRequest>& golden,
                   models::ImportedModel& model) {
   if (golden.empty()) return absl::OkStatus();
+  const std::string& scratch = options.scratch;
+  // PyTorch was asked with row numbers; nodes are asked with ids.
+  for (GoldenRequest& request : golden) {
+    if (options.ids == nullptr || options.ids->empty()) break;
+    REFRACT_RETURN_IF_ERROR(models::RowNumbersToIds(
+        model.graph, *options.ids, absl::MakeSpan(request.inputs)));
+  }
   const std::string path = absl::StrCat(scratch, "/", models::kGoldenFile);
   REFRACT_RETURN_IF_ERROR(models::WriteGolden(path, model.graph, golden));
   std::error_code error;
@@ -332,7 +339,7 @@ absl::Status AddGolden(const GoldenOptions& options,
         " rows; a second size would show what is fixed to the first"));
   }
   if (!options.record || sample.empty()) {
-    return Keep(options.scratch, golden, model);
+    return Keep(options, golden, model);
   }
   const size_t expected = golden.size();
   REFRACT_RETURN_IF_ERROR(Record(options, sample, model, golden));
@@ -349,7 +356,7 @@ absl::Status AddGolden(const GoldenOptions& options,
         "answers of PyTorch are recorded for nodes to be checked with: ",
         BatchesText(model.graph, recorded)));
   }
-  return Keep(options.scratch, golden, model);
+  return Keep(options, golden, model);
 }
 
 }  // namespace refract::tools

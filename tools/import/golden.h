@@ -16,6 +16,7 @@
 #include "models/graph/graph.h"
 #include "models/import.h"
 #include "models/repository/weights.h"
+#include "models/table_ids.h"
 #include "runtime/split_run.h"
 
 namespace refract::tools {
@@ -33,6 +34,8 @@ struct GoldenOptions {
   std::string model_file;
   std::string tables_dir;
   std::vector<std::string> op_libraries;
+  // Of tables that nodes are asked for by ids.
+  const models::TableIds* ids = nullptr;
   // An own folder for files, which the caller removes once the version is
   // added.
   std::string scratch;

@@ -19,6 +19,7 @@
 #include "models/repository/weights.h"
 #include "models/rows/row_dependence.h"
 #include "models/shapes/infer.h"
+#include "models/table_ids.h"
 #include "models/torch_export/import.h"
 #include "models/torchscript/import.h"
 #include "runtime/batch_padding.h"
@@ -191,6 +192,23 @@ absl::StatusOr<std::unique_ptr<runtime::RequestRunner>> TryRun(
   return runner;
 }
 
+// Last: what comes before executes the model as PyTorch does.
+absl::Status GiveIds(const models::TableIds& ids,
+                     absl::Span<const base::Tensor> sample,
+                     const std::string& sample_file, ImportedModel& model) {
+  REFRACT_RETURN_IF_ERROR(models::AttachIds(ids, model));
+  REFRACT_ASSIGN_OR_RETURN(auto weights,
+                           models::WeightStore::Open("", model.weights));
+  // Finds operators that read a table with ids as a whole.
+  REFRACT_RETURN_IF_ERROR(
+      TryRun(model, std::move(weights), sample, sample_file).status());
+  for (const auto& [table, entry] : ids) {
+    model.notes.push_back(absl::StrCat("requests name the rows of table ",
+                                       table, " by ", entry.sizes[0], " ids"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
@@ -205,6 +223,9 @@ absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
   models::NameSizes(model.graph);
   REFRACT_RETURN_IF_ERROR(
       models::BindTables({.tables_dir = request.tables_dir}, model));
+  REFRACT_ASSIGN_OR_RETURN(
+      const models::TableIds ids,
+      models::ReadTableIds({.tables_dir = request.tables_dir}, model));
   REFRACT_ASSIGN_OR_RETURN(const auto weights,
                            models::WeightStore::Open("", model.weights));
 
@@ -249,8 +270,13 @@ absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
                                      .model_file = path,
                                      .tables_dir = request.tables_dir,
                                      .op_libraries = request.op_libraries,
+                                     .ids = &ids,
                                      .scratch = request.scratch},
                                     sample, **runner, model));
+  if (!ids.empty()) {
+    REFRACT_RETURN_IF_ERROR(base::Annotate(
+        GiveIds(ids, sample, sample_file, model), path));
+  }
   return model;
 }
 

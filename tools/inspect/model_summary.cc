@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "models/graph/op_traits.h"
+#include "models/tables/id_index.h"
+#include "models/tables/table_memory.h"
 #include "partitioner/report/text.h"
 
 namespace refract::tools {
@@ -104,23 +106,21 @@ std::vector<OperatorCount> CountOperators(const Graph& graph) {
   return result;
 }
 
-// Names of the weights that look-ups read.
-absl::flat_hash_set<std::string> TableNames(const Graph& graph) {
-  absl::flat_hash_set<std::string> names;
-  for (const models::Node& node : graph.nodes) {
-    if (models::ClassOf(graph, node) != models::OpClass::kEmbedding) continue;
-    absl::string_view arg = models::EmbeddingArgsOf(node.op).weight;
-    if (arg.empty()) arg = "self";
-    const models::ValueId table = node.ValueArg(arg);
-    if (table == models::kNoValue) continue;
-    const Value& value = graph.value(table);
-    if (value.is_weight()) names.insert(value.weight);
+void SummarizeWeights(const models::LoadedModel& model,
+                      const models::SplitPlan* plan, ModelSummary& summary) {
+  const std::set<std::string> tables =
+      models::TablesOf(model.graph, nullptr, /*whole=*/true);
+  const std::set<std::string> of_cpu_node =
+      models::TablesOf(model.graph, plan, /*whole=*/plan == nullptr);
+  summary.cpu_node_table_bytes =
+      models::BytesOfTables(model.weights->table(), of_cpu_node);
+  for (const std::string& table : of_cpu_node) {
+    const auto ids = model.weights->GetAsStored(models::NameOfIds(table));
+    if (ids.ok()) {
+      summary.id_index_bytes +=
+          models::IdIndex::MemoryFor(ids->bytes() / sizeof(int64_t));
+    }
   }
-  return names;
-}
-
-void SummarizeWeights(const models::LoadedModel& model, ModelSummary& summary) {
-  const absl::flat_hash_set<std::string> tables = TableNames(model.graph);
   for (const models::WeightEntry& entry : model.weights->table().entries) {
     int64_t elements = 1;
     for (const int64_t size : entry.sizes) elements *= size;
@@ -209,7 +209,7 @@ ModelSummary Summarize(
       summary.unknown_operators.push_back(count.op);
     }
   }
-  SummarizeWeights(model, summary);
+  SummarizeWeights(model, plan, summary);
   summary.work = SumWork(graph, sizes, [](size_t) { return true; });
   if (plan != nullptr) summary.plan = SummarizePlan(graph, *plan, sizes);
   summary.assumption = Assumption(graph, sizes.at_1);

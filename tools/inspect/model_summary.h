@@ -75,6 +75,10 @@ struct ModelSummary {
   std::vector<std::string> unknown_operators;
   std::vector<TableSummary> tables;  // largest first
   uint64_t table_bytes = 0;
+  // Of these, bytes that look-ups of the CPU node read: address space with
+  // `--table-memory map`, memory with `load`.
+  uint64_t cpu_node_table_bytes = 0;
+  uint64_t id_index_bytes = 0;  // memory of the indexes of their ids
   uint64_t other_weight_bytes = 0;
   WorkSummary work;
   std::optional<PlanSummary> plan;

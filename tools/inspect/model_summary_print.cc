@@ -219,6 +219,16 @@ void PrintSummary(const ModelSummary& summary, std::ostream& out) {
             : absl::StrCat(table.format, " (", table.row_bytes, " bytes)"),
         BytesText(static_cast<double>(table.bytes)), table.file);
   }
+  out << "table memory of a CPU node: map "
+      << BytesText(static_cast<double>(summary.cpu_node_table_bytes))
+      << " of page cache, load "
+      << BytesText(static_cast<double>(summary.cpu_node_table_bytes))
+      << " of memory, disk its --row-cache-mib";
+  if (summary.id_index_bytes > 0) {
+    out << "; and " << BytesText(static_cast<double>(summary.id_index_bytes))
+        << " for ids";
+  }
+  out << "\n";
   out << "work: ";
   PrintWork(summary.work, out);
   if (!summary.assumption.empty()) {
@@ -262,6 +272,10 @@ std::string ToJson(const ModelSummary& summary) {
       {"unknown_operators", summary.unknown_operators},
       {"tables", std::move(tables)},
       {"table_bytes", summary.table_bytes},
+      {"table_memory",
+       {{"map", {{"page_cache_bytes", summary.cpu_node_table_bytes}}},
+        {"load", {{"memory_bytes", summary.cpu_node_table_bytes}}},
+        {"id_index_bytes", summary.id_index_bytes}}},
       {"other_weight_bytes", summary.other_weight_bytes},
       {"work", ToJson(summary.work)},
       {"assumption", summary.assumption},
