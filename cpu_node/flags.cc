@@ -225,6 +225,23 @@ void AddShadow(CLI::App& app, Flags& flags) {
       ->capture_default_str();
 }
 
+void AddTables(CLI::App& app, Flags& flags) {
+  app.add_option("--table-memory", flags.table_memory,
+                 "Where embedding tables lie: map (files are mapped, and the "
+                 "page cache holds what was read of them), load (read at "
+                 "the start into memory of this process, with huge pages "
+                 "where the system has them) or disk (rows are read from the "
+                 "files for each request that needs them; "
+                 "docs/how-to/sizing.md)")
+      ->check(CLI::IsMember({"map", "load", "disk"}))
+      ->capture_default_str();
+  app.add_option("--row-cache-mib", flags.row_cache_mib,
+                 "With --table-memory disk: memory for rows, of each model "
+                 "version")
+      ->check(CLI::Range(size_t{1}, size_t{1} << 24))
+      ->capture_default_str();
+}
+
 void AddDeltas(CLI::App& app, Flags& flags) {
   app.add_flag("!--no-deltas", flags.deltas,
                "Do not follow deltas of embedding tables (docs/how-to/deltas.md)");
@@ -336,6 +353,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
   AddSecurity(app, flags);
   AddReadiness(app, flags);
   AddControl(app, flags);
+  AddTables(app, flags);
   AddDeltas(app, flags);
   AddShadow(app, flags);
   try {

@@ -66,6 +66,8 @@ struct Flags {
   std::string deltas_folder;  // empty: "deltas" in each version's folder
   double deltas_poll_s = 0.2;
   double deltas_cpu_percent = 20;
+  std::string table_memory = "map";       // models::TableMemoryNamed()
+  size_t row_cache_mib = 1024;            // of each version, with "disk"
   std::string ready_when = "all";         // all, listed or any
   std::vector<std::string> ready_models;  // for "listed"
 };

@@ -202,6 +202,8 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   model_options.deltas = flags.deltas;
   model_options.deltas_folder = flags.deltas_folder;
   model_options.shadow = flags.shadow_rate > 0;
+  model_options.table_memory = *models::TableMemoryNamed(flags.table_memory);
+  model_options.row_cache_bytes = flags.row_cache_mib << 20;
   // TLS files first: their errors appear before models take their time.
   std::unique_ptr<TlsServer> tls;
   if (flags.tls.on()) {

@@ -126,6 +126,42 @@ void AddModel(const ServedModel& served, const Labels& model, Exposition& out) {
                  "Answers with a NaN or an infinity", model, sums.non_finite);
 }
 
+void AddTableBytes(const TableBytes& bytes, const Labels& model,
+                   Exposition& out) {
+  const auto add = [&](const char* memory, uint64_t value) {
+    out.AddGauge("refract_table_bytes",
+                 "Bytes of the embedding tables that this node reads, by where "
+                 "they lie: disk (files that are read row by row), mapped files, "
+                 "small_pages or huge_pages of memory; and of the indexes of "
+                 "their ids and the caches of their rows",
+                 With(model, "memory", memory), static_cast<double>(value));
+  };
+  add("disk", bytes.disk);
+  add("mapped", bytes.mapped);
+  add("small_pages", bytes.small_pages);
+  add("huge_pages", bytes.huge_pages);
+  add("id_indexes", bytes.id_indexes);
+  add("row_caches", bytes.row_caches);
+}
+
+void AddDiskTables(const DiskTables& tables, const Labels& model,
+                   Exposition& out) {
+  const DiskTables::Counts counts = tables.counts();
+  const auto rows = [&](const char* result, uint64_t value) {
+    out.AddCounter("refract_row_cache_rows_total",
+                   "Rows of tables on disk that look-ups asked for, by whether "
+                   "the row cache had them: hit or miss",
+                   With(model, "result", result), static_cast<double>(value));
+  };
+  rows("hit", counts.hits);
+  rows("miss", counts.misses);
+  out.AddCounter("refract_table_reads_total",
+                 "Reads of the files of tables on disk", model,
+                 static_cast<double>(counts.reads));
+  out.AddCounter("refract_table_read_bytes_total", "Bytes of those reads",
+                 model, static_cast<double>(counts.read_bytes));
+}
+
 void AddShadow(const ShadowVersion& shadow, const Labels& model,
                Exposition& out) {
   for (size_t i = 0; i < kNumShadowOutcomes; ++i) {
@@ -254,6 +290,10 @@ void CollectMetrics(const Engine& engine, const Frontend& frontend,
     }
     if (entry.model == nullptr) continue;
     AddModel(*entry.model, model, out);
+    AddTableBytes(entry.model->table_bytes(), model, out);
+    if (entry.model->disk_tables() != nullptr) {
+      AddDiskTables(*entry.model->disk_tables(), model, out);
+    }
     if (entry.model->shadow() != nullptr) {
       AddShadow(*entry.model->shadow(), model, out);
     }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "glog/logging.h"
 #include "models/repository/result_settings.h"
 #include "models/repository/split_plan.h"
 #include "models/rows/row_dependence.h"
@@ -67,11 +68,46 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Create(
   absl::StatusOr<ModelInterface> interface = ModelInterface::Of(model->graph);
   if (!interface.ok()) return base::Annotate(interface.status(), label);
   const bool split = model->plan.has_value() && model->plan->uses_hn();
+  TableBytes table_bytes;
+  const bool whole = !split || options.local_fallback;
+  std::unique_ptr<const DiskTables> disk_tables;
+  if (options.table_memory == models::TableMemory::kDisk) {
+    auto tables =
+        DiskTables::Create(*model, whole, options.row_cache_bytes);
+    if (!tables.ok()) return base::Annotate(tables.status(), label);
+    disk_tables = *std::move(tables);
+    table_bytes.disk = disk_tables->table_bytes();
+    table_bytes.row_caches = disk_tables->cache_bytes();
+    LOG(INFO) << label << ": " << disk_tables->sources().size()
+              << " table(s) of " << table_bytes.disk
+              << " bytes are read from disk ("
+              << (base::ReadMethodOfProcess() == base::ReadMethod::kIoUring
+                      ? "io_uring"
+                      : "pread: this process may not use io_uring")
+              << "), " << table_bytes.row_caches << " bytes of row cache";
+  } else {
+    auto placed = PlaceTables(std::move(model), options.table_memory, whole,
+                              table_bytes);
+    if (!placed.ok()) return base::Annotate(placed.status(), label);
+    model = *std::move(placed);
+  }
 
   std::unique_ptr<ServedModel> result(
       new ServedModel(std::move(model), *std::move(interface)));
-  if (options.deltas) {
-    result->tables_ = std::make_unique<TableStore>(*result->model_);
+  result->table_bytes_ = table_bytes;
+  result->disk_tables_ = std::move(disk_tables);
+  absl::StatusOr<IdIndexes> id_indexes = IndexIds(*result->model_);
+  if (!id_indexes.ok()) return base::Annotate(id_indexes.status(), label);
+  for (const auto& [table, index] : *id_indexes) {
+    result->table_bytes_.id_indexes += index->memory_bytes();
+  }
+  if (options.deltas || !id_indexes->empty() ||
+      result->disk_tables_ != nullptr) {
+    result->tables_ =
+        std::make_unique<TableStore>(*result->model_, *id_indexes);
+  }
+  if (result->disk_tables_ != nullptr) {
+    result->tables_->SetSources(result->disk_tables_->sources());
   }
   absl::Status status;
   if (split) status = result->CompileSplit();
@@ -81,7 +117,10 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Create(
   if (status.ok()) status = result->PrepareChecks();
   if (status.ok() && result->can_run_whole()) status = CheckWhole(*result);
   if (!status.ok()) return base::Annotate(status, label);
-  if (options.shadow) {
+  if (options.shadow && !id_indexes->empty()) {
+    LOG(WARNING) << label << ": --shadow-rate leaves it out, because LibTorch "
+                 << "takes row numbers where its tables have ids";
+  } else if (options.shadow) {
     result->shadow_ = std::make_shared<ShadowVersion>(
         result->model_, result->check_settings_.golden_tolerance);
   }

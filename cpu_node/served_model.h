@@ -15,12 +15,15 @@
 #include "absl/types/span.h"
 #include "base/tensor.h"
 #include "cpu_node/embedding/delta_feed.h"
+#include "cpu_node/embedding/disk_tables.h"
+#include "cpu_node/embedding/table_loading.h"
 #include "cpu_node/embedding/table_store.h"
 #include "cpu_node/model_interface.h"
 #include "cpu_node/shadow/shadow.h"
 #include "cpu_node/statistics.h"
 #include "cpu_node/version_check.h"
 #include "models/repository/repository.h"
+#include "models/tables/table_memory.h"
 #include "runtime/batch_padding.h"
 #include "runtime/compile/batch_layout.h"
 #include "runtime/program.h"
@@ -39,12 +42,17 @@ struct ServedModelOptions {
   std::string deltas_folder;
   // Requests may be scored again: cpu_node/shadow.
   bool shadow = false;
+  // Where the tables lie that this node's look-ups read.
+  models::TableMemory table_memory = models::TableMemory::kMap;
+  // With TableMemory::kDisk: memory for rows, of each version. Bytes.
+  size_t row_cache_bytes = size_t{1} << 30;
 };
 
 // A compiled part and the scratch memory of its runs. Thread-safe.
 class CompiledPart {
  public:
-  // `tables`: of `model`, outlives the part; null: no row ever changes.
+  // `tables`: of `model`, outlives the part; null: all rows lie in memory, never
+  // change, and are named by their numbers.
   static absl::StatusOr<CompiledPart> Create(const models::LoadedModel& model,
                                              const runtime::Part& part,
                                              const TableStore* tables);
@@ -98,9 +106,14 @@ class ServedModel {
   const models::CheckSettings& check_settings() const {
     return check_settings_;
   }
+  // As they lay when the version was created.
+  const TableBytes& table_bytes() const { return table_bytes_; }
+  // Null without TableMemory::kDisk.
+  const DiskTables* disk_tables() const { return disk_tables_.get(); }
   // Null without ServedModelOptions::shadow.
   const std::shared_ptr<ShadowVersion>& shadow() const { return shadow_; }
-  // What follows the deltas of its tables, and the tables; null without deltas.
+  // What follows the deltas of its tables; null without deltas. And the tables;
+  // null where nothing but mapped or loaded rows is needed.
   DeltaFeed* deltas() const { return deltas_.get(); }
   const TableStore* tables() const { return tables_.get(); }
 
@@ -186,6 +199,8 @@ class ServedModel {
   ModelInterface interface_;
   runtime::BatchPadding padding_;
   runtime::BatchLayout layout_;
+  TableBytes table_bytes_;
+  std::unique_ptr<const DiskTables> disk_tables_;
   // Before the parts, which read it.
   std::unique_ptr<TableStore> tables_;
   std::unique_ptr<DeltaFeed> deltas_;

@@ -15,7 +15,8 @@ class Client:
         self.model, self.items = model, items
         self.count = 0
 
-    def start(self, qps, duration, seed, timeout=10, max_in_flight=None):
+    def start(self, qps, duration, seed, timeout=10, max_in_flight=None,
+              ids="uniform"):
         self.count += 1
         self.report = self.folder / f"{self.model}-{self.count}.json"
         self.process = subprocess.Popen(
@@ -25,6 +26,7 @@ class Client:
                 "--query-sizes", f"fixed:{self.items}", "--qps", f"{qps:g}",
                 "--duration", f"{duration:g}", "--warmup", "0.5",
                 "--timeout", f"{timeout:g}", "--seed", str(seed),
+                "--ids", ids,
                 "--json", str(self.report),
                 *(() if max_in_flight is None
                   else ("--max-in-flight", str(max_in_flight))),

@@ -16,9 +16,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/process/within_memory.h"
 #include "base/status_macros.h"
+#include "glog/logging.h"
 #include "models/graph/op_traits.h"
 #include "models/operators/operator.h"
 #include "models/tables/decode_row.h"
+#include "models/tables/table_memory.h"
 #include "runtime/compile/node_args.h"
 #include "runtime/cpu/look_ups/encode_rows.h"
 
@@ -72,6 +74,21 @@ std::string WhyNotRows(const models::WeightView& view) {
 
 }  // namespace
 
+absl::StatusOr<IdIndexes> IndexIds(const models::LoadedModel& model) {
+  IdIndexes indexes;
+  for (const std::string& table : models::TablesOf(
+           model.graph, model.plan ? &*model.plan : nullptr, /*whole=*/true)) {
+    REFRACT_ASSIGN_OR_RETURN(auto index,
+                             models::IdIndex::Of(*model.weights, table));
+    if (index == nullptr) continue;
+    LOG(INFO) << "model '" << model.name << "' version " << model.version
+              << ": ids of table '" << table << "' take "
+              << index->memory_bytes() << " bytes";
+    indexes[table] = std::move(index);
+  }
+  return indexes;
+}
+
 TableStore::Table::Table(const models::WeightView& view, size_t row_bytes)
     : overlay(view.sizes[0], row_bytes), row_bytes(row_bytes) {
   if (view.rows) {
@@ -83,7 +100,9 @@ TableStore::Table::Table(const models::WeightView& view, size_t row_bytes)
   layout.stride = static_cast<int64_t>(row_bytes);
 }
 
-TableStore::TableStore(const models::LoadedModel& model) : model_(model) {
+TableStore::TableStore(const models::LoadedModel& model,
+                       const IdIndexes& id_indexes)
+    : model_(model) {
   const models::Graph& graph = model.graph;
   for (const models::Node& node : graph.nodes) {
     for (const models::ValueId id : models::InputsOf(node)) {
@@ -109,7 +128,22 @@ TableStore::TableStore(const models::LoadedModel& model) : model_(model) {
       auto& changes = changes_[value.weight];
       changes = std::make_unique<Table>(*view, static_cast<size_t>(row_bytes));
       overlays_[value.weight] = &changes->overlay;
+      const auto index = id_indexes.find(value.weight);
+      if (index != id_indexes.end()) {
+        table.index = index->second;
+        changes->index = index->second;
+        changes->overlay.SetIds(index->second.get());
+      }
     }
+  }
+}
+
+void TableStore::SetSources(
+    const absl::flat_hash_map<std::string, runtime::cpu::TableSource>&
+        sources) {
+  for (const auto& [name, source] : sources) {
+    const auto table = changes_.find(name);
+    if (table != changes_.end()) table->second->overlay.SetSource(source);
   }
 }
 
@@ -261,11 +295,11 @@ absl::Status TableStore::Apply(absl::Span<const TableDelta> deltas,
     const std::byte* from = delta.encoded ? delta.rows : rows[i].encoded.data();
     for (size_t r = 0; r < delta.ids.size(); ++r, from += table.row_bytes) {
       if (r % kRowsBetweenPauses == 0 && pause != nullptr) pause();
-      table.overlay.Put(static_cast<uint64_t>(delta.ids[r]), state,
+      table.overlay.Put(table.RowOf(delta.ids[r]), state,
                         {from, table.row_bytes});
     }
     for (const int64_t id : delta.deleted) {
-      table.overlay.Put(static_cast<uint64_t>(id), state, {});
+      table.overlay.Put(table.RowOf(id), state, {});
     }
   }
   // No reader has the slot, and none takes it before the state is the newest.

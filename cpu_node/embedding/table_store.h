@@ -16,13 +16,23 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "models/deltas/delta.h"
 #include "models/repository/repository.h"
+#include "models/tables/id_index.h"
 #include "runtime/cpu/look_ups/row_overlay.h"
 #include "runtime/program.h"
 
 namespace refract::cpu_node {
+
+// By table.
+using IdIndexes =
+    absl::flat_hash_map<std::string, std::shared_ptr<const models::IdIndex>>;
+
+// Of the tables of `model` that have ids. Logs the bytes of each. What
+// IdIndex::Of() reports.
+absl::StatusOr<IdIndexes> IndexIds(const models::LoadedModel& model);
 
 // Tables stay mapped; changed rows lie in memory beside them. All changes of a
 // delta become visible at once, and a request reads one state of all tables
@@ -32,7 +42,16 @@ namespace refract::cpu_node {
 class TableStore {
  public:
   // Tables of `model` that some look-up reads.
-  explicit TableStore(const models::LoadedModel& model);
+  // `id_indexes`: of tables whose ids are no row numbers; look-ups and deltas
+  // use the ids.
+  explicit TableStore(const models::LoadedModel& model,
+                      const IdIndexes& id_indexes = {});
+
+  // Has look-ups take the rows of these tables from their source, which outlives
+  // the store. Before the first look-up.
+  void SetSources(
+      const absl::flat_hash_map<std::string, runtime::cpu::TableSource>&
+          sources);
 
   // For CompileOptions::overlays. They live as long as the store.
   const absl::flat_hash_map<std::string, const runtime::cpu::RowOverlay*>&
@@ -110,6 +129,10 @@ class TableStore {
     size_t row_bytes;
     // Of the rows, also where the file does not say it: to encode floats.
     models::RowLayout layout;
+    std::shared_ptr<const models::IdIndex> index;  // null: ids are row numbers
+    uint64_t RowOf(int64_t id) const {
+      return static_cast<uint64_t>(index == nullptr ? id : index->Find(id));
+    }
   };
   struct State {
     std::atomic<uint32_t> readers{0};

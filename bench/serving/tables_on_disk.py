@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+"""Tables larger than memory: hit rate and latency beside an all-in-memory run.
+
+One model of 8 tables, ids by Zipf's law. The CPU node runs three times: with
+its tables in memory (`--table-memory load`, no limit), and under a memory limit
+of a third of the tables with `disk` (row cache and io_uring) and with `map`
+(the page cache). The limit is a control group of its own, for which this needs
+root; without --limit-mib the row cache alone is a third of the tables.
+Scores are compared with PyTorch's before anything is timed. The three nodes are
+measured one after the other, each round on the same seeds.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import re
+import sys
+import tempfile
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+import tritonclient.grpc as triton  # noqa: E402
+
+from bench.serving.client import Client, quartiles  # noqa: E402
+from models.zoo import safetensors_io  # noqa: E402
+from scripts.lib import nodes, repository as repositories  # noqa: E402
+
+TABLES, MODEL = 8, "ranker"
+TOLERANCE = 2e-6  # of scores after a sigmoid
+PATTERN_ROWS = 4096 + 7  # written again and again
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--mib", type=int, default=3072, help="tables together")
+    parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--items", type=int, default=64, help="of a request")
+    parser.add_argument("--zipf", type=float, default=1.05)
+    parser.add_argument("--qps", type=float, default=20)
+    parser.add_argument("--duration", type=float, default=15, help="seconds a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--limit-mib", type=int,
+        help="memory of the node in `disk` and `map`; its row cache has half",
+    )
+    parser.add_argument("--folder", help="on the disk to measure", default="/var/tmp")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=pathlib.Path)
+    return parser.parse_args()
+
+
+class Ranker(torch.nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.tables = torch.nn.ModuleList(
+            torch.nn.Embedding(2, dim) for _ in range(TABLES)
+        )
+        self.top = torch.nn.Linear(TABLES * dim, 1)
+
+    def forward(self, ids):
+        vectors = [table(ids[:, t]) for t, table in enumerate(self.tables)]
+        return torch.sigmoid(self.top(torch.cat(vectors, 1))).squeeze(1)
+
+
+@contextlib.contextmanager
+def memory_limit(mib):
+    """A control group (v1 or v2) for the processes started meanwhile."""
+    if mib is None:
+        yield
+        return
+    own = re.search(
+        r"^\d+:(?:memory)?:(\S+)$", pathlib.Path("/proc/self/cgroup").read_text(), re.M
+    ).group(1)
+    root = pathlib.Path("/sys/fs/cgroup/memory")
+    limit = "memory.limit_in_bytes"
+    if not root.is_dir():
+        root, limit = pathlib.Path("/sys/fs/cgroup"), "memory.max"
+    parent = root / own.lstrip("/")
+    group = parent / f"refract_bench_{os.getpid()}"
+    group.mkdir()
+    (group / limit).write_text(str(mib << 20))
+    try:
+        # A process that this one starts is in its group.
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+        try:
+            yield
+        finally:
+            (parent / "cgroup.procs").write_text(str(os.getpid()))
+    finally:
+        with contextlib.suppress(OSError):
+            group.rmdir()  # once its processes have ended
+
+
+def write_tables(path, pattern, rows):
+    """The same rows again and again; every block is one of its own."""
+    data = memoryview(pattern.numpy()).cast("B")
+    row_bytes = len(data) // len(pattern)
+
+    def chunks():
+        for first in range(0, rows, PATTERN_ROWS):
+            yield data[: min(PATTERN_ROWS, rows - first) * row_bytes]
+
+    safetensors_io.write_streaming(path, [
+        (f"tables.{t}.weight", torch.float32, (rows, pattern.shape[1]), chunks())
+        for t in range(TABLES)
+    ])
+
+
+def ask(node, ids):
+    given = triton.InferInput("ids", list(ids.shape), "INT64")
+    given.set_data_from_numpy(ids.numpy())
+    client = triton.InferenceServerClient(node.address)
+    answer = client.infer(MODEL, [given], client_timeout=120)
+    return torch.from_numpy(answer.as_numpy("output_0").copy())
+
+
+def row_counts(node):
+    with urllib.request.urlopen(node.metrics_url) as answer:
+        text = answer.read().decode()
+    return {
+        result: float(value)
+        for result, value in re.findall(
+            r'refract_row_cache_rows_total\{.*result="(\w+)".*\} (\S+)', text
+        )
+    }
+
+
+def measure(arguments, folder):
+    torch.manual_seed(arguments.seed)
+    rows = (arguments.mib << 20) // (TABLES * arguments.dim * 4)
+    pattern = torch.rand(PATTERN_ROWS, arguments.dim) - 0.5
+    model = Ranker(arguments.dim).eval()
+    for table in model.tables:
+        table.weight = torch.nn.Parameter(
+            torch.zeros(1).expand(rows, arguments.dim), requires_grad=False
+        )
+    ids = torch.randint(0, rows, (arguments.items, TABLES))
+    program = torch.export.export(
+        model, (ids,), dynamic_shapes=({0: torch.export.Dim("batch", min=2)},)
+    )
+    torch.export.save(program, folder / "model.pt2")
+    (folder / "tables").mkdir()
+    write_tables(folder / "tables" / "tables.safetensors", pattern, rows)
+    repositories.refract(
+        "import", folder / "model.pt2", "--repo", folder / "repo", "--name", MODEL,
+        "--tables", folder / "tables", "--link", "--no-golden", timeout=1800,
+    )
+    with torch.no_grad():
+        looked_up = pattern[ids % PATTERN_ROWS].reshape(arguments.items, -1)
+        wanted = torch.sigmoid(model.top(looked_up)).squeeze(1)
+    third = arguments.mib // 3
+    limit = arguments.limit_mib
+    cache = limit // 2 if limit else third
+    result = {
+        "table_mib": arguments.mib, "limit_mib": limit, "row_cache_mib": cache,
+        "zipf": arguments.zipf, "qps": arguments.qps, "items": arguments.items,
+        "modes": {},
+    }
+    for name, bound, flags in (
+        ("load", None, ()),
+        ("disk", limit, ("--row-cache-mib", cache)),
+        ("map", limit, ()),
+    ):
+        with contextlib.ExitStack() as stack:
+            with memory_limit(bound):
+                # Within the limit as long as the node runs.
+                node = nodes.cpu_node(
+                    folder / "repo", [], "--table-memory", name, *flags
+                )
+            stack.callback(node.close)
+            error = (ask(node, ids) - wanted).abs().max().item()
+            if error > TOLERANCE:
+                raise AssertionError(f"{name}: scores are {error} off")
+            client = Client(folder, node, MODEL, arguments.items)
+            zipf = f"zipf:{arguments.zipf:g}"
+            # Fills caches.
+            client.run(arguments.qps, arguments.duration, arguments.seed, ids=zipf)
+            found = {"p50_ms": [], "p99_ms": [], "failed": 0}
+            before = row_counts(node)
+            for round_ in range(arguments.rounds):
+                report = client.run(
+                    arguments.qps, arguments.duration,
+                    arguments.seed + 1 + round_, ids=zipf,
+                )
+                found["p50_ms"].append(report["latency_ms"]["p50"])
+                found["p99_ms"].append(report["latency_ms"]["p99"])
+                found["failed"] += report["errors"]
+            counts = {k: v - before[k] for k, v in row_counts(node).items()}
+            for key in ("p50_ms", "p99_ms"):
+                found[key] = quartiles(found[key])
+            if counts:
+                found["hit_rate"] = counts["hit"] / (counts["hit"] + counts["miss"])
+            status = pathlib.Path(f"/proc/{node.process.pid}/status").read_text()
+            found["rss_mib"] = int(re.search(r"VmRSS:\s+(\d+)", status)[1]) // 1024
+            result["modes"][name] = found
+            print(f"{name}: {json.dumps(found)}", flush=True)
+    return result
+
+
+def main():
+    arguments = parse_arguments()
+    with tempfile.TemporaryDirectory(
+        prefix="refract-disk-", dir=arguments.folder
+    ) as folder:
+        result = measure(arguments, pathlib.Path(folder))
+    if arguments.json:
+        arguments.json.write_text(
+            json.dumps({"benchmark": "tables_on_disk", **result}, indent=1) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
