@@ -42,6 +42,7 @@ struct Options {
   bool skewed = false;
   bool apart = false;
   bool thread_time = false;
+  bool sources = false;
   uint64_t seed = 1;
   std::string folder = "/dev/shm";
   std::vector<std::string> libraries;
@@ -250,7 +251,8 @@ Json Compare(const std::vector<Variant>& variants, int64_t batch,
     for (size_t r = 0; r < took[v].size(); ++r) {
       ratios.push_back(took[v][r] / took[0][r]);
     }
-    result[variants[v].name]["time_over_refract"] = Quartiles(ratios);
+    result[variants[v].name][absl::StrCat("time_over_", variants[0].name)] =
+        Quartiles(ratios);
   }
   return result;
 }
@@ -370,6 +372,69 @@ absl::Status MeasureFormat(const Tables& tables, const Tables* floats,
   return absl::OkStatus();
 }
 
+// The engine on the same tables in huge pages, in 4 KiB pages and in a mapped
+// file, whose results must be the same bits.
+absl::Status MeasureSources(const Tables& mapped, const Options& options,
+                            Json& json) {
+  size_t huge_bytes = 0;
+  size_t none = 0;
+  REFRACT_ASSIGN_OR_RETURN(
+      const Tables huge,
+      InMemory(mapped, base::LargeMemory::Pages::kHuge, huge_bytes));
+  REFRACT_ASSIGN_OR_RETURN(
+      const Tables small,
+      InMemory(mapped, base::LargeMemory::Pages::kSmall, none));
+  const std::pair<const char*, const Tables*> sources[] = {
+      {"huge_pages", &huge}, {"small_pages", &small}, {"mapped", &mapped}};
+  const double share = static_cast<double>(huge_bytes) /
+                       static_cast<double>(mapped.bytes());
+  json["huge_share"] = share;
+  std::fprintf(stderr, "%.2f GiB, %.1f %% of it in huge pages\n",
+               static_cast<double>(mapped.bytes()) / kGib, share * 100);
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (const auto& [name, tables] : sources) {
+    REFRACT_ASSIGN_OR_RETURN(engines.emplace_back(),
+                             Engine::Create(*tables, !options.apart));
+  }
+  uint64_t seed = options.seed;
+  for (const int64_t look_ups : options.look_ups) {
+    for (const int64_t batch : options.batches) {
+      RowSource source(mapped.rows, options.skewed, ++seed);
+      const Request request = MakeRequest(mapped, batch, look_ups, source);
+      std::vector<Variant> variants;
+      engines[0]->Run(request);
+      const std::vector<float> first = engines[0]->Result(batch);
+      for (size_t s = 0; s < engines.size(); ++s) {
+        engines[s]->Run(request);
+        REFRACT_RETURN_IF_ERROR(
+            CheckEqual(sources[s].first, first, engines[s]->Result(batch), 0));
+        variants.push_back({sources[s].first, &mapped,
+                            [engine = engines[s].get()](const Request& each) {
+                              engine->Run(each);
+                            }});
+      }
+      Json row = {{"batch", batch}, {"look_ups", look_ups}};
+      row.update(Compare(variants, batch, look_ups, options, ++seed));
+      std::string line = absl::StrCat("batch ", batch, " look-ups ", look_ups);
+      for (const Variant& variant : variants) {
+        const Json& each = row[variant.name];
+        absl::StrAppend(&line, "  ", variant.name, " ",
+                        std::round(each["us"]["median"].get<double>() * 10) / 10,
+                        " us");
+        if (!each.contains("time_over_huge_pages")) continue;
+        const Json& ratio = each["time_over_huge_pages"];
+        absl::StrAppend(&line, " (x ",
+                        std::round(ratio["q25"].get<double>() * 100) / 100, " ",
+                        std::round(ratio["median"].get<double>() * 100) / 100,
+                        ")");
+      }
+      std::fprintf(stderr, "%s\n", line.c_str());
+      json["results"].push_back(std::move(row));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Measure(const Options& options, Json& json) {
   for (const std::string& library : options.libraries) {
     REFRACT_RETURN_IF_ERROR(runtime::aten::LoadOpLibrary(library));
@@ -390,6 +455,7 @@ absl::Status Measure(const Options& options, Json& json) {
     return MakeTables(options.folder, layout, options.tables, rows);
   };
   REFRACT_ASSIGN_OR_RETURN(base, make(floats));
+  if (options.sources) return MeasureSources(*base, options, json);
   for (const std::string& name : options.formats) {
     if (name == "fp32") {
       REFRACT_RETURN_IF_ERROR(MeasureFormat(*base, nullptr, options, json));
@@ -429,6 +495,10 @@ int Main(int argc, char** argv) {
   app.add_flag("--thread-time", options.thread_time,
                "the thread's processor time instead of the clock's, where "
                "others use the machine too");
+  app.add_flag("--sources", options.sources,
+               "instead: the engine on fp32 tables in huge pages, in 4 KiB "
+               "pages and in a mapped file of --folder; takes three times "
+               "--gib");
   app.add_option("--seed", options.seed);
   app.add_option("--folder", options.folder, "for the tables' file");
   app.add_option("--op-library", options.libraries,

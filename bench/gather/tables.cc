@@ -101,6 +101,29 @@ absl::StatusOr<Tables> MakeTables(const std::string& folder,
   return tables;
 }
 
+absl::StatusOr<Tables> InMemory(const Tables& tables,
+                                base::LargeMemory::Pages pages,
+                                size_t& huge_bytes) {
+  const auto each = static_cast<size_t>(tables.rows * tables.layout.stride);
+  const size_t apart =
+      (each + kTableAlignBytes - 1) / kTableAlignBytes * kTableAlignBytes;
+  REFRACT_ASSIGN_OR_RETURN(
+      std::shared_ptr<base::LargeMemory> memory,
+      base::LargeMemory::Allocate(
+          apart * static_cast<size_t>(tables.count), pages));
+  absl::flat_hash_map<std::string, const std::byte*> data;
+  std::byte* to = memory->bytes().data();
+  for (int64_t t = 0; t < tables.count; ++t, to += apart) {
+    std::memcpy(to, tables.at(t), each);
+    data[absl::StrCat("t", t)] = to;
+  }
+  huge_bytes = memory->HugeBytes();
+  Tables result = tables;
+  REFRACT_ASSIGN_OR_RETURN(result.store,
+                           tables.store->WithData(data, std::move(memory)));
+  return result;
+}
+
 RowSource::RowSource(int64_t rows, bool skewed, uint64_t seed)
     : rows_(rows), random_(seed) {
   if (!skewed) {

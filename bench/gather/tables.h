@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/process/large_memory.h"
 #include "base/tensor.h"
 #include "models/repository/weights.h"
 #include "models/tables/row_format.h"
@@ -34,6 +35,12 @@ struct Tables {
 absl::StatusOr<Tables> MakeTables(const std::string& folder,
                                   const models::RowLayout& layout,
                                   int64_t count, int64_t rows);
+
+// The same tables in memory of this process, in huge or in 4 KiB pages.
+// `huge_bytes`: how much of it lies in huge pages.
+absl::StatusOr<Tables> InMemory(const Tables& tables,
+                                base::LargeMemory::Pages pages,
+                                size_t& huge_bytes);
 
 // Ids of every table, as requests bring them.
 struct Request {
