@@ -298,6 +298,12 @@ ScheduledModel GpuNode::Describe(
     LOG(INFO) << described.label
               << ": rows computed alone and among others differ by at most "
               << model.row_difference();
+    if (batching.enabled && !model.rows().may_coalesce) {
+      LOG(INFO) << described.label
+                << ": its requests are executed together only where they agree "
+                   "in what has no row per item: "
+                << model.rows().why;
+    }
   } else if (batching.enabled) {
     batching.enabled = false;
     LOG(WARNING) << described.label

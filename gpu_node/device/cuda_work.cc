@@ -178,7 +178,15 @@ absl::Status FillSlot(const Translation& translation, cuda::Instance& instance,
         inputs[static_cast<size_t>(translation.inputs[i])];
     const cuda::Value& value = program.value(program.inputs[i]);
     const bool has_rows = value.rows.per_item > 0;
-    if (!has_rows && to > 0) continue;
+    if (!has_rows && to > 0) {
+      // The first request's, compared in memory that no peer writes to.
+      if (input.bytes > 0 &&
+          std::memcmp(instance.input(slot, i), input.data, input.bytes) != 0) {
+        return absl::InvalidArgumentError(
+            "what is one for all rows differs between the requests");
+      }
+      continue;
+    }
     const size_t row = RowBytes(value);
     // A size besides the batch that has rows comes with a whole request only.
     const bool cut = has_rows && value.rows.fixed == 0;

@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "models/graph/op_traits.h"
+#include "models/graph/script_region.h"
 #include "models/rows/flow.h"
 
 namespace refract::models {
@@ -63,9 +64,11 @@ class Walk {
     }
   }
 
-  // Concludes from inputs and outputs.
+  // The answer, given what goes in and what comes out. `fixed`: values that
+  // requests of equal sizes agree in.
   RowDependence Judge(const std::vector<ValueId>& inputs,
-                      const std::vector<ValueId>& outputs) const {
+                      const std::vector<ValueId>& outputs,
+                      const std::vector<bool>& fixed) const {
     RowDependence result;
     for (const ValueId id : outputs) {
       const Flow& flow = flows_[id];
@@ -93,9 +96,9 @@ class Walk {
     }
     result.may_split = true;
     for (const ValueId id : inputs) {
-      if (flows_[id].kind != Kind::kRequest) continue;
-      result.why = absl::StrCat(graph_.value(id).name,
-                                " is one for all rows of a request");
+      if (flows_[id].kind != Kind::kRequest || fixed[id]) continue;
+      result.why =
+          absl::StrCat(Described(id), " is one for all rows of a request");
       return result;
     }
     for (const ValueId id : outputs) {
@@ -109,6 +112,14 @@ class Walk {
   }
 
  private:
+  // "input user", "the result of aten.mean.dim (mean_3)"
+  std::string Described(ValueId id) const {
+    const Value& value = graph_.value(id);
+    if (value.producer == kNoNode) return absl::StrCat("input ", value.name);
+    return absl::StrCat("the result of ", graph_.nodes[value.producer].op, " (",
+                        value.name, ")");
+  }
+
   // A size that crosses as a number and follows from rows that cross.
   bool IsSizeOfBatch(ValueId id) const {
     return graph_.value(id).kind == ValueKind::kSymInt &&
@@ -139,6 +150,29 @@ class Walk {
   Sizes sizes_;
   std::vector<Flow> flows_;
 };
+
+// Values made of weights and sizes alone, such as the embedding of positions
+// 0, 1, …: requests of equal sizes agree in them.
+std::vector<bool> FixedValues(const Graph& graph) {
+  std::vector<bool> fixed(graph.values.size(), true);
+  for (const ValueId id : graph.inputs) fixed[id] = false;
+  for (const Node& node : graph.nodes) {
+    const std::vector<ValueId> inputs = InputsOf(node);
+    const bool of_fixed =
+        !IsRegion(node) &&
+        std::all_of(inputs.begin(), inputs.end(),
+                    [&fixed](ValueId id) { return fixed[id]; });
+    for (const ValueId id : node.outputs) {
+      if (id == kNoValue) continue;
+      const Value& value = graph.value(id);
+      // The size of a tensor, whatever is in it.
+      const bool size =
+          value.kind == ValueKind::kSymInt && !value.sym_value.is_unknown();
+      fixed[id] = of_fixed || size;
+    }
+  }
+  return fixed;
+}
 
 // Inputs of a whole model: offsets and ids of bags beside rows.
 void SetInputs(const Graph& graph, Walk& walk) {
@@ -180,7 +214,7 @@ RowDependence FindRowDependence(const Graph& graph) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     walk.Run(static_cast<NodeId>(n));
   }
-  return walk.Judge(graph.inputs, graph.outputs);
+  return walk.Judge(graph.inputs, graph.outputs, FixedValues(graph));
 }
 
 RowDependence RowDependenceOf(const Graph& graph) {
@@ -201,7 +235,7 @@ RowDependence FindHnRowDependence(const Graph& graph, const SplitPlan& plan) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     if (plan.stages[n] == Stage::kHn) walk.Run(static_cast<NodeId>(n));
   }
-  return walk.Judge(plan.up, plan.down);
+  return walk.Judge(plan.up, plan.down, FixedValues(graph));
 }
 
 void MarkRows(const Graph& graph, SplitPlan& plan) {

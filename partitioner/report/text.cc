@@ -46,7 +46,8 @@ std::string ShapeText(const Value& value) {
 std::string RowsText(const models::RowDependence& rows) {
   if (rows.may_coalesce) return "requests may be split and merged";
   return absl::StrCat(
-      rows.may_split ? "requests may be split, not merged: "
+      rows.may_split ? "requests may be split, and merged where they agree in "
+                       "what has no row per item: "
                      : "requests are neither split nor merged: ",
       rows.why.empty() ? "no proof that each row is scored alone" : rows.why);
 }

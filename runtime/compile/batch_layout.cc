@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/digest.h"
 #include "base/status_macros.h"
 #include "runtime/stable_inputs.h"
 
@@ -15,8 +16,11 @@ namespace {
 
 using base::TensorView;
 
-// Inputs that are the same for all rows are compared byte by byte.
-constexpr size_t kMostSameBytes = 4096;
+// Inputs that are the same for all rows go into the key, by their digest where
+// they are longer than this …
+constexpr size_t kMostKeyBytes = 64;
+// … and not at all beyond this: a digest of 1 MiB takes about 0.1 ms.
+constexpr size_t kMostSameBytes = size_t{1} << 20;
 
 bool Mentions(const models::SymExpr& expr, const std::string& symbol) {
   const std::vector<std::string> symbols = expr.Symbols();
@@ -223,7 +227,7 @@ std::optional<int64_t> BatchLayout::Rows(
 }
 
 std::string BatchLayout::MergeKey(absl::Span<const TensorView> inputs,
-                                  bool settled, std::string key) const {
+                                  bool /*settled*/, std::string key) const {
   key.clear();
   if (!Rows(inputs).has_value()) return key;
   const auto none = [&key] {
@@ -251,14 +255,19 @@ std::string BatchLayout::MergeKey(absl::Span<const TensorView> inputs,
         break;
       case Rule::kSame: {
         const auto bytes = base::ByteSize(view.dtype, view.dims);
-        if (!settled || (view.data == nullptr && view.bytes > 0) ||
-            !bytes.ok() || *bytes != view.bytes ||
-            view.bytes > kMostSameBytes) {
+        if ((view.data == nullptr && view.bytes > 0) || !bytes.ok() ||
+            *bytes != view.bytes || view.bytes > kMostSameBytes) {
           return none();
         }
         AppendBytes(key, view.dims.data(),
                     view.dims.size() * sizeof(view.dims[0]));
-        AppendBytes(key, view.data, view.bytes);
+        // A peer may still change them: Gather() compares them again.
+        if (view.bytes <= kMostKeyBytes) {
+          AppendBytes(key, view.data, view.bytes);
+        } else {
+          const base::Digest digest = base::DigestOf({view.data, view.bytes});
+          AppendBytes(key, &digest, sizeof(digest));
+        }
         break;
       }
     }
@@ -350,8 +359,19 @@ absl::StatusOr<absl::Span<const TensorView>> BatchLayout::Gather(
   for (const auto& inputs : requests) rows += *Rows(inputs);
   for (size_t i = 0; i < gathered.size(); ++i) {
     TensorView& view = gathered[i];
-    if (inputs_[i] == Rule::kSame || inputs_[i] == Rule::kOffsets ||
-        inputs_[i] == Rule::kEntries) {
+    if (inputs_[i] == Rule::kOffsets || inputs_[i] == Rule::kEntries) continue;
+    if (inputs_[i] == Rule::kSame) {
+      std::byte* const place = buffers.Get(i, view.bytes);
+      if (view.bytes > 0) std::memcpy(place, view.data, view.bytes);
+      view.data = place;
+      for (const auto& inputs : requests.subspan(1)) {
+        if (inputs[i].bytes != view.bytes ||
+            (view.bytes > 0 &&
+             std::memcmp(place, inputs[i].data, view.bytes) != 0)) {
+          return absl::InvalidArgumentError(
+              "what is one for all rows differs between the requests");
+        }
+      }
       continue;
     }
     if (inputs_[i] == Rule::kCount) {

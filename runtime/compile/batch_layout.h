@@ -61,9 +61,9 @@ class BatchLayout {
   std::optional<int64_t> Rows(absl::Span<const base::TensorView> inputs) const;
 
   // Requests with equal keys can be executed together: their inputs differ only
-  // in rows. Empty: cannot be merged. `settled` as in ServerCall: values that a
-  // peer may still change are not compared. Returned in the memory of `key`,
-  // whose contents are lost.
+  // in rows, unless Gather() finds otherwise. Empty: cannot be merged. `settled`
+  // as in ServerCall: without effect, since Gather() compares in its own copy.
+  // Returned in the memory of `key`; its contents are lost.
   std::string MergeKey(absl::Span<const base::TensorView> inputs, bool settled,
                        std::string key = {}) const;
 
@@ -74,11 +74,11 @@ class BatchLayout {
   }
 
   // Stacks the inputs of requests with equal keys row by row in `buffers`,
-  // valid until their next use; inputs that are equal in all are the first
-  // request's. InvalidArgument for offsets that do not describe consecutive
-  // bags from the first entry on (to the last entry, if they declare it): no
-  // request may reach another's entries. The offsets are checked in the copy,
-  // which no peer can change.
+  // valid until their next use; inputs without rows are a copy of the first
+  // request's. InvalidArgument if another's differ from it, and for offsets that
+  // do not describe consecutive bags from the first entry on (to the last entry,
+  // if they declare it): no request may reach another's entries. Values are
+  // checked in the copy, which no peer can change.
   absl::StatusOr<absl::Span<const base::TensorView>> Gather(
       absl::Span<const absl::Span<const base::TensorView>> requests,
       RowBuffers& buffers) const;

@@ -11,6 +11,7 @@ import threading
 import unittest
 
 import numpy as np
+import torch
 
 from tests.e2e import support
 from tests.e2e.serving.serving_test import infer_inputs, setup_repository, triton
@@ -58,6 +59,77 @@ def summary(node, model):
         "merged": int(merged),
         "line": line,
     }
+
+
+class Positions(torch.nn.Module):
+    """Steps of a history with their positions, which are looked up in a table:
+    one vector per step for all rows, longer than a request's header."""
+
+    STEPS, WIDTH = 64, 32
+
+    def __init__(self):
+        super().__init__()
+        self.items = torch.nn.Embedding(100, self.WIDTH)
+        self.positions = torch.nn.Embedding(self.STEPS, self.WIDTH)
+        self.top = torch.nn.Linear(self.WIDTH, 1)
+
+    def forward(self, history):
+        steps = torch.arange(history.shape[1])
+        vectors = torch.relu(self.items(history) + self.positions(steps))
+        return self.top(vectors.mean(1))
+
+
+class PositionsTest(unittest.TestCase):
+    def test_requests_with_positions_share_executions(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="refract-e2e-"))
+        self.addCleanup(shutil.rmtree, folder)
+        module = Positions().eval()
+        program = torch.export.export(
+            module, (torch.zeros(3, Positions.STEPS, dtype=torch.int64),),
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+        )
+        torch.export.save(program, folder / "m.pt2")
+        repository = folder / "repo"
+        support.refract(
+            "import", folder / "m.pt2", "--repo", repository, "--name", "m",
+            "--no-golden",
+        )
+        told = support.refract(
+            "partition", repository / "m", "--method", "heuristic", "--write"
+        ).stdout
+        self.assertIn("rows on the HN: requests may be split and merged", told)
+        with open(repository / "m/config.pbtxt", "a") as config:
+            config.write("dynamic_batching { max_queue_delay_microseconds: 300000 }")
+        hn = support.gpu_node(repository)
+        self.addCleanup(hn.close)
+        cn = support.cpu_node(repository, [hn.address])
+        self.addCleanup(cn.close)
+        with triton.InferenceServerClient(cn.address) as client:
+            support.wait_until(client.is_server_ready, "the CN is ready")
+
+        def one(seed):
+            # Of few rows, which go into a slot, and of many, which are pulled.
+            rows = (1, 3, 40)[seed % 3]
+            history = np.random.default_rng(seed).integers(
+                0, 100, (rows, Positions.STEPS)
+            )
+            with triton.InferenceServerClient(cn.address) as client:
+                answer = client.infer("m", infer_inputs({"history": torch.from_numpy(history)}))
+            with torch.no_grad():
+                wanted = module(torch.from_numpy(history)).numpy()
+            np.testing.assert_allclose(
+                answer.as_numpy("output_0"), wanted, atol=1e-5, rtol=0
+            )
+
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            with pulses(hn):
+                for done in [pool.submit(one, seed) for seed in range(60)]:
+                    done.result()
+        self.assertEqual(hn.stop(), 0, hn.output())
+        counts = summary(hn, "m")
+        self.assertEqual((counts["succeeded"], counts["failed"]), (60, 0), counts)
+        self.assertGreater(counts["merged"], 10, counts)
+        self.assertNotIn("never executed together", hn.output())
 
 
 class BatchingTest(unittest.TestCase):

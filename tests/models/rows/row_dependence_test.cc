@@ -352,6 +352,43 @@ TEST(RowDependenceTest, WhatAllRowsShareMayBeCutNotPutTogether) {
   EXPECT_THAT(found.why, HasSubstr("one for all rows"));
 }
 
+// Positions 0, 1, … of a history are looked up on the CN: the result crosses.
+TEST(RowDependenceTest, WhatIsMadeOfSizesAloneHindersNoRequest) {
+  Maker maker;
+  const ValueId history = maker.Input("B,T,4");
+  const ValueId steps = maker.Op("arange.default", {{"end", int64_t{50}}}, "T",
+                                 base::DType::kInt64);
+  const ValueId positions = maker.Op(
+      "embedding.default",
+      {{"weight", Ref(maker.Weight("50,4"))}, {"indices", Ref(steps)}}, "T,4");
+  const ValueId out =
+      maker.Op("add.Tensor",
+               {{"self", Ref(history)}, {"other", Ref(positions)}}, "B,T,4");
+  const Graph graph = maker.Return({out});
+  SplitPlan plan;
+  plan.stages = {Stage::kCnPre, Stage::kCnPre, Stage::kHn};
+  ComputeCrossings(graph, plan);
+  MarkRows(graph, plan);
+  EXPECT_EQ(plan.up.size(), 2u);
+  EXPECT_TRUE(plan.hn_rows.may_coalesce) << plan.hn_rows.why;
+
+  // Those of another input are the request's own.
+  Maker other;
+  const ValueId x = other.Input("B,T,4");
+  const ValueId user = other.Input("T", base::DType::kInt64);
+  const ValueId own = other.Op(
+      "embedding.default",
+      {{"weight", Ref(other.Weight("50,4"))}, {"indices", Ref(user)}}, "T,4");
+  const Graph of_user = other.Return({other.Op(
+      "add.Tensor", {{"self", Ref(x)}, {"other", Ref(own)}}, "B,T,4")});
+  plan.stages = {Stage::kCnPre, Stage::kHn};
+  ComputeCrossings(of_user, plan);
+  MarkRows(of_user, plan);
+  EXPECT_FALSE(plan.hn_rows.may_coalesce);
+  EXPECT_THAT(plan.hn_rows.why,
+              HasSubstr("the result of aten.embedding.default ("));
+}
+
 TEST(RowDependenceTest, OperatorsOfOthersAreNotTrusted) {
   Maker maker;
   const ValueId x = maker.Input("B,4");
