@@ -4,9 +4,9 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/string_view.h"
-#include "base/number_range.h"
 #include "base/command_line/command_line_error.h"
 #include "base/command_line/program_pages.h"
+#include "base/number_range.h"
 #include "base/process/request_memory_flag.h"
 #include "placement/binding/daemon_binding.h"
 #include "transport/links/channel.h"
@@ -20,11 +20,12 @@ std::string CheckSource(const std::string& text) {
 }
 
 void AddServing(CLI::App& app, Flags& flags) {
-  app.add_option("--grpc-host,--grpc-address", flags.grpc_host,
+  // As refract-gpu-node names them; the others are Triton's, or older.
+  app.add_option("--host,--grpc-host,--grpc-address", flags.grpc_host,
                  "Address that gRPC is served on; only this machine can reach "
                  "the default, 0.0.0.0 are all")
       ->capture_default_str();
-  app.add_option("--grpc-port", flags.grpc_port,
+  app.add_option("--port,--grpc-port", flags.grpc_port,
                  "Port for KServe v2 over gRPC; 0 = any free one, printed on "
                  "stdout")
       ->check(CLI::Range(0, 65535))
@@ -82,6 +83,7 @@ void AddServing(CLI::App& app, Flags& flags) {
       "arrive, half for requests that are decoded and not yet answered; more "
       "are refused with RESOURCE_EXHAUSTED");
   metrics::AddFlags(app, flags.metrics, /*default_port=*/8002);
+  base::AddLogFlags(app, flags.log);
   app.add_option("--trace-config", flags.trace_config,
                  "Traces of requests, as in Triton; may be repeated: "
                  "triton,file=FILE or opentelemetry,url=URL switches them on; "
@@ -243,8 +245,9 @@ void AddTables(CLI::App& app, Flags& flags) {
 }
 
 void AddDeltas(CLI::App& app, Flags& flags) {
-  app.add_flag("!--no-deltas", flags.deltas,
-               "Do not follow deltas of embedding tables (docs/how-to/deltas.md)");
+  app.add_flag(
+      "!--no-deltas", flags.deltas,
+      "Do not follow deltas of embedding tables (docs/how-to/deltas.md)");
   app.add_option("--deltas-folder", flags.deltas_folder,
                  "Deltas are in DIR/MODEL/VERSION; without this flag in the "
                  "folder \"deltas\" of each version in the repository")
@@ -275,7 +278,8 @@ void AddGpuNodes(CLI::App& app, Flags& flags) {
          "GPU nodes, separated by commas: addresses; dns:NAME:PORT, all "
          "addresses of a name; srv:NAME, its SRV records; or file:PATH, an "
          "address per line. Names and files are read again, and nodes come "
-         "and go with them (docs/how-to/discovery.md). Without any, only models that "
+         "and go with them (docs/how-to/discovery.md). Without any, only "
+         "models that "
          "need none are ready")
       ->delimiter(',')
       ->type_name("HOST:PORT|dns:NAME:PORT|srv:NAME|file:PATH")

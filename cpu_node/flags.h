@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/log/log_flags.h"
 #include "base/process/model_control_flags.h"
 #include "base/process/port_or_off.h"
 #include "cpu_node/discovery/node_source.h"
@@ -50,6 +51,7 @@ struct Flags {
   double slow_request_ms = 0;      // 0: never
   size_t request_memory = 0;       // bytes; ParseFlags() always sets it
   metrics::Flags metrics;
+  base::LogFlags log;
   std::vector<std::string> trace_config;
   tracing::Settings tracing;  // from trace_config
   bool allow_trace_settings = false;

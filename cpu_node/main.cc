@@ -10,6 +10,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/log/log_writer.h"
 #include "base/process/descriptor_limit.h"
@@ -55,9 +56,8 @@ constexpr absl::Duration kLongestWaitForQuiet = absl::Seconds(2);
 constexpr absl::Duration kLongestToAnswer = absl::Seconds(5);
 
 // Exit status 2 for bad usage or bad input, 1 for other failures.
-int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "refract-cpu-node: %s\n",
-               std::string(status.message()).c_str());
+int ExitStatusOf(const absl::Status& status) {
+  if (status.ok()) return 0;
   const bool bad_input =
       absl::IsInvalidArgument(status) || absl::IsNotFound(status);
   return bad_input ? 2 : 1;
@@ -301,7 +301,13 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   frontend_options.http_body_memory = http_body_memory;
   absl::StatusOr<std::unique_ptr<Frontend>> frontend =
       Frontend::Create(frontend_options, engine->get());
-  if (!frontend.ok()) return frontend.status();
+  if (!frontend.ok()) {
+    return absl::IsUnavailable(frontend.status())
+               ? absl::UnavailableError(
+                     absl::StrCat("gRPC: ", frontend.status().message(),
+                                  "; --port chooses another port"))
+               : frontend.status();
+  }
   const absl::StatusOr<std::unique_ptr<HttpServer>> http =
       ServeHttp(flags, http_body_memory, engine->get(), control.get(),
                 tls.get(), access.get(), (*frontend)->memory());
@@ -327,7 +333,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   }
   LOG(INFO) << (tls == nullptr ? "gRPC on " : "gRPC with TLS on ")
             << flags.grpc_host << ":" << (*frontend)->port()
-            << base::WhoReaches(flags.grpc_host, "--grpc-host");
+            << base::WhoReaches(flags.grpc_host, "--host");
   std::printf("refract-cpu-node listening on %s:%d\n", flags.grpc_host.c_str(),
               (*frontend)->port());
   std::fflush(stdout);
@@ -370,11 +376,10 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
 int Run(const Flags& flags) {
   // First, so that every later thread blocks the signals that Wait() handles.
   base::ShutdownSignal shutdown;
-  base::LogWriter log;
+  base::LogWriter log(flags.log.Format());
   const absl::Status status = Serve(flags, shutdown);
-  // The error must be the last line.
-  log.Flush(base::LogWriter::kLastLines);
-  return status.ok() ? 0 : Fail(status);
+  if (!status.ok()) log.WriteError("refract-cpu-node", status.message());
+  return ExitStatusOf(status);
 }
 
 }  // namespace

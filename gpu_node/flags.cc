@@ -5,9 +5,9 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
-#include "base/number_range.h"
 #include "base/command_line/command_line_error.h"
 #include "base/command_line/program_pages.h"
+#include "base/number_range.h"
 #include "base/process/request_memory_flag.h"
 #include "placement/binding/daemon_binding.h"
 #include "transport/links/channel.h"
@@ -129,6 +129,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
       "Memory of long requests (above 64 KiB) from their announcement to their "
       "answer, for example 4GiB; more are refused with RESOURCE_EXHAUSTED");
   metrics::AddFlags(app, flags.metrics, /*default_port=*/8102);
+  base::AddLogFlags(app, flags.log);
   app.add_option("--slow-request-ms", flags.slow_request_ms,
                  "Log requests that take longer, with their ids and stages, "
                  "milliseconds; 0 = none")

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/log/log_flags.h"
 #include "base/process/model_control_flags.h"
 #include "metrics/flags.h"
 
@@ -35,6 +36,7 @@ struct Flags {
   size_t request_memory = 0;  // bytes; always set
   base::ModelControlFlags control;
   metrics::Flags metrics;
+  base::LogFlags log;
   bool remote_drain = false;
   double slow_request_ms = 0;  // 0: never
   double lame_duck_s = 1;

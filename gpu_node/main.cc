@@ -40,9 +40,8 @@ namespace {
 constexpr int64_t kCudaMaxBatch = 4096;
 
 // Exit status 2 for bad usage or bad input, 1 for other failures.
-int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "refract-gpu-node: %s\n",
-               std::string(status.message()).c_str());
+int ExitStatusOf(const absl::Status& status) {
+  if (status.ok()) return 0;
   const bool bad_input =
       absl::IsInvalidArgument(status) || absl::IsNotFound(status);
   return bad_input ? 2 : 1;
@@ -173,7 +172,13 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   server_options.locality = std::move(locality);
   absl::StatusOr<std::unique_ptr<transport::Server>> server =
       transport::Server::Create(server_options, node->get());
-  if (!server.ok()) return server.status();
+  if (!server.ok()) {
+    return absl::IsUnavailable(server.status())
+               ? absl::UnavailableError(
+                     absl::StrCat(server.status().message(),
+                                  "; --port chooses another port"))
+               : server.status();
+  }
   // CNs must not send requests that cannot be executed.
   (*node)->WatchReadiness([&server](size_t model, const absl::Status& ready) {
     (*server)->SetModelStatus(model, ready);
@@ -238,11 +243,10 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
 int Run(const Flags& flags) {
   // First, so that every later thread blocks the signals that Wait() handles.
   base::ShutdownSignal shutdown;
-  base::LogWriter log;
+  base::LogWriter log(flags.log.Format());
   const absl::Status status = Serve(flags, shutdown);
-  // The error must be the last line.
-  log.Flush(base::LogWriter::kLastLines);
-  return status.ok() ? 0 : Fail(status);
+  if (!status.ok()) log.WriteError("refract-gpu-node", status.message());
+  return ExitStatusOf(status);
 }
 
 }  // namespace

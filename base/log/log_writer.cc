@@ -14,8 +14,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/shorten.h"
 #include "glog/logging.h"
+#include "nlohmann/json.hpp"
 
 namespace refract::base {
 namespace {
@@ -30,6 +33,32 @@ void WriteAll(int fd, absl::string_view text) {
   }
 }
 
+const char* LevelName(google::LogSeverity severity) {
+  switch (severity) {
+    case google::GLOG_INFO:
+      return "info";
+    case google::GLOG_WARNING:
+      return "warning";
+    case google::GLOG_ERROR:
+      return "error";
+    default:
+      return "fatal";
+  }
+}
+
+// Without the end of the line.
+std::string JsonLine(absl::Time time, absl::string_view level,
+                     absl::string_view source, absl::string_view message) {
+  const nlohmann::ordered_json json = {
+      {"time",
+       absl::FormatTime("%Y-%m-%d%ET%H:%M:%E6SZ", time, absl::UTCTimeZone())},
+      {"level", std::string(level)},
+      {"source", std::string(source)},
+      {"message", std::string(message)}};
+  return json.dump(-1, ' ', false,
+                   nlohmann::ordered_json::error_handler_t::replace);
+}
+
 }  // namespace
 
 // Shared with the writing thread, which may outlive the LogWriter: it cannot be
@@ -38,6 +67,7 @@ struct LogWriter::Queue {
   absl::Mutex mu;
   std::string lines ABSL_GUARDED_BY(mu);
   int64_t dropped ABSL_GUARDED_BY(mu) = 0;
+  LogFormat format = LogFormat::kText;
   bool writing ABSL_GUARDED_BY(mu) = false;  // the thread has taken lines
   bool closed ABSL_GUARDED_BY(mu) = false;
 
@@ -62,9 +92,15 @@ void LogWriter::Queue::WriteTo(int fd) {
       taken.clear();
       taken.swap(lines);
       if (dropped > 0) {
-        absl::StrAppend(&taken, "refract: ", dropped,
-                        " lines of the log are missing here: they came faster "
-                        "than they were read\n");
+        const std::string missing = absl::StrCat(
+            dropped,
+            " lines of the log are missing here: they came faster than they "
+            "were read");
+        absl::StrAppend(&taken,
+                        format == LogFormat::kJson
+                            ? JsonLine(absl::Now(), "warning", "", missing)
+                            : absl::StrCat("refract: ", missing),
+                        "\n");
         dropped = 0;
       }
       writing = true;
@@ -75,8 +111,10 @@ void LogWriter::Queue::WriteTo(int fd) {
 
 class LogWriter::Sink final : public google::LogSink {
  public:
-  explicit Sink(int fd)
-      : fd_(fd), thread_([fd, queue = queue_] { queue->WriteTo(fd); }) {}
+  Sink(LogFormat format, int fd) : fd_(fd) {
+    queue_->format = format;
+    thread_ = std::thread([fd, queue = queue_] { queue->WriteTo(fd); });
+  }
 
   ~Sink() override {
     const bool flushed = Flush(kLastLines);
@@ -101,16 +139,29 @@ class LogWriter::Sink final : public google::LogSink {
             int line, const google::LogMessageTime& time, const char* message,
             size_t length) override {
     const std::string text =
-        Shorten(ToString(severity, file, line, time, message, length),
-                kMaxLogLineBytes);
+        queue_->format == LogFormat::kJson
+            ? JsonLine(
+                  absl::FromTimeT(time.timestamp()) +
+                      absl::Microseconds(time.usec()),
+                  LevelName(severity), absl::StrCat(file, ":", line),
+                  Shorten(absl::string_view(message, length), kMaxLogLineBytes))
+            : Shorten(ToString(severity, file, line, time, message, length),
+                      kMaxLogLineBytes);
+    Add(text);
+    if (severity == google::GLOG_FATAL) fatal_ = true;
+  }
+
+  // One line, without its end.
+  void Add(absl::string_view text) {
     absl::MutexLock lock(&queue_->mu);
     if (queue_->lines.size() + text.size() >= kMaxWaitingBytes) {
       ++queue_->dropped;
     } else {
       absl::StrAppend(&queue_->lines, text, "\n");
     }
-    if (severity == google::GLOG_FATAL) fatal_ = true;
   }
+
+  LogFormat format() const { return queue_->format; }
 
   // Called after each line, under no lock of glog's. Only the line that ends
   // the process is worth waiting for.
@@ -128,7 +179,8 @@ class LogWriter::Sink final : public google::LogSink {
   std::thread thread_;
 };
 
-LogWriter::LogWriter(int fd) : sink_(std::make_unique<Sink>(fd)) {
+LogWriter::LogWriter(LogFormat format, int fd)
+    : sink_(std::make_unique<Sink>(format, fd)) {
   google::AddLogSink(sink_.get());
   // Neither log files nor glog's own, blocking, writing to stderr.
   for (int i = 0; i < google::NUM_SEVERITIES; ++i) {
@@ -145,5 +197,13 @@ LogWriter::~LogWriter() {
 }
 
 bool LogWriter::Flush(absl::Duration longest) { return sink_->Flush(longest); }
+
+void LogWriter::WriteError(absl::string_view program,
+                           absl::string_view message) {
+  sink_->Add(sink_->format() == LogFormat::kJson
+                 ? JsonLine(absl::Now(), "error", program, message)
+                 : absl::StrCat(program, ": ", message));
+  Flush(kLastLines);
+}
 
 }  // namespace refract::base

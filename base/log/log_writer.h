@@ -2,11 +2,21 @@
 #define REFRACT_BASE_LOG_LOG_WRITER_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
 namespace refract::base {
+
+enum class LogFormat : uint8_t {
+  kText,  // glog's lines
+  // An object per line: {"time": "2026-01-31T12:00:00.123456Z", "level":
+  // "info", "source": "engine.cc:12", "message": "…"}. Bytes that are no UTF-8
+  // become U+FFFD.
+  kJson,
+};
 
 // Writes glog's lines to a file descriptor on a thread of its own, so that a
 // logging thread never waits for the reader. At most kMaxWaitingBytes of lines
@@ -24,7 +34,7 @@ class LogWriter {
   // Long enough for any reader that still reads.
   static constexpr absl::Duration kLastLines = absl::Seconds(1);
 
-  explicit LogWriter(int fd = 2);
+  explicit LogWriter(LogFormat format = LogFormat::kText, int fd = 2);
   // Calls Flush(kLastLines). Later lines go where glog's flags say.
   ~LogWriter();
   LogWriter(const LogWriter&) = delete;
@@ -33,6 +43,10 @@ class LogWriter {
   // Waits until all lines logged before are written, at most for `longest`;
   // returns whether they are.
   bool Flush(absl::Duration longest);
+
+  // The last line of a program that ends with an error, after all lines before:
+  // "program: message", or an object.
+  void WriteError(absl::string_view program, absl::string_view message);
 
  private:
   struct Queue;

@@ -62,11 +62,13 @@ absl::StatusOr<std::vector<std::string>> AddressesOf(absl::string_view host) {
 
 absl::StatusOr<std::vector<transport::Listener>> Listen(const std::string& host,
                                                         int port) {
-  REFRACT_ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
-                           AddressesOf(host));
+  const std::string name = absl::StrCat("cannot listen on ", host, ":", port);
+  const auto addresses = AddressesOf(host);
+  if (!addresses.ok()) return base::Annotate(addresses.status(), name);
   std::vector<transport::Listener> listeners;
-  absl::Status missing = absl::UnavailableError("the host has no address");
-  for (const std::string& address : addresses) {
+  absl::Status missing =
+      absl::UnavailableError(absl::StrCat(name, ": the host has no address"));
+  for (const std::string& address : *addresses) {
     // All addresses use the port that the first listener got.
     if (!listeners.empty()) port = listeners.front().port;
     absl::StatusOr<transport::Listener> listener =
@@ -94,9 +96,7 @@ absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Create(
   absl::StatusOr<std::vector<transport::Listener>> listeners =
       Listen(host, port);
   if (!listeners.ok()) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", host, ":",
-                                               port, ": ",
-                                               listeners.status().message()));
+    return absl::UnavailableError(listeners.status().message());
   }
   REFRACT_ASSIGN_OR_RETURN(std::shared_ptr<transport::ThreadWaker> waker,
                            transport::ThreadWaker::Create());

@@ -123,17 +123,20 @@ absl::StatusOr<UniqueFd> ConnectUnix(absl::string_view name) {
 absl::StatusOr<Listener> ListenTcp(const HostPort& at) {
   const std::string name = absl::StrCat(at.host, ":", at.port);
   absl::StatusOr<AddressList> list = Resolve(at, AI_PASSIVE);
-  if (!list.ok()) return base::Annotate(list.status(), name);
+  if (!list.ok()) {
+    return base::Annotate(list.status(),
+                          absl::StrCat("cannot listen on ", name));
+  }
   const addrinfo& address = **list;
   REFRACT_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(address.ai_family));
   const int on = 1;
   // Lets a restarted node reuse its port while old connections linger.
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (bind(fd.get(), address.ai_addr, address.ai_addrlen) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("listen on ", name));
+    return ErrnoStatus(errno, absl::StrCat("cannot listen on ", name));
   }
   if (listen(fd.get(), SOMAXCONN) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("listen on ", name));
+    return ErrnoStatus(errno, absl::StrCat("cannot listen on ", name));
   }
   sockaddr_storage bound = {};
   socklen_t length = sizeof(bound);

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <sstream>
 #include <string>
 #include <thread>
 
@@ -14,6 +15,7 @@
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace refract::base {
 namespace {
@@ -65,7 +67,7 @@ class LogWriterTest : public ::testing::Test {
 TEST_F(LogWriterTest, WritesAllLinesInOrder) {
   StartReader();
   {
-    LogWriter writer(ends_[1]);
+    LogWriter writer(LogFormat::kText, ends_[1]);
     for (int i = 0; i < 100; ++i) LOG(INFO) << "line " << i << " of the test";
     EXPECT_TRUE(writer.Flush(absl::Seconds(30)));
   }
@@ -80,7 +82,7 @@ TEST_F(LogWriterTest, WritesAllLinesInOrder) {
 TEST_F(LogWriterTest, NobodyWaitsForAReaderWhoDoesNotRead) {
   constexpr int kLines = 40000;  // 4 MB: more than pipe and queue hold
   const std::string filler(80, 'x');
-  auto writer = std::make_unique<LogWriter>(ends_[1]);
+  auto writer = std::make_unique<LogWriter>(LogFormat::kText, ends_[1]);
   // Blocks for good where logging writes to the pipe.
   for (int i = 0; i < kLines; ++i) LOG(INFO) << filler;
   EXPECT_FALSE(writer->Flush(absl::Milliseconds(1)));
@@ -107,7 +109,7 @@ TEST_F(LogWriterTest, NobodyWaitsForAReaderWhoDoesNotRead) {
 TEST_F(LogWriterTest, EndsAlthoughNobodyReads) {
   const absl::Time begin = absl::Now();
   {
-    LogWriter writer(ends_[1]);
+    LogWriter writer(LogFormat::kText, ends_[1]);
     for (int i = 0; i < 1000; ++i) LOG(INFO) << "line " << i << ".";
   }
   EXPECT_LT(absl::Now() - begin, absl::Seconds(20));
@@ -121,10 +123,40 @@ TEST_F(LogWriterTest, EndsAlthoughNobodyReads) {
   }
 }
 
+// nlohmann reads what an own reader of JSON would have to.
+TEST_F(LogWriterTest, WritesAnObjectPerLine) {
+  StartReader();
+  {
+    LogWriter writer(LogFormat::kJson, ends_[1]);
+    LOG(WARNING) << "a \"name\", two\nlines, \xff and no\x01more";
+    writer.WriteError("refract-test", "the end");
+  }
+  std::istringstream lines(Read());
+  std::string line;
+  ASSERT_TRUE(std::getline(lines, line));
+  nlohmann::json json = nlohmann::json::parse(line);
+  EXPECT_EQ(json["level"], "warning");
+  EXPECT_EQ(json["message"],
+            "a \"name\", two\nlines, \xef\xbf\xbd and no\x01more");
+  EXPECT_THAT(json["source"].get<std::string>(),
+              ::testing::MatchesRegex("log_writer_test.cc:[0-9]+"));
+  absl::Time time;
+  std::string error;
+  ASSERT_TRUE(absl::ParseTime(absl::RFC3339_full,
+                              json["time"].get<std::string>(), &time, &error))
+      << error;
+  EXPECT_LT(absl::AbsDuration(absl::Now() - time), absl::Minutes(5));
+  ASSERT_TRUE(std::getline(lines, line));
+  json = nlohmann::json::parse(line);
+  EXPECT_EQ(json["level"], "error");
+  EXPECT_EQ(json["message"], "the end");
+  EXPECT_FALSE(std::getline(lines, line));
+}
+
 TEST_F(LogWriterTest, CutsLongLines) {
   StartReader();
   {
-    LogWriter writer(ends_[1]);
+    LogWriter writer(LogFormat::kText, ends_[1]);
     LOG(INFO) << std::string(20000, 'y');
     LOG(INFO) << "the next";
   }
@@ -135,7 +167,7 @@ TEST_F(LogWriterTest, CutsLongLines) {
 }
 
 void LogAndDie() {
-  LogWriter writer(2);
+  LogWriter writer;
   LOG(INFO) << "before";
   CHECK(1 + 1 == 3) << "as it should";
 }
@@ -150,7 +182,7 @@ void DieWithoutAReader() {
   if (pipe(ends) != 0) _exit(1);
   fcntl(ends[1], F_SETPIPE_SZ, 4096);
   dup2(ends[1], 2);
-  LogWriter writer(2);
+  LogWriter writer;
   for (int i = 0; i < 1000; ++i) LOG(INFO) << "a line that nobody reads";
   CHECK(1 + 1 == 3);
 }

@@ -353,7 +353,7 @@ class Security(unittest.TestCase):
     def test_daemons_listen_on_this_machine_alone(self):
         for name, arguments, flags in (
             ("refract-cpu-node", ("--grpc-port", 0, "--http-port", 0),
-             ("--grpc-host", "--http-host")),
+             ("--host", "--http-host")),
             ("refract-gpu-node", ("--port", 0), ("--host",)),
         ):
             node = nodes.Node(

@@ -1,0 +1,140 @@
+"""How both daemons start: names of their options, log, ports that are taken,
+versions that cannot be loaded."""
+
+import json
+import pathlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import unittest
+import urllib.error
+import urllib.request
+
+import torch
+
+from scripts.lib import nodes
+from tests.e2e import support
+
+# (program, arguments that make it listen on one free port alone)
+DAEMONS = (
+    ("refract-gpu-node", ("--metrics-port", "off", "--lame-duck", "0")),
+    (
+        "refract-cpu-node",
+        ("--metrics-port", "off", "--http-port", "off", "--lame-duck", "0"),
+    ),
+)
+
+
+class Start(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="refract_start_")
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        cls.repository = cls.folder / "good"
+        batch = torch.export.Dim("batch")
+        program = torch.export.export(
+            torch.nn.Linear(2, 1), (torch.randn(3, 2),), dynamic_shapes=({0: batch},)
+        )
+        torch.export.save(program, cls.folder / "m.pt2")
+        for name in ("a", "b"):
+            support.refract(
+                "import", cls.folder / "m.pt2", "--repo", cls.repository,
+                "--name", name, "--no-golden",
+            )
+            support.refract(
+                "partition", cls.repository / name, "--method", "all-hn", "--write"
+            )
+        cls.broken = cls.folder / "broken"
+        shutil.copytree(cls.repository, cls.broken)
+        with open(cls.broken / "a/1/graph.pb", "r+b") as file:
+            file.truncate(10)
+
+    def ends(self, program, *arguments):
+        """Runs a daemon that ends by itself: (status, stderr)."""
+        done = subprocess.run(
+            [support.program(program), *map(str, arguments)],
+            capture_output=True, text=True, timeout=120,
+        )
+        return done.returncode, done.stderr
+
+    def start(self, program, *arguments):
+        node = nodes.Node(program, *arguments)
+        self.addCleanup(node.close)
+        return node
+
+    def test_options_have_the_same_names(self):
+        for program, arguments in DAEMONS:
+            node = self.start(
+                program, "--model-repository", self.repository, "--host",
+                "127.0.0.1", "--port", 0, *arguments,
+            )
+            self.assertTrue(node.address.startswith("127.0.0.1:"))
+            self.assertEqual(node.stop(), 0)
+        # Triton's name and the one of before.
+        for host, port in (
+            ("--grpc-address", "--grpc-port"), ("--grpc-host", "--grpc-port"),
+        ):
+            node = self.start(
+                "refract-cpu-node", "--model-repository", self.repository, host,
+                "127.0.0.1", port, 0, *DAEMONS[1][1],
+            )
+            self.assertEqual(node.stop(), 0)
+
+    def test_a_port_that_is_taken_is_named(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            for program, arguments in DAEMONS:
+                status, errors = self.ends(
+                    program, "--model-repository", self.repository, "--port", port,
+                    *arguments,
+                )
+                self.assertEqual(status, 1)
+                last = errors.splitlines()[-1]
+                self.assertIn(
+                    f"cannot listen on 127.0.0.1:{port}: Address already in use; "
+                    "--port chooses another port",
+                    last,
+                )
+                self.assertEqual(last.count("cannot listen"), 1, last)
+
+    def test_log_lines_are_objects(self):
+        for program, arguments in DAEMONS:
+            node = self.start(
+                program, "--model-repository", self.broken, "--port", 0,
+                "--log-format", "json", *arguments,
+            )
+            self.assertEqual(node.stop(), 0)
+            lines = [json.loads(line) for line in node.output().splitlines()]
+            self.assertTrue(any(line["level"] == "info" for line in lines))
+            errors = [line for line in lines if line["level"] == "error"]
+            self.assertEqual(len(errors), 1, errors)
+            self.assertIn("model 'a' version 1 is left out", errors[0]["message"])
+            self.assertRegex(errors[0]["source"], r"^\w+\.cc:\d+$")
+            # The error that ends a daemon is an object, too.
+            status, text = self.ends(
+                program, "--model-repository", self.folder / "absent",
+                "--log-format", "json", *arguments,
+            )
+            self.assertEqual(status, 2)
+            last = json.loads(text.splitlines()[-1])
+            self.assertEqual((last["level"], last["source"]), ("error", program))
+            self.assertIn("absent", last["message"])
+
+    def test_log_level(self):
+        for program, arguments in DAEMONS:
+            node = self.start(
+                program, "--model-repository", self.broken, "--port", 0,
+                "--log-level", "error", *arguments,
+            )
+            self.assertEqual(node.stop(), 0)
+            self.assertEqual(
+                [line[:1] for line in node.output().splitlines()], ["E"]
+            )
+
+
+if __name__ == "__main__":
+    unittest.main()
