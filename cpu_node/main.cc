@@ -63,6 +63,17 @@ int ExitStatusOf(const absl::Status& status) {
   return bad_input ? 2 : 1;
 }
 
+// For --exit-on-error: why a version that should be served is not.
+absl::Status FirstBroken(const Catalog& catalog) {
+  for (const Catalog::Entry& entry : catalog.entries()) {
+    if (!entry.wanted || entry.status.ok()) continue;
+    return base::Annotate(entry.status,
+                          absl::StrCat("--exit-on-error: model '", entry.name,
+                                       "' version ", entry.version));
+  }
+  return absl::OkStatus();
+}
+
 // CPUs that this process may use: in a container fewer than the machine has.
 int UsableCpus() {
   cpu_set_t cpus;
@@ -137,7 +148,9 @@ void LogSummary(const Catalog& catalog, const EngineOptions& options) {
   }
   if (split && options.nodes.addresses.empty() &&
       options.nodes.max_nodes == 0) {
-    LOG(WARNING) << "there are split models, but --gpu-nodes is not given";
+    LOG(WARNING) << "there are split models, but --gpu-nodes is not given: "
+                    "they are not ready; give --gpu-nodes HOST:PORT, or "
+                    "--local-fallback to run them here as a whole";
   }
 }
 
@@ -222,6 +235,9 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
         return flags.control.LoadsAtStart(name);
       });
   if (!catalog.ok()) return catalog.status();
+  if (flags.control.exit_on_error) {
+    REFRACT_RETURN_IF_ERROR(FirstBroken(*catalog));
+  }
   EngineOptions options = ToEngineOptions(flags);
   const bool controlled = flags.control.poll() || flags.control.by_request();
   options.nodes.offers_may_come = controlled;

@@ -307,7 +307,9 @@ ScheduledModel GpuNode::Describe(
   } else if (batching.enabled) {
     batching.enabled = false;
     LOG(WARNING) << described.label
-                 << ": its requests are never executed together: " << why_not;
+                 << ": its requests are never executed together, whatever "
+                    "dynamic_batching or --batching-window-us says: "
+                 << why_not;
   }
   if (facts.has_value()) {
     described.times = facts->times;

@@ -61,7 +61,8 @@ void LogSummary(const DeviceModels& models, const std::string& device,
   }
   if (models.size() == 0) {
     LOG(WARNING) << "no model in " << flags.model_repository
-                 << " has a part for this node; every offer will be refused";
+                 << " has a part for this node; every offer will be refused. "
+                    "refract list DIR shows the plans";
   }
 }
 
@@ -89,6 +90,35 @@ void ControlModels(const base::ModelControlFlags& flags,
   };
 }
 
+// For --exit-on-error: why a version that should be served is not among
+// `models`. Nothing for this node to do is no error.
+absl::Status FirstBroken(const models::Repository& repository,
+                         const DeviceModels& models,
+                         const base::ModelControlFlags& control) {
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                           repository.ListModels());
+  for (const std::string& name : names) {
+    if (!control.LoadsAtStart(name)) continue;
+    const std::string label = absl::StrCat("--exit-on-error: model '", name);
+    const auto versions = repository.ListServedVersions(name);
+    if (!versions.ok()) {
+      return base::Annotate(versions.status(), absl::StrCat(label, "'"));
+    }
+    for (const int64_t version : *versions) {
+      bool loaded = false;
+      for (size_t i = 0; i < models.size(); ++i) {
+        loaded |= models[i].name() == name && models[i].version() == version;
+      }
+      if (loaded) continue;
+      // DeviceModels tells reasons to peers alone.
+      const absl::Status why = LoadPart(repository, name, version).status();
+      if (why.ok() || absl::IsFailedPrecondition(why)) continue;
+      return base::Annotate(why, absl::StrCat(label, "' version ", version));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   runtime::aten::UseOneThread();
   for (const std::string& library : flags.op_libraries) {
@@ -105,6 +135,9 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   absl::StatusOr<DeviceModels> models =
       DeviceModels::Load(repository, at_start);
   if (!models.ok()) return models.status();
+  if (flags.control.exit_on_error) {
+    REFRACT_RETURN_IF_ERROR(FirstBroken(repository, *models, flags.control));
+  }
 
   GpuNodeOptions options;
   ControlModels(flags.control, repository, options);

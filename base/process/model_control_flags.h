@@ -16,6 +16,7 @@ struct ModelControlFlags {
   std::vector<std::string> modes = {"none"};  // none, or poll and explicit
   double poll_s = 15;
   std::vector<std::string> load_models;  // "*": all
+  bool exit_on_error = false;
 
   bool poll() const { return Has("poll"); }
   bool by_request() const { return Has("explicit"); }
@@ -57,6 +58,10 @@ inline void AddModelControlFlags(CLI::App& app, ModelControlFlags& flags,
                  "for all")
       ->type_name("NAME")
       ->allow_extra_args(false);
+  app.add_flag("--exit-on-error", flags.exit_on_error,
+               "End at the start if a version that should be served cannot be "
+               "loaded; without this flag it is left out and the others are "
+               "served");
 }
 
 // Call after parsing. Empty, or the error.

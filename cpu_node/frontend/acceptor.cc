@@ -155,7 +155,8 @@ std::string Acceptor::Refusal(int fd) {
   // The kernel gives the lowest free number, so the number of a descriptor
   // tells how many are in use, and every lower number is in use.
   const auto in_use = static_cast<uint64_t>(fd);
-  if (in_use >= max_descriptors_) return "too many descriptors are open";
+  if (in_use >= max_descriptors_)
+    return "too many descriptors are open; ulimit -n is their limit";
   const uint64_t share = max_descriptors_ / 4 * 3;
   if (in_use < share) return "";
   const absl::Time now = base::Clock::Real().Now();

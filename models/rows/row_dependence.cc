@@ -160,8 +160,9 @@ std::vector<bool> FixedValues(const Graph& graph) {
     const std::vector<ValueId> inputs = InputsOf(node);
     const bool of_fixed =
         !IsRegion(node) &&
-        std::all_of(inputs.begin(), inputs.end(),
-                    [&fixed](ValueId id) { return fixed[id]; });
+        std::all_of(inputs.begin(), inputs.end(), [&fixed](ValueId id) {
+          return id == kNoValue || fixed[id];
+        });
     for (const ValueId id : node.outputs) {
       if (id == kNoValue) continue;
       const Value& value = graph.value(id);

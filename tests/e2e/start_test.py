@@ -8,8 +8,6 @@ import socket
 import subprocess
 import tempfile
 import unittest
-import urllib.error
-import urllib.request
 
 import torch
 
@@ -134,6 +132,23 @@ class Start(unittest.TestCase):
             self.assertEqual(
                 [line[:1] for line in node.output().splitlines()], ["E"]
             )
+
+    def test_exit_on_error(self):
+        for program, arguments in DAEMONS:
+            status, errors = self.ends(
+                program, "--model-repository", self.broken, "--port", 0,
+                "--exit-on-error", *arguments,
+            )
+            self.assertEqual(status, 2, errors)
+            self.assertRegex(
+                errors.splitlines()[-1],
+                r"--exit-on-error: model 'a' version 1: .*graph\.pb",
+            )
+            node = self.start(
+                program, "--model-repository", self.repository, "--port", 0,
+                "--exit-on-error", *arguments,
+            )
+            self.assertEqual(node.stop(), 0)
 
 
 if __name__ == "__main__":

@@ -44,8 +44,10 @@ absl::StatusOr<nlohmann::json> Ask(const std::string& address, bool changes,
   if (!status.is_object() || !status.contains("state") ||
       !status["state"].is_string() || !status.contains("requests_pending") ||
       !status["requests_pending"].is_number_unsigned()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(address, target, ": is no status of a GPU node"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        address, target,
+        ": is no status of a GPU node; HOST:PORT is where the node serves its "
+        "metrics, --metrics-port, 8102 by default"));
   }
   return status;
 }

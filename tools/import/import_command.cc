@@ -135,7 +135,8 @@ absl::Status Import(ImportOptions& options, Context& context) {
                 .string();
   if (mkdtemp(scratch.data()) == nullptr) {
     return absl::UnavailableError(
-        absl::StrCat(scratch, ": ", std::strerror(errno)));
+        absl::StrCat(scratch, ": a folder for temporary files cannot be made: ",
+                     std::strerror(errno), "; TMPDIR names another place"));
   }
   const absl::Cleanup remove_scratch = [&scratch] {
     std::error_code error;
