@@ -27,6 +27,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -69,6 +70,18 @@ def serving(name, title, *arguments, short=("--rounds", "3")):
     )
 
 
+def fbgemm():
+    """FBGEMM's libraries for bench_gather, each after those that it needs."""
+    folder = pathlib.Path(sysconfig.get_paths()["platlib"]) / "fbgemm_gpu"
+    names = ("asmjit", "fbgemm", *(
+        f"fbgemm_gpu_{part}" for part in
+        ("config", "sparse_async_cumsum", "tbe_utils", "tbe_common", "tbe_inference", "py")
+    ))
+    for name in names:
+        if (folder / f"{name}.so").exists():
+            yield from ("--op-library", folder / f"{name}.so")
+
+
 SUBJECTS = (
     Subject("layers", "Dense layers on a CPU: others ÷ Refract",
             (BENCH / "bench_runtime", "layers", "--json", "{out}"),
@@ -81,7 +94,8 @@ SUBJECTS = (
              "--seconds", "0.1", "--json", "{out}"),
             ("--rounds", "5"), (BENCH / "bench_runtime",)),
     Subject("gather", "Table look-ups: others ÷ Refract",
-            (BENCH / "bench_gather", "--json", "{out}"),
+            (BENCH / "bench_gather", "--formats", "fp32,tbe-int8,tbe-int4", "--json", "{out}",
+             *fbgemm()),
             ("--rounds", "5", "--gib", "0.1"), (BENCH / "bench_gather",)),
     Subject("batching", "Batching on a CPU: requests per second",
             (BENCH / "bench_scheduler", "--json", "{out}"),
@@ -115,6 +129,9 @@ SUBJECTS = (
             short=("--rounds", "3", "--requests", "30")),
     serving("metrics_cost", "Metrics and 1 % tracing ÷ neither, answers per second",
             "--rounds", "9", short=("--rounds", "3", "--duration", "1")),
+    serving("offered_rate", "Rate of the load generator ÷ tritonclient's",
+            short=("--rounds", "3", "--requests", "500")),
+    serving("triton_backend", "Rate within an SLO ÷ Triton's Python backend"),
     serving("unique_rows", "Repeated user features between the nodes",
             short=("--rounds", "3", "--requests", "3")),
     serving("update_rates", "p99 while rows of tables change ÷ steady p99", "--rounds", "5",
@@ -181,7 +198,7 @@ def figures(node, name=()):
             if isinstance(node.get(key), (str, int, float))
         )
         for key, value in node.items():
-            if key in SINGLE:
+            if key in SINGLE and isinstance(value, (int, float)):
                 yield ", ".join((*name, *own, key)), dict.fromkeys(("median", "q25", "q75"), value)
             # Names of lists say little beside those of their entries.
             inner = (key,) if isinstance(value, dict) else ()

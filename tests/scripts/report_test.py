@@ -110,6 +110,10 @@ class Report(unittest.TestCase):
             "rows": [{"name": "G1", "q25": 1, "median": 2, "q75": 3}],
             "transport": [{"name": "shm", "ratios": [{"yardstick": "raw", **quartiles(4)}]}],
         }
+        self.assertEqual(
+            [name for name, _ in report.figures({"p99_beside_over_alone": quartiles(1)})],
+            ["p99_beside_over_alone"],
+        )
         names = {name: row["median"] for name, row in report.figures(tree)}
         self.assertEqual(
             names,
@@ -120,6 +124,8 @@ class Report(unittest.TestCase):
         )
 
     def test_commands_exist(self):
+        names = [subject.name for subject in report.SUBJECTS]
+        self.assertEqual(sorted(names), sorted(set(names)))
         for subject in report.SUBJECTS:
             for part in subject.command:
                 if str(part).endswith((".py", ".sh", "run_in_vm")):
