@@ -23,7 +23,7 @@ void AddServing(CLI::App& app, Flags& flags) {
   // As refract-gpu-node names them; the others are Triton's, or older.
   app.add_option("--host,--grpc-host,--grpc-address", flags.grpc_host,
                  "Address that gRPC is served on; only this machine can reach "
-                 "the default, 0.0.0.0 are all")
+                 "the default, 0.0.0.0 means all addresses")
       ->capture_default_str();
   app.add_option("--port,--grpc-port", flags.grpc_port,
                  "Port for KServe v2 over gRPC; 0 = any free one, printed on "
@@ -40,14 +40,14 @@ void AddServing(CLI::App& app, Flags& flags) {
         ->capture_default_str();
   };
   milliseconds("--grpc-keepalive-time", flags.keepalive_ms,
-               "gRPC connections that are silent for so long are asked for a "
-               "sign of life");
+               "A gRPC connection that was silent for this time gets a "
+               "keepalive ping");
   milliseconds("--grpc-keepalive-timeout", flags.keepalive_timeout_ms,
-               "… and closed if it does not come within so long");
+               "… and is closed if no answer to the ping comes in this time");
   milliseconds("--grpc-max-connection-age", flags.connection_age_ms,
-               "gRPC connections that are older take no further calls");
+               "Older gRPC connections take no further calls");
   milliseconds("--grpc-max-connection-age-grace", flags.connection_age_grace_ms,
-               "… and are closed so much later although they have some");
+               "… and are closed after this further time even during calls");
   app.add_option("--workers", flags.workers,
                  "Threads that run the CPU parts of requests; 0 = one per CPU")
       ->check(CLI::Range(0, 1024))
@@ -60,12 +60,13 @@ void AddServing(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--max-in-flight", flags.max_in_flight,
-                 "Requests that may be under way, GPU nodes included; more are "
+                 "Requests in flight at a time, also at GPU nodes; more are "
                  "refused with RESOURCE_EXHAUSTED")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--default-deadline-ms", flags.default_deadline_ms,
-                 "Deadline of requests that bring none, milliseconds; 0 = none")
+                 "Deadline of requests without a deadline, milliseconds; 0 = "
+                 "none")
       ->check([](const std::string& text) {
         return base::CheckNumberIn(text, 0, 86400e3);
       })
@@ -139,7 +140,7 @@ void AddHttp(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--http-idle-timeout", flags.http_idle_timeout_s,
-                 "An HTTP connection without a request is closed after so long")
+                 "Close an HTTP connection after this time without a request")
       ->type_name("SECONDS")
       ->check(seconds)
       ->capture_default_str();
@@ -155,9 +156,9 @@ void AddSecurity(CLI::App& app, Flags& flags) {
   // Triton's names for gRPC are aliases.
   CLI::Option* const certificate =
       app.add_option("--tls-cert,--grpc-server-cert", flags.tls.certificate,
-                     "gRPC and HTTP speak TLS with this certificate, PEM; with "
-                     "those that lead to its root, and read again when it "
-                     "changes (docs/how-to/security.md)")
+                     "gRPC and HTTP speak TLS with this certificate, PEM, with "
+                     "the chain to its root; a changed file is read again "
+                     "(docs/how-to/security.md)")
           ->type_name("FILE");
   CLI::Option* const key =
       app.add_option("--tls-key,--grpc-server-key", flags.tls.key,
@@ -173,7 +174,7 @@ void AddSecurity(CLI::App& app, Flags& flags) {
   app.add_option("--client-tokens", flags.access.client_tokens,
                  "Clients must send one of these bearer tokens, one a line, "
                  "which may end in a quota (name=shop in-flight=32 rate=500); "
-                 "health is answered without")
+                 "health needs none")
       ->type_name("FILE");
   app.add_option("--control-tokens", flags.access.control_tokens,
                  "Changes of models and of trace settings need one of these "
@@ -200,8 +201,8 @@ void AddControl(CLI::App& app, Flags& flags) {
                              "unload: RepositoryModelLoad");
   app.add_option("--keep-versions", flags.keep_versions,
                  "With poll or explicit: versions of each model that stay in "
-                 "memory when others take their place, to go back to them at "
-                 "once")
+                 "memory after others replace them, so that the model can "
+                 "return to them at once")
       ->check(CLI::Range(0, 100))
       ->capture_default_str();
   app.add_option("--model-load-timeout", flags.load_timeout_s,
@@ -217,8 +218,8 @@ void AddControl(CLI::App& app, Flags& flags) {
 void AddShadow(CLI::App& app, Flags& flags) {
   app.add_option("--shadow-rate", flags.shadow_rate,
                  "Share of the answered requests, 0 to 1, that is scored once "
-                 "more with LibTorch's operators, in CPU time that nobody else "
-                 "wants, and compared; the difference is a metric "
+                 "more with LibTorch's operators, in idle CPU time, and "
+                 "compared; the difference is a metric "
                  "(docs/how-to/monitoring.md)")
       ->type_name("SHARE")
       ->check([](const std::string& text) {
@@ -253,7 +254,7 @@ void AddDeltas(CLI::App& app, Flags& flags) {
                  "folder \"deltas\" of each version in the repository")
       ->type_name("DIR");
   app.add_option("--deltas-poll", flags.deltas_poll_s,
-                 "How often the folders of deltas are looked at")
+                 "How often the folders of deltas are read")
       ->type_name("SECONDS")
       ->check([](const std::string& text) {
         return base::CheckNumberIn(text, 0.001, 86400);
@@ -278,15 +279,14 @@ void AddGpuNodes(CLI::App& app, Flags& flags) {
          "GPU nodes, separated by commas: addresses; dns:NAME:PORT, all "
          "addresses of a name; srv:NAME, its SRV records; or file:PATH, an "
          "address per line. Names and files are read again, and nodes come "
-         "and go with them (docs/how-to/discovery.md). Without any, only "
-         "models that "
-         "need none are ready")
+         "and go with them (docs/how-to/discovery.md). Without GPU nodes, only "
+         "models that need no GPU node are ready")
       ->delimiter(',')
       ->type_name("HOST:PORT|dns:NAME:PORT|srv:NAME|file:PATH")
       ->check(CheckSource);
   app.add_option("--gpu-nodes-refresh", flags.gpu_nodes_refresh_s,
                  "How often DNS names of --gpu-nodes are resolved again; files "
-                 "are read every second, or as often if that is more often")
+                 "are read every second, or at this interval if it is shorter")
       ->type_name("SECONDS")
       ->check([](const std::string& text) {
         return base::CheckNumberIn(text, 0.05, 86400);
@@ -312,8 +312,8 @@ void AddGpuNodes(CLI::App& app, Flags& flags) {
   CLI::Option* const fabric =
       app.add_option("--fabric", flags.fabric,
                      "Where hosts stand in the network (kubectl get nodes -o "
-                     "json, Slurm's topology.conf, or a text file: docs/"
-                     "topology.md); near GPU nodes are preferred")
+                     "json, Slurm's topology.conf, or a text file: "
+                     "docs/how-to/topology.md); near GPU nodes are preferred")
           ->type_name("FILE");
   app.add_option("--fabric-host", flags.fabric_host,
                  "Name or address of this host in that file; without this flag "
@@ -321,8 +321,8 @@ void AddGpuNodes(CLI::App& app, Flags& flags) {
       ->needs(fabric)
       ->type_name("NAME");
   app.add_option("--fabric-load-ratio", flags.fabric_load_ratio,
-                 "Use a farther GPU node when the near one is so many times as "
-                 "loaded, by latency x (requests in flight + 1)")
+                 "Use a farther GPU node when the near node is this many times "
+                 "as loaded, by latency x (requests in flight + 1)")
       ->needs(fabric)
       ->check([](const std::string& text) {
         return base::CheckNumberIn(text, 1, 1e6);

@@ -54,9 +54,10 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
           },
           ""))
       ->capture_default_str();
-  app.add_option("--host", flags.host,
-                 "Address that CPU nodes reach this node at; only this machine "
-                 "can reach the default, 0.0.0.0 are all")
+  app.add_option(
+         "--host", flags.host,
+         "Address at which CPU nodes reach this node; only this machine "
+         "can reach the default, 0.0.0.0 means all addresses")
       ->capture_default_str();
   app.add_option("--port", flags.port,
                  "Port for CPU nodes; 0 = any free one, printed on stdout")
@@ -75,8 +76,8 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
       ->type_name("auto|off|FILE")
       ->capture_default_str();
   app.add_option("--instances", flags.instances,
-                 "Requests executed at once: one thread each, or so many "
-                 "copies of every model on a GPU")
+                 "Requests executed at once: on a CPU a thread each, on a "
+                 "GPU a copy of every model each")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_option("--max-queue", flags.max_queue,
@@ -85,9 +86,9 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--batching-window-us", flags.batching_window_us,
-                 "Execute requests of all CPU nodes together, and let one wait "
-                 "this long for others where that pays, microseconds; 0 = "
-                 "only with those that wait anyway. Models with "
+                 "Execute requests of all CPU nodes together, and let a "
+                 "request wait this long for others where that pays, "
+                 "microseconds; 0 = only with waiting requests. Models with "
                  "dynamic_batching in their config.pbtxt follow that instead; "
                  "without either, requests are executed alone")
       ->check(CLI::Range(0, 60'000'000));
@@ -96,8 +97,8 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
              "--max-batch", flags.max_batch,
              "Rows of one execution; a request with more is executed in "
              "several steps, or refused if its rows depend on each other. "
-             "On a GPU memory is reserved for so many, and without this "
-             "flag it is 4096")
+             "On a GPU memory is reserved for this many rows, and the "
+             "default there is 4096")
           ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
           ->capture_default_str();
   app.add_option(
@@ -109,8 +110,8 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--weight-memory-mib", flags.weight_memory_mib,
                  "Weights that may be in the device's memory at once (on a GPU "
-                 "all that a model takes); those used longest ago make room "
-                 "for others. 0 = all of them, MiB")
+                 "all memory of a model), MiB; the least recently used models "
+                 "make room for others. 0 = all weights")
       ->check([](const std::string& text) {
         return base::CheckNumberIn(text, 0, 1e9);
       })
@@ -142,7 +143,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
                "other machines, too");
   app.add_option("--lame-duck", flags.lame_duck_s,
                  "After SIGTERM or SIGINT: how long the node tells CPU nodes "
-                 "to send no more and still serves what comes; a second "
+                 "to send no more and still serves requests; a second "
                  "signal ends it")
       ->type_name("SECONDS")
       ->check([](const std::string& text) {
