@@ -1,4 +1,4 @@
-"""Figures that pages quote, beside what bench/results/quoted.json has.
+"""Figures that pages quote, compared with bench/results/quoted.json.
 
 quoted.json is a list of measurements. Each has `what`, `command`, `machine`, where
 known `revision`, `values` and `quotes`. A value is a number, or a place in a kept
@@ -34,7 +34,7 @@ def one_line(text):
 
 
 def problems(root):
-    """What pages quote that the reports do not say, and the reverse; texts."""
+    """Quotes of pages that no report has, and the reverse; texts."""
     results = root / "bench" / "results"
     measurements = json.loads((results / "quoted.json").read_text(encoding="utf-8"))
     pages, found = {}, []

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures what README.md and docs/measurements quote, and compares the pages.
+"""Measures the figures of README.md and docs/measurements, and compares the pages.
 
     python3 bench/report.py                   # hours; nothing else may run
     python3 bench/report.py --only 'tls|http' # subjects whose name matches
@@ -200,7 +200,7 @@ def figures(node, name=()):
         for key, value in node.items():
             if key in SINGLE and isinstance(value, (int, float)):
                 yield ", ".join((*name, *own, key)), dict.fromkeys(("median", "q25", "q75"), value)
-            # Names of lists say little beside those of their entries.
+            # Names of lists say little compared with the names of their entries.
             inner = (key,) if isinstance(value, dict) else ()
             yield from figures(value, (*name, *own, *inner))
 
@@ -387,7 +387,7 @@ def main():
         print(f"== {subject.name}: {subject.title}", flush=True)
         record = run(subject, out, options.short, report["revision"])
         report["subjects"][subject.name] = record
-        write(out, report)  # what is measured survives what comes
+        write(out, report)  # results survive a later failure
         if "failed" in record:
             failed.append(subject.name)
             print(f"{subject.name} failed: {record['failed']}", flush=True)

@@ -39,7 +39,7 @@ endfunction()
 # more than half of a file's compile time, and a folder's files share them.
 # Small folders join their parent's; a unit has ten files at most, so that both
 # cores have work and memory suffices. CMake leaves files with compile options
-# of their own, such as kernels, alone.
+# of their own, for example kernels, out.
 function(refract_unity target)
   if(NOT REFRACT_UNITY)
     return()
@@ -70,7 +70,7 @@ function(refract_compile_fast target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
 
-# Sources that include LibTorch become an object library beside `target`, since
+# Sources that include LibTorch become a separate object library, since
 # its include path is for these files only: the wheel carries old Protobuf
 # headers that must never meet ours in one translation unit.
 function(refract_torch_sources target)

@@ -2,7 +2,7 @@
 # with the programs, the libraries of LibTorch that they need, and systemd units
 # (docs/how-to/packages.md). Libraries and headers for developers are not part of it.
 #
-# `cmake --install` takes none of what is below.
+# `cmake --install` installs nothing of the following.
 set(package COMPONENT package EXCLUDE_FROM_ALL)
 install(FILES deploy/systemd/refract-cpu-node.service
   deploy/systemd/refract-gpu-node.service
@@ -11,7 +11,7 @@ install(FILES deploy/systemd/refract.sysusers DESTINATION lib/sysusers.d
   RENAME refract.conf ${package})
 install(FILES LICENSE DESTINATION share/doc/refract RENAME copyright ${package})
 
-# What the programs load and Debian has not: LibTorch and what lies beside it.
+# Libraries that the programs load and Debian lacks: LibTorch and its neighbours.
 # Found at installation, by the loader's rules.
 install(CODE "
   set(programs \"$<TARGET_FILE:refract_program>\"
@@ -27,7 +27,7 @@ install(CODE [[
   endif()
   file(INSTALL ${found} DESTINATION "${CMAKE_INSTALL_PREFIX}/lib/refract"
     FOLLOW_SYMLINK_CHAIN)
-  # Programs look nowhere but beside themselves.
+  # Programs look for libraries only in the package's folders.
   foreach(program IN LISTS programs)
     get_filename_component(name "${program}" NAME)
     file(RPATH_SET FILE "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/bin/${name}"

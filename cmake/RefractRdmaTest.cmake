@@ -18,7 +18,7 @@ endfunction()
 #                   [OPTIONS option…])
 #
 # LAYOUT   dummy: one device; veth: two, on the ends of a veth pair, where netem,
-#          link states and interface counters act on what is sent
+#          link states and interface counters act on packets
 # TIMEOUT  seconds for each program, at emulated speed
 # PROGRAMS each a target, or one with arguments as in a shell
 # OPTIONS  further options of run_in_vm, such as --memory 4096

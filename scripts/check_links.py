@@ -20,7 +20,7 @@ import re
 import subprocess
 import sys
 
-# A page that leads by commands is read in one go. What is longer belongs to
+# A page that leads by commands is read in one go. Longer pages belong to
 # docs/reference or docs/design.
 HOW_TO_WORDS = 1200
 SOURCES = (".h", ".cc", ".cu", ".py", ".sh", ".proto", ".cmake", ".txt", ".textproto")

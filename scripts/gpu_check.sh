@@ -25,7 +25,7 @@
 # included, has its own share of the time, however long the build took: parts that do
 # not fit are left out and named, and earlier results stay. Exit status
 # 0: every check agreed (bars may be missed: the table says so); 1: a build, a
-# check or a measurement failed (gpu_check.json says which, beside the rest); 2:
+# check or a measurement failed (gpu_check.json says which); 2:
 # bad usage, or a tool is missing; 77: no GPU.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -143,7 +143,7 @@ case $mode in
     limits=(--part-s 120 --check-s 300 --bench-s 240)
     ;;
 esac
-# No other process of this script runs beside the checks and measurements; exec
+# No other process of this script runs during the checks and measurements; exec
 # forgets the trap.
 end_warm_up
 # The steps after the build keep some of the time even when the build takes most.

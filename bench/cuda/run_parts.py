@@ -4,7 +4,7 @@ part that fails costs only its own figures: the middle of scripts/gpu_check.sh, 
 builds first.
 
 Three programs take their turns: device_check, bench_cuda and torch_compare.py. Each
-prints the names of its parts with --list and runs those that --parts names. A line of
+prints the names of its parts with --list and runs the parts of --parts. A line of
 its output that begins with
 
     "-- "      names the part that begins
@@ -15,7 +15,7 @@ its output that begins with
 
 A part that ends its process, or says nothing for too long, has failed; a new process
 goes on behind it. Check and measurements leave time for the comparison with PyTorch,
-which comes last. What time is short for is left out and named.
+which comes last. Parts without enough time are left out and named.
 
 Results so far are in check.json, bench.json, torch.json and gpu_check.json, .md
 (summarize.py) after every process. Exit status 0: every part passed; 1: not; 77:
@@ -57,7 +57,7 @@ def words(status, hung, seconds):
 
 
 def end(process):
-    """Kills a process and those that it started."""
+    """Kills a process and its children."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     # A kernel that does not end may keep its process for a while.
@@ -127,7 +127,7 @@ def execute(command, output, part_s, total_s):
     )  # fmt: skip
     reader = threading.Thread(target=output.read, args=[process.stdout], daemon=True)
     hung = False
-    # From here on: what is printed may have this process ended at once.
+    # From here on a printed line may lead to the end of this process at once.
     try:
         reader.start()
         while process.poll() is None and not hung:

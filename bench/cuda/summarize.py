@@ -23,7 +23,7 @@ def read(path):
 
 @functools.cache
 def revision():
-    """Of the source: what REFRACT_REVISION says, for a copy without its history."""
+    """The source's revision: REFRACT_REVISION for a copy without history."""
     if os.environ.get("REFRACT_REVISION"):
         return os.environ["REFRACT_REVISION"]
     described = output_of("git", "describe", "--always", "--dirty", "--abbrev=12")
@@ -43,7 +43,7 @@ def output_of(*command):
 
 @functools.cache
 def machine():
-    """Driver, clocks and compiler: what figures depend on."""
+    """Driver, clocks and compiler, on which figures depend."""
     wanted = "name,driver_version,memory.total,clocks.max.sm,power.limit"
     gpu = output_of("nvidia-smi", f"--query-gpu={wanted}", "--format=csv,noheader")
     return {"gpu": gpu, "nvcc": output_of("nvcc", "--version")}
@@ -73,8 +73,8 @@ def table(rows):
 
 
 def write(folder, seconds, failed, quiet=False):
-    """gpu_check.json and gpu_check.md of what is in `folder`. `failed`: names of
-    programs and parts. False where there is nothing at all."""
+    """gpu_check.json and gpu_check.md from the files in `folder`. `failed`: names of
+    programs and parts. False if there are no files."""
     check, bench, torch = (
         read(folder / f"{name}.json") for name in ("check", "bench", "torch")
     )

@@ -3,13 +3,13 @@
 
 Scores against PyTorch in float64, time against PyTorch eager and against
 torch.compile with CUDA graphs, with the same weights and inputs, which lie on the
-GPU for all. What torch.compile makes is recorded as one CUDA graph on those very
+GPU for all. torch.compile's result is recorded as one CUDA graph on the same
 inputs and only replayed: mode="reduce-overhead" would also count PyTorch's
 guards and a copy of the inputs with every call. Exit status 0: scores agree; 1: they
 do not, or something failed; 2: bad usage; 77: there is no torch or no GPU, with the
 reason as the last line.
 
---parts names the comparisons to make, of those that --list prints. A comparison begins
+--parts names the comparisons to make, out of the list of --list. A comparison begins
 with a line "-- NAME"; its results are lines "= {JSON}". An error that took the GPU
 along ends the process: run_parts.py starts it again behind that comparison.
 
@@ -356,7 +356,7 @@ def main():
     options = parser.parse_args()
     if not (options.library or options.warm_up):
         parser.error("--library is missing")
-    # No processes that start, one per core, beside what is measured; when a process
+    # No compile processes, one per core, during the measurement; when a process
     # ends, PyTorch waits up to five minutes for theirs (pytorch/pytorch#162199).
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     batches = [1, 64, 256, 1024, 8192]
@@ -364,8 +364,8 @@ def main():
         batches = [1, 2]
     elif options.quick:
         batches = [1, 64]
-    # Both models at each batch, the ends of the range first: what time is short
-    # for is in between.
+    # Both models at each batch, the ends of the range first: with too little time,
+    # the middle is left out.
     order = [batches[0], batches[-1], *batches[1:-1]]
     plan = [(v2, "fp16", batch) for batch in order for v2 in (0, 1)]
     plan += [(v2, "fp32", batches[1]) for v2 in (0, 1)]

@@ -1,4 +1,4 @@
-"""Makes what `bench_runtime models` reads: the zoo's models in every form.
+"""Makes the files that `bench_runtime models` reads: the zoo's models in every form.
 
     python -m bench.runtime.prepare --refract build/release/bin/refract \
         --out DIR [--aoti] [--cases MODULE]
@@ -8,7 +8,7 @@ inputs of each batch and, with --aoti, NAME.aoti.pt2, compiled by AOTInductor
 with max-autotune off and weights frozen (needs g++; minutes). DIR/repo is the
 repository that refract reads.
 
---cases takes other models: those in MODULE.CASES, which are as
+--cases takes other models, from MODULE.CASES, which are as
 tests/models/survey/case.py says. bench.runtime.libraries has published libraries'
 at the sizes of Criteo's fields.
 """

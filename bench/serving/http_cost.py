@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures HTTP with binary tensors beside gRPC: p50 of the same requests.
+"""Compares HTTP with binary tensors with gRPC: p50 of the same requests.
 
 One CPU node that runs a whole model. Blocks of requests over HTTP and over gRPC
 take turns on one connection each; the ratio is formed within a round, between

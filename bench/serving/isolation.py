@@ -74,8 +74,8 @@ def make_repository(folder):
 def share_processors(node, instances):
     """Processors for the node and for everything else, if there are enough.
 
-    The node has one besides its instances: what serves its connections would
-    else wait for what executes, for a time slice each.
+    The node has one besides its instances: otherwise its connections' threads would
+    wait for executions, for a time slice each.
     """
     processors = sorted(os.sched_getaffinity(0))
     own, others = processors[: instances + 1], processors[instances + 1 :]
@@ -83,7 +83,7 @@ def share_processors(node, instances):
         return False
     for task in pathlib.Path(f"/proc/{node.process.pid}/task").iterdir():
         os.sched_setaffinity(int(task.name), own)
-    os.sched_setaffinity(0, others)  # inherited by what is started from here
+    os.sched_setaffinity(0, others)  # later processes inherit it
     return True
 
 

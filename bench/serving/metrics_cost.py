@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures what metrics and tracing cost: answers per second with and without.
+"""Measures the cost of metrics and tracing: answers per second with and without.
 
 Two pairs of a CPU node and a GPU node (on its CPU). In every round the same model
 gets more requests than the nodes can answer: once with nodes that are scraped and

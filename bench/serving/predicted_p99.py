@@ -3,10 +3,10 @@
 
 A CPU node with one worker on one processor, a GPU node on its CPU on another,
 and an open-loop client, which shares the processor of the node that has less
-to do. Two runs measure what one
-request costs in each part; `refract plan` predicts from these figures the
+to do. Two runs measure the costs of one
+request in each part; `refract plan` predicts from these figures the
 latency of one CN and one HN by load, and its knee. Then the nodes get those
-loads, and each measured p99 stands beside its prediction.
+loads, and each measured p99 is printed with its prediction.
 
 Prints predicted ÷ measured per load. Other processes on the machine appear in
 the measured p99 and in nothing else.
@@ -33,8 +33,8 @@ from scripts.lib import nodes, repository as repositories  # noqa: E402
 # come rarely find threads asleep and caches cold, as at low load, where these
 # delays make up most of p99.
 BUSY, ALONE = 0.85, 0.2
-# Beyond the 99th percentile a short run has too few requests to tell what the
-# nodes do from a single stall of the machine: the rest counts as that.
+# Beyond the 99th percentile a short run has too few requests to tell the nodes'
+# own times from a single stall of the machine, and counts them as a stall.
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 

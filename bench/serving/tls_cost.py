@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures gRPC with TLS beside plain gRPC: p50 of the same requests.
+"""Compares gRPC with TLS with plain gRPC: p50 of the same requests.
 
 Two CPU nodes that run the same whole model, one of them with a certificate made
 for the run. Blocks of requests to both take turns on one connection each, which is

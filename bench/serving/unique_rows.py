@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures what repeated user features cost between the nodes.
+"""Measures the cost of repeated user features between the nodes.
 
 26 tables, of which 13 are user-side: all items of a request have the same ids
 in them. Three plans of one model: plain (every tensor as it is), unique rows,

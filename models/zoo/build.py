@@ -26,8 +26,8 @@ MODELS = {
 DEFAULT_TABLES_GIB = 1.0
 TINY_MAX_ROWS = 200
 
-# Values are drawn and written in pieces of this size. It is part of what a
-# seed means: another size gives other values.
+# Values are drawn and written in pieces of this size. The values of a seed
+# depend on it.
 CHUNK_FLOATS = 4 * 2**20
 
 
@@ -91,7 +91,7 @@ def _calibrate(model, name, preset, seed):
     inputs = make_inputs(
         [x.as_json() for x in twin.inputs], twin.calibration_batch, seed
     )
-    # The second pass puts right what terms beside the last layer shifted.
+    # The second pass corrects the shift by terms other than the last layer.
     for _ in range(2):
         with torch.no_grad():
             scores = twin(**inputs).double().clamp(1e-6, 1 - 1e-6)

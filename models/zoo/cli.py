@@ -1,4 +1,4 @@
-"""What the zoo's command lines share: exit codes and one-line errors."""
+"""Common parts of the zoo's command lines: exit codes and one-line errors."""
 
 import argparse
 import sys

@@ -29,7 +29,7 @@ SAMPLE_BATCH = 5
 
 
 def dynamic_shapes(inputs):
-    """Returns what torch.export wants: {input: {axis: size}}."""
+    """Returns the dynamic shapes for torch.export: {input: {axis: size}}."""
     sizes = {}
 
     def size(extent):

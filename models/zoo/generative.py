@@ -317,7 +317,7 @@ class DlrmV3(ZooModel):
         return torch.sigmoid(self.head(self.joint(ranked * items))).squeeze(1)
 
     def _actions(self, actions):
-        """Returns what each of the bits of an action means, side by side."""
+        """Returns the meaning of each bit of an action, side by side."""
         bits = (actions.unsqueeze(1) & self.action_bits) > 0
         chosen = bits.unsqueeze(2) * self.action_table
         return chosen.flatten(1)

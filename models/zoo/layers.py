@@ -179,7 +179,7 @@ def centre(head, logits):
     """Changes the last layer so that logits are neither flat nor saturated.
 
     Untrained deep networks give nearly the same score to every item, which
-    would hide errors. `logits` are what the model gives now.
+    would hide errors. `logits` are the model's present outputs.
     """
     factor = LOGIT_STD / max(float(logits.std()), 1e-6)
     with torch.no_grad():

@@ -43,7 +43,7 @@ def scale_rows(published, scale=1.0, min_rows=4, max_rows=None):
 def rows_for_bytes(published, row_bytes, target, min_rows=4, max_rows=None):
     """Returns the scaled rows whose tables total at most `target` bytes.
 
-    `row_bytes` is what one row of one field takes. The total is less than one
+    `row_bytes` is the size of one row of one field. The total is less than one
     row of each field below the target.
     """
 

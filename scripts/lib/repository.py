@@ -13,7 +13,7 @@ from scripts.lib.nodes import BUILD, SOURCE, program
 
 
 def run(*command, check=True, timeout=300, **kwargs):
-    """Runs a command; on an unexpected failure shows what it printed."""
+    """Runs a command; on an unexpected failure shows its output."""
     done = subprocess.run(
         [str(part) for part in command],
         capture_output=True,
@@ -69,7 +69,7 @@ def export(model, folder, *arguments, preset="tiny"):
 
 
 def add_model(repository, name, file, method="heuristic", golden=False):
-    """Imports `file` with the tables beside it and partitions it.
+    """Imports `file` with its tables and partitions it.
 
     golden: PyTorch is started for answers that nodes are checked with.
     """

@@ -3,8 +3,8 @@
 
     end_to_end.py [--transport verbs|tcp|shm] [OPTION of run_in_vm…]
 
-What is slow in an emulated machine happens here before: a tiny model is
-exported and split, and PyTorch computes what its requests must answer. The
+Slow steps happen here, before the emulated machine starts: a tiny model is
+exported and split, and PyTorch computes the expected answers. The
 cases that then run in the guest are in end_to_end_cases.py.
 """
 
@@ -25,8 +25,8 @@ from tests.e2e import support
 from tests.rdma_vm.end_to_end_cases import MODEL, write_request
 
 RUN_IN_VM = pathlib.Path(__file__).resolve().parent / "run_in_vm"
-# What a CPU node sends for them is from a few KiB, which goes by WRITE, to
-# several hundred, which the GPU node reads.
+# A CPU node sends from a few KiB for them, which goes by WRITE, to several
+# hundred KiB, which the GPU node reads.
 BATCHES = (1, 2, 7, 33, 150, 270, 1000)
 # 50 s on an idle machine.
 CASES_LIMIT_S = 900

@@ -1,7 +1,7 @@
 """The cases of end_to_end.py, which run in the guest: no PyTorch here.
 
 Environment: REFRACT_E2E_FOLDER with the repository and the requests,
-REFRACT_E2E_TRANSPORT the way between the nodes, and what run_in_vm sets.
+REFRACT_E2E_TRANSPORT the way between the nodes, and run_in_vm's variables.
 """
 
 import collections
@@ -23,11 +23,11 @@ MODEL = "dlrm"
 # Absolute, after the sigmoid: kernels sum in another order than PyTorch.
 TOLERANCE = 1e-5
 HN_PORT = 8100
-# For what takes the machine moments when it is not emulated on a busy host.
+# For steps that take moments on a machine not emulated on a busy host.
 PATIENCE_S = 120
-# No request hangs: what a lost node costs the client at most.
+# No request hangs: the most time that a lost node costs the client.
 REQUEST_LIMIT_S = 30
-# What a client may hear of while a node or a link is lost. Everything else,
+# Errors that a client may get while a node or a link is lost. Everything else,
 # and above all a wrong score, is a defect.
 LOST_NODE = {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
 # Of each connection: short messages, and reads of long ones.
@@ -70,7 +70,7 @@ def sent_packets():
 
 @contextlib.contextmanager
 def loss(interfaces, percent):
-    """netem on `interfaces`; yields a function that counts what it dropped."""
+    """netem on `interfaces`; yields a function that counts dropped packets."""
 
     def qdisc(action, interface, *more):
         return subprocess.run(
@@ -101,7 +101,7 @@ def loss(interfaces, percent):
 
 
 class Client:
-    """One CPU node's client; answers are checked against what is expected."""
+    """One CPU node's client; answers are checked against the expected ones."""
 
     def __init__(self, address):
         import tritonclient.grpc as triton
@@ -184,7 +184,7 @@ class EndToEnd(unittest.TestCase):
         cls.folder = pathlib.Path(os.environ["REFRACT_E2E_FOLDER"])
         cls.transport = os.environ["REFRACT_E2E_TRANSPORT"]
         cls.verbs = cls.transport == "verbs"
-        # What carries the nodes' bytes. TCP between two addresses of one
+        # The counter of the nodes' bytes. TCP between two addresses of one
         # machine takes the loopback interface.
         cls.interfaces = (
             os.environ["REFRACT_RDMA_INTERFACES"].split(",")
@@ -258,7 +258,7 @@ class EndToEnd(unittest.TestCase):
         return Load(self.client, self.requests, self.expected)
 
     def check_all(self):
-        """Every request answers what it did over the other transport."""
+        """Every request has the same answer as over the other transport."""
         for (inputs, reference), expected in zip(self.requests, self.expected):
             scores = self.client.scores(inputs)
             self.assertEqual(scores.tobytes(), expected.tobytes())
@@ -386,7 +386,7 @@ class EndToEnd(unittest.TestCase):
                 lambda: load.failed() > 0, "a failed request", PATIENCE_S
             )
         self.check_only(load, LOST_NODE)
-        # The HN noticed by itself and gave up what that CN could write to.
+        # The HN noticed by itself and freed the memory that this CN could write to.
         self.wait_for_queue_pairs(0)
         self.cn.close()
         type(self).cn = self.start_cn()

@@ -32,7 +32,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 INIT = HERE / "initramfs_init.sh"
 HOST_ROOT = pathlib.Path("/")
 
-# What the guest loads at boot, in addition to what these depend on. Everything
+# Modules that the guest loads at boot, in addition to their dependencies. Everything
 # is loaded by the initramfs: the host's root has no modules of this kernel.
 MODULES = (
     # The host's root and the job folder.
@@ -50,7 +50,7 @@ OLD_IMAGE_S = 7 * 24 * 3600
 
 
 class Unavailable(Exception):
-    """The machine lacks what a guest needs; the text says what."""
+    """The machine lacks something that a guest needs; the text names it."""
 
 
 @dataclasses.dataclass(frozen=True)

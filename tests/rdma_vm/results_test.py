@@ -1,4 +1,4 @@
-"""What run_in_vm makes of results, devices and kernels; needs no guest."""
+"""run_in_vm's reading of results, devices and kernels; needs no guest."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""scripts/gpu_check.sh and what it calls, as far as they go without a GPU."""
+"""scripts/gpu_check.sh and its scripts, as far as they go without a GPU."""
 
 import importlib.util
 import json

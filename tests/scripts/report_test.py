@@ -1,4 +1,4 @@
-"""bench/report.py and bench/quotes.py: what they make of reports and pages."""
+"""bench/report.py and bench/quotes.py: their output for reports and pages."""
 
 import html
 import json

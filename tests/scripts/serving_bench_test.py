@@ -1,4 +1,4 @@
-"""What bench/serving/isolation.py makes of the reports of its clients."""
+"""bench/serving/isolation.py's summary of its clients' reports."""
 
 import importlib.util
 import math

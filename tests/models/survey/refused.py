@@ -1,4 +1,4 @@
-"""Models that must not be served, and what names the reason."""
+"""Models that must not be served, and the expected reason."""
 
 import torch
 import torch.nn.functional as F
@@ -61,7 +61,7 @@ def history(batch, generator):
     return (ids(generator, ITEMS, batch, STEPS),)
 
 
-# Case, form, and what the one line of the refusal says.
+# Case, form, and a text of the refusal's one line.
 CASES = [
     (Case("batch_as_number", BatchAsNumber, history), "frozen", "aten.view.default"),
     (Case("traced_rows", MeanOverTracedBatch, history), "frozen", "aten.zeros"),

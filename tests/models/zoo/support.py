@@ -1,4 +1,4 @@
-"""What the zoo's tests share: one tiny export per model and process."""
+"""Common parts of the zoo's tests: one tiny export per model and process."""
 
 import contextlib
 import functools

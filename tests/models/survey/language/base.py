@@ -1,4 +1,4 @@
-"""What the small models share, and how a file lists its own."""
+"""Common parts of the small models, and how a file lists its models."""
 
 import inspect
 import linecache

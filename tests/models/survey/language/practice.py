@@ -1,4 +1,4 @@
-"""What code bases of click models do, each in the spelling found there."""
+"""Patterns of click models' code bases, each in the spelling found there."""
 
 import itertools
 from typing import Dict, List, NamedTuple, Optional

@@ -1,4 +1,4 @@
-"""What nvcc made of the kernels, looked at without a GPU: registers, memory,
+"""nvcc's output for the kernels, checked without a GPU: registers, memory,
 parameters.
 
 Needs cuobjdump: of the toolkit, or the one that triton brings for PyTorch. Exit
