@@ -32,7 +32,7 @@ absl::StatusOr<std::filesystem::path> FindModule(const char* name) {
     if (std::filesystem::exists(file, error)) return file;
   }
   return absl::NotFoundError(absl::StrCat("there is no ", kPlaces[0], "/", name,
-                                          " beside ",
+                                          " relative to ",
                                           program.parent_path().string()));
 }
 

@@ -220,8 +220,9 @@ void Scheduler::LogIfSlow(const std::string& label, const Batch& batch,
                << absl::FormatDuration(member.started - member.arrived)
                << " in the queue, "
                << absl::FormatDuration(now - member.started)
-               << " until its answer; " << member.rows << " row(s), beside "
-               << batch.members.size() - 1 << " other request(s)"
+               << " until its answer; " << member.rows
+               << " row(s), merged with " << batch.members.size() - 1
+               << " other request(s)"
                << (*held_back > 0 ? absl::StrCat(" (", *held_back,
                                                  " earlier ones not logged)")
                                   : "");

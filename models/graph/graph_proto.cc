@@ -273,7 +273,7 @@ absl::StatusOr<RowDependence> FromProto(const proto::RowDependence& stored) {
   rows.why = stored.why();
   if ((rows.may_split || rows.may_coalesce) && rows.use != RowUse::kAlone) {
     return absl::InvalidArgumentError(
-        "rows that are not scored alone may not be cut or put together");
+        "rows that depend on other rows must not be split or merged");
   }
   return rows;
 }

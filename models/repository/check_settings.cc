@@ -61,11 +61,11 @@ absl::StatusOr<WarmUpRequest::Input> ReadWarmUpInput(
   if (!fits) {
     return invalid("dims are [", absl::StrJoin(given.dims(), ", "),
                    "], the model's are [", absl::StrJoin(dims, ", "),
-                   "], where -1 is to be a number, the batch too");
+                   "], and each -1, also the batch, needs a number");
   }
   const auto bytes = base::ByteSize(TypeOf(wanted), input.dims);
   if (!bytes.ok() || *bytes > kMostWarmUpBytes) {
-    return invalid("dims are those of more than ", kMostWarmUpBytes >> 20,
+    return invalid("dims give a tensor of more than ", kMostWarmUpBytes >> 20,
                    " MiB");
   }
   switch (given.input_data_type_case()) {

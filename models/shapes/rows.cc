@@ -423,7 +423,7 @@ absl::Status CheckRows(absl::Span<const NamedTensor> sample,
   }
   if (mixes) {
     graph.rows = {.use = RowUse::kTogether,
-                  .why = "the sample's rows answer otherwise beside others"};
+                  .why = "results of the sample's rows depend on other rows"};
   }
   if (graph.min_batch > 2) return absl::OkStatus();
   InterpreterRun one;

@@ -94,7 +94,7 @@ Hardware ProfiledHardware(const Profile& profile, const Hardware& figures) {
       absl::StrCat("profiled ", profile.cpu.empty() ? "machine" : profile.cpu);
   hardware.description = absl::StrCat(
       "measured on ", profile.cpus, " processors, kernel ", profile.kernel,
-      ", at ", profile.time, "; what was not measured as ", figures.name);
+      ", at ", profile.time, "; unmeasured figures of ", figures.name);
   hardware.units = profile.cpus;
   hardware.memory_bytes = static_cast<double>(profile.memory_bytes);
   if (!profile.wire.empty()) hardware.wire = profile.wire;

@@ -259,7 +259,7 @@ absl::StatusOr<SplitConditions> MakeConditions(
                                    result.hn, profiles.steps);
   if (!profiles.no_steps.empty()) {
     result.notes.push_back(
-        absl::StrCat("costs: every operator is priced as a step of its own: ",
+        absl::StrCat("costs: every operator is priced as a separate step: ",
                      profiles.no_steps));
   }
   // Nodes of regions never leave the CN.

@@ -402,7 +402,7 @@ absl::StatusOr<std::string> ProbeHardware(const ProbeOptions& options) {
              absl::StrCat(kLookUps, " fresh uniform ids in a table of ",
                           (rows * kRowElements * sizeof(float)) >> 20,
                           " MiB, rows of ", kRowElements * sizeof(float),
-                          " bytes, less what their bytes take"),
+                          " bytes, minus the time of their bytes"),
              looked_up, repetitions);
 
   tell("forms on the wire");

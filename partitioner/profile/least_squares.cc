@@ -94,7 +94,7 @@ absl::StatusOr<std::vector<double>> FitNonNegative(
     if (!solved) {
       if (columns.size() < figures) continue;
       return absl::FailedPreconditionError(
-          "the equations do not tell the figures apart");
+          "the equations do not determine the figures");
     }
     if (std::any_of(solved->begin(), solved->end(),
                     [](double x) { return x < 0; })) {

@@ -163,7 +163,8 @@ class ProfileReader {
   absl::StatusOr<NodeId> ReadNode(const std::string& name) {
     const auto found = nodes_.find(name);
     if (found == nodes_.end()) {
-      return Wrong(absl::StrCat("operator ", name), "the model has none such");
+      return Wrong(absl::StrCat("operator ", name),
+                   "the model has no such operator");
     }
     if (seen_[found->second]) {
       return Wrong(absl::StrCat("operator ", name), "stands twice");
@@ -184,7 +185,7 @@ class ProfileReader {
         const auto found = nodes_.find(node);
         if (found == nodes_.end()) {
           return Wrong(name, absl::StrCat("a piece has node ", node,
-                                          ", the model none such"));
+                                          ", but the model has not"));
         }
         piece.nodes.push_back(found->second);
         nodes.push_back(found->second);

@@ -116,7 +116,7 @@ absl::StatusOr<LinkCounts> NodePair::Counts() {
     last = std::move(now);
   }
   return absl::InternalError(
-      "the CN's counters move though no request is under way");
+      "the CN's counters change although no request is in flight");
 }
 
 std::string NodePair::Logs() const {

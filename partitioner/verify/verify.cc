@@ -30,7 +30,7 @@ absl::Status CheckSame(const loadgen::RecordedResponse& whole,
   const auto differs = [&](const std::string& what) {
     return absl::DataLossError(
         absl::StrCat("cut '", name, "': ", what,
-                     " differs from what the CN alone answers; not timed"));
+                     " differs from the answer of the CN alone; not timed"));
   };
   if (whole.names != split.names) return differs("the list of outputs");
   for (size_t i = 0; i < whole.outputs.size(); ++i) {

@@ -104,7 +104,7 @@ absl::Status SetMig(absl::string_view name, Demand& demand) {
   if (!profile.has_value() || demand.gpus != 0) {
     return absl::InvalidArgumentError(
         profile.has_value()
-            ? "a MIG slice beside other GPUs in one pod"
+            ? "a MIG slice and other GPUs in one pod"
             : absl::StrCat("'", base::Shorten(name), "' is no MIG profile"));
   }
   demand.mig = *profile;

@@ -156,7 +156,7 @@ std::string LoanToText(const LoanSpec& spec, const LoanPlan& plan) {
       std::count_if(plan.hns.begin(), plan.hns.end(),
                     [](const LoanPlacement& p) { return p.dormant; });
   absl::StrAppendFormat(&text,
-                        "  dormant from %g s: %d HNs; %d find no room beside "
+                        "  dormant from %g s: %d HNs; %d find no room during "
                         "training and start at the hand-over\n",
                         spec.hand_over() - spec.dormant, dormant,
                         plan.hns.size() - dormant);

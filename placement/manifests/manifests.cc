@@ -27,7 +27,7 @@ constexpr std::array<absl::string_view, 3> kDomains = {"rack", "block", "zone"};
 
 // What the reader of a file must know; a comment at its top.
 constexpr char kPlainNote[] =
-    "Generally available fields alone: Kubernetes 1.35 (resource.k8s.io/v1, "
+    "Only generally available fields: Kubernetes 1.35 (resource.k8s.io/v1, "
     "policy/v1, autoscaling/v2, networking.k8s.io/v1).";
 constexpr char kKueueNote[] =
     "For Kueue: the label kueue.x-k8s.io/queue-name, and the annotation "
@@ -145,7 +145,7 @@ absl::Status CheckWords(const Deployment& deployment,
     if (fraction && options.flavour != Flavour::kKai) {
       return Wrong(service,
                    absl::StrCat("demand.gpu_milli: ", demand.gpu_milli,
-                                " of a GPU is known to flavour kai alone; give "
+                                " of a GPU works only with flavour kai; give "
                                 "a MIG slice"));
     }
     const bool plain = std::all_of(
@@ -216,8 +216,8 @@ std::optional<ManifestFile> ClusterFile(const Deployment& deployment,
   }
   std::string comment = absl::StrCat(kManifestMark, ".\n");
   comment += Comment(
-      "The fabric as its node labels tell it. One per cluster: leave this file "
-      "out where the cluster's administrator has such an object.");
+      "The fabric according to its node labels. One per cluster: omit this "
+      "file if the cluster's administrator has created such an object.");
   if (options.flavour == Flavour::kKueue) {
     comment += Comment(
         "A ResourceFlavor names it in spec.topologyName (Kueue 0.15 on: "

@@ -158,7 +158,8 @@ absl::Status PathSetup::TakeCompletions() {
     }
     if (completion.kind != Completion::Kind::kNotify || probe_came_ ||
         completion.imm != EncodeImm({ImmKind::kProbe, 0, 0})) {
-      return absl::InvalidArgumentError("something else than a probe came");
+      return absl::InvalidArgumentError(
+          "expected a probe, got another message");
     }
     probe_came_ = true;
   }

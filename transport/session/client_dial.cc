@@ -200,7 +200,7 @@ void ClientImpl::OnRailError(proto::TransportPath path, absl::string_view rail,
   if (rails_.pauses() == before) return;
   ++counters_.rail_pauses;
   LOG(WARNING) << "path " << name << " to " << options_.address
-               << " failed repeatedly and is left alone for "
+               << " failed repeatedly and is not used for "
                << rails_.paused_until(name) - when;
 }
 

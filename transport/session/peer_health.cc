@@ -30,7 +30,7 @@ absl::string_view Name(PeerState state) {
     case PeerState::kSuspect:
       return "silent";
     case PeerState::kEjected:
-      return "left alone after failures";
+      return "not used for a while after failures";
     case PeerState::kDraining:
       return "stopping";
     case PeerState::kDown:

@@ -303,7 +303,7 @@ TEST_F(NodePoolTest, RefusesByNameRatherThanUseASilentOrFailingNode) {
   const absl::Status why = pool->WhyNoRoom(0);
   EXPECT_TRUE(absl::IsResourceExhausted(why)) << why;
   EXPECT_THAT(std::string(why.message()),
-              AllOf(HasSubstr("x:1: left alone after failures"),
+              AllOf(HasSubstr("x:1: not used for a while after failures"),
                     HasSubstr("y:1: 64 in flight, 64 of this model"),
                     HasSubstr("z:1: silent")));
   clients_[1]->Suspect(true);

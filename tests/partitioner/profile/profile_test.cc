@@ -185,7 +185,7 @@ TEST_F(ProfileFileTest, NamesWhatIsWrong) {
   EXPECT_THAT(ErrorWith("low: 11", "low: 12"),
               HasSubstr("model: is a profile of "));
   EXPECT_THAT(ErrorWith("\"product\"", "\"quotient\""),
-              HasSubstr("operator quotient: the model has none such"));
+              HasSubstr("operator quotient: the model has no such operator"));
   EXPECT_THAT(ErrorWith("\"positive\"", "\"product\""),
               HasSubstr("operator product: stands twice"));
   EXPECT_THAT(ErrorWith("free_nodes: \"folded\"", "free_nodes: \"positive\""),

@@ -120,8 +120,8 @@ TEST(ManifestsTest, SaysWhatItCannotWrite) {
   Deployment deployment = Small();
   deployment.services[1].demand.gpu_milli = 500;
   EXPECT_THAT(refusal(deployment, Flavour::kPlain),
-              HasSubstr("service 'r-hn': demand.gpu_milli: 500 of a GPU is "
-                        "known to flavour kai alone"));
+              HasSubstr("service 'r-hn': demand.gpu_milli: 500 of a GPU "
+                        "works only with flavour kai"));
   ManifestOptions kai;
   kai.flavour = Flavour::kKai;
   EXPECT_THAT(TextOf(deployment, kai), HasSubstr("gpu-fraction: \"0.500\"\n"));
