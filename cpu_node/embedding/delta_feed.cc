@@ -19,8 +19,8 @@
 namespace refract::cpu_node {
 namespace {
 
-// Manifests that are read ahead, to find the delta that leads farthest. A
-// longer backlog is worked off all the same.
+// Number of manifests that are read ahead to find the delta that leads
+// farthest. A longer backlog is worked off all the same.
 constexpr size_t kReadAhead = 64;
 
 struct CloseFolder {
@@ -46,7 +46,7 @@ std::map<int64_t, std::string> DeltaFeed::List() {
   const std::unique_ptr<DIR, CloseFolder> folder(opendir(folder_.c_str()));
   std::string error;
   if (folder == nullptr) {
-    // Most versions have none. A folder that vanishes is another matter.
+    // Most versions have no deltas. A folder that vanishes later is an error.
     if (errno != ENOENT || state > 0) error = std::strerror(errno);
   } else {
     while (const dirent* const entry = readdir(folder.get())) {
@@ -133,7 +133,7 @@ bool DeltaFeed::Step(const TableStore::Pause& pause) {
     }
   }
   if (next == nullptr) {
-    // A later file may close the gap, so all are looked at again each time.
+    // A later file may close the gap, so all are read again each time.
     if (!names.empty()) {
       const auto& first = Read(names.begin()->first, names.begin()->second);
       if (first.ok() && first->parent.sequence != state.sequence) {

@@ -33,11 +33,11 @@ class DeltaFeed {
         folder_(std::move(folder)),
         store_(*store) {}
 
-  // Looks at the folder and applies at most one delta: of those whose parent is
-  // the present state the one that leads farthest. Returns whether it did. What
-  // cannot be applied is logged and counted once, until its files change.
+  // Reads the folder and applies at most one delta: of those whose parent is
+  // the present state, the one that leads farthest. Returns whether it did. A
+  // delta that cannot be applied is logged once, until its files change.
   bool Step(const TableStore::Pause& pause);
-  // Step() until nothing is left to do, with one log line about it. For a
+  // Calls Step() until nothing is left to do, with one log line about it. For a
   // version that does not serve yet.
   void CatchUp();
 
@@ -52,7 +52,7 @@ class DeltaFeed {
   Counts counts() const;
 
  private:
-  // What tells a file from one that took its name: inode, size, time.
+  // Tells a file from another file of the same name: inode, size, time.
   using FileMark = std::string;
   struct Seen {
     FileMark mark;
@@ -71,7 +71,7 @@ class DeltaFeed {
                      const models::DeltaManifest& manifest) const;
   absl::Status Apply(const models::DeltaManifest& manifest,
                      const TableStore::Pause& pause);
-  // Logs and counts, once for the present files.
+  // Logs and counts, once for the files as they are.
   void Refuse(const std::string& name, const std::string& rows_file,
               const absl::Status& why);
 
@@ -80,7 +80,7 @@ class DeltaFeed {
   const std::string folder_;
   TableStore& store_;
 
-  // Of the thread that steps.
+  // Used only by the thread that steps.
   std::map<int64_t, Seen> seen_;
   std::map<std::string, std::string> refused_;  // manifest → marks of its files
   std::string folder_error_;                    // that was logged

@@ -11,7 +11,7 @@
 namespace refract::cpu_node {
 namespace {
 
-// As of model control: work that requests go before.
+// As in model control: work that yields to requests.
 constexpr int kWatchNice = 10;
 
 absl::Duration CpuTime() {
@@ -51,7 +51,7 @@ void DeltaWatch::Run() {
 
 bool DeltaWatch::Round() {
   bool any = false;
-  // Held for a round only: a version that is retired waits for it.
+  // Held for one round only: a version that is retired waits for it.
   const std::shared_ptr<const Catalog> catalog = engine_.catalog();
   for (const Catalog::Entry& entry : catalog->entries()) {
     if (entry.model == nullptr || entry.model->deltas() == nullptr) continue;

@@ -16,14 +16,14 @@
 namespace refract::cpu_node {
 
 struct DeltaWatchOptions {
-  // Between two looks at the folders.
+  // Interval at which the folders are read.
   absl::Duration interval = absl::Milliseconds(200);
-  // Largest share of a CPU that applying takes, in (0, 1].
+  // Largest share of a CPU that applying deltas takes, in (0, 1].
   double cpu_share = 0.2;
   base::Clock* clock = &base::Clock::Real();
 };
 
-// A thread of lower priority than those that serve. Stops with the object,
+// A thread of lower priority than the serving threads. Stops with the object,
 // before the engine does.
 class DeltaWatch {
  public:
@@ -36,9 +36,9 @@ class DeltaWatch {
   DeltaWatch(Engine* engine, const DeltaWatchOptions& options)
       : engine_(*engine), options_(options) {}
   void Run();
-  // One delta of each version that has one; false: none had.
+  // Applies one delta of each version that has one; false: none had.
   bool Round();
-  // Sleeps as long as the work since the last call makes necessary.
+  // Sleeps as long as the work since the last call requires.
   void Pause();
   bool WaitOrStop(absl::Duration time);
 

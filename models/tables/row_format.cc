@@ -39,7 +39,7 @@ struct Refused {
   absl::string_view name;
   absl::string_view why;
 };
-// Formats that look like the ones above and would be read wrongly.
+// Formats that resemble the formats above and would be read wrongly.
 constexpr std::array<Refused, 5> kRefused = {{
     {"tbe-fp8",
      "FBGEMM's 8-bit floats have an exponent width and bias per table, unlike "

@@ -12,7 +12,7 @@
 
 namespace refract::tools {
 
-// What one invocation of `refract bench serving` found out.
+// The results of one invocation of `refract bench serving`.
 struct ServingReport {
   struct Try {
     double qps = 0;
@@ -35,7 +35,7 @@ struct ServingReport {
   }
 };
 
-// The report with what is needed to repeat it: revision, machine, options,
+// The report, with everything for repeating it: revision, machine, options,
 // seed. docs/measurements/benchmarking.md lists the fields.
 std::string ServingJson(const ServingOptions& options,
                         const ServingReport& report);

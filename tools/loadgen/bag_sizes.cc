@@ -19,7 +19,7 @@ constexpr absl::string_view kMlperf =
 
 absl::StatusOr<BagSizes> BagSizes::Parse(absl::string_view spec) {
   BagSizes result;
-  // Text of no known form stays empty, which is no number.
+  // A text of unknown form leaves this empty, which is no number.
   absl::string_view numbers = "";
   result.sizes_.clear();
   if (spec == "mlperf") {

@@ -17,8 +17,8 @@ namespace {
 
 constexpr size_t kFields = 1 + kCriteoIntegers + kCriteoCategories;
 constexpr size_t kMaxCategoryDigits = 8;
-// The longest line of 40 fields that could be meant is some 550 bytes; a file
-// of another kind may have no line end for gigabytes.
+// The longest valid line of 40 fields has about 550 bytes; a file of another
+// kind may have no line end for gigabytes.
 constexpr size_t kMaxLineBytes = 4095;
 // A field that is quoted in an error is cut here.
 constexpr size_t kQuoted = 32;
@@ -75,7 +75,7 @@ absl::StatusOr<CriteoRow> ParseCriteoLine(absl::string_view line) {
     const absl::string_view text = fields[index];
     if (text.empty()) continue;
     uint32_t value = 0;
-    // SimpleHexAtoi takes a sign, blanks and 0x, which are damage here.
+    // SimpleHexAtoi accepts a sign, blanks and 0x, which are damage here.
     if (text.size() > kMaxCategoryDigits ||
         !std::all_of(text.begin(), text.end(), absl::ascii_isxdigit) ||
         !absl::SimpleHexAtoi(text, &value)) {

@@ -14,8 +14,8 @@ namespace refract::loadgen {
 // has weight k^-a (Zipf). Published generators use 0.9 to 1.3.
 struct IdSkew {
   double exponent = 0;
-  // True: as often as the rows of Meta's published traces of embedding look-ups
-  // were used, whatever `exponent` says.
+  // True: as often as rows were used in Meta's published traces of embedding
+  // look-ups; `exponent` is ignored.
   bool embedding_traces = false;
 };
 

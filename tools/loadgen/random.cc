@@ -29,8 +29,8 @@ double Random::Uniform() {
   return static_cast<double>(engine_() >> 11) * 0x1p-53;
 }
 
-// The high half of a product instead of a remainder. Its bias is at most
-// bound / 2^64: nothing that a load could show.
+// The high half of a product instead of a remainder. Its bias is at most bound
+// / 2^64, too little to show in any load.
 uint64_t Random::Below(uint64_t bound) {
   return absl::Uint128High64(absl::uint128(engine_()) * bound);
 }

@@ -8,9 +8,9 @@
 
 namespace refract::loadgen {
 
-// Random numbers that depend on the seed and on nothing else: the standard
-// fixes what mt19937_64 yields but not what std::*_distribution make of it, so
-// those are written out here. Not thread-safe.
+// Random numbers that depend only on the seed: the standard fixes the values of
+// mt19937_64 but not those of std::*_distribution, so the distributions are
+// written out here. Not thread-safe.
 class Random {
  public:
   // Streams of one seed with different names are independent: drawing more ids

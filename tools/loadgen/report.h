@@ -1,7 +1,7 @@
 #ifndef REFRACT_TOOLS_LOADGEN_REPORT_H_
 #define REFRACT_TOOLS_LOADGEN_REPORT_H_
 
-// From the results of a run to the numbers that are shown. Pure.
+// The results of a run as the numbers that are shown. Pure.
 
 #include <cstdint>
 #include <map>
@@ -32,7 +32,7 @@ struct Measurement {
   int64_t items = 0;        // of those that succeeded
   absl::Duration window;    // from the end of the warm-up to the end of the
                             // schedule or the last answer, what is later
-  double offered_qps = 0;   // queries ÷ what was scheduled
+  double offered_qps = 0;   // queries ÷ scheduled time
   double achieved_qps = 0;  // succeeded ÷ window
   double items_per_s = 0;   // items ÷ window
   Distribution latency;     // of those that succeeded
@@ -59,8 +59,8 @@ Measurement Measure(absl::Span<const PlannedQuery> schedule,
                     absl::Duration warmup, absl::Duration duration,
                     std::optional<absl::Duration> slo);
 
-// The client's own lateness beyond which its latencies say more about it than
-// about the server: p99 over 1 ms and over a tenth of the median latency.
+// Whether the client's own lateness spoils its latencies: p99 over 1 ms and
+// over a tenth of the median latency.
 bool ClientWasLate(const Measurement& measurement);
 
 // Text for a terminal.

@@ -52,7 +52,7 @@ void FillWith(base::Tensor& tensor, F value_at) {
     case base::DType::kUnknown:
       break;
   }
-  LOG(FATAL) << "of no type";  // PlanRequests() refuses those
+  LOG(FATAL) << "of no type";  // PlanRequests() refuses these
 }
 
 size_t CriteoColumns(const InputPlan& input) {
@@ -259,7 +259,7 @@ absl::StatusOr<std::vector<base::Tensor>> RequestMaker::Make(
       }
       dims.push_back(*value);
     }
-    // Two bags that share a size but not their lengths, and the like.
+    // For example two bags that share a size but not their lengths.
     if (input.kind == InputKind::kIds && input.bag >= 0) {
       const std::vector<int64_t>& bags = bag_sizes_[input.bag];
       if (std::accumulate(bags.begin(), bags.end(), int64_t{0}) != dims[0]) {

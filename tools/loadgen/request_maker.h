@@ -23,13 +23,13 @@ struct RequestOptions {
   // all 0, the one value that is likely to be valid. ≥ 0.
   int64_t length = 50;
   uint64_t seed = 1;
-  // Not empty: consecutive rows of this, from the start again after the last,
+  // If not empty: consecutive rows of it, from the start again after the last,
   // in place of random values. One id per bag.
   std::vector<CriteoRow> criteo;
 };
 
-// A matrix of integers of which nothing is known: filled with 0, so whatever it
-// selects is always the same.
+// A matrix of integers whose meaning is unknown: filled with 0, so that it
+// always selects the same.
 bool IsUnknownMatrix(const InputPlan& input);
 
 // Makes the tensors of requests, one after the other. The n-th request of a
@@ -45,8 +45,8 @@ class RequestMaker {
   // names the input whose size cannot be worked out.
   absl::StatusOr<std::vector<base::Tensor>> Make(int64_t items);
 
-  // The same with `sizes` for the symbols that it has. A bag input whose number
-  // of ids follows from them has it spread evenly over its bags.
+  // The same with `sizes` for the symbols in it. A bag input whose number of
+  // ids follows from them has the ids spread evenly over its bags.
   absl::StatusOr<std::vector<base::Tensor>> Make(
       int64_t items, const models::SymbolBindings& sizes);
 

@@ -14,7 +14,7 @@
 namespace refract::loadgen {
 namespace {
 
-// Symbols for servers that tell no expressions; no exporter writes blanks.
+// Symbols for servers without expressions; no exporter writes blanks.
 constexpr absl::string_view kItems = "number of items";
 constexpr absl::string_view kLength = "any other size";
 
@@ -98,7 +98,7 @@ absl::StatusOr<std::vector<models::SymExpr>> SizesFrom(
   return sizes;
 }
 
-// For a server that tells no expressions.
+// For a server without expressions.
 std::vector<models::SymExpr> GuessSizes(const InputPlan& plan) {
   std::vector<models::SymExpr> sizes;
   for (int64_t dim : plan.input.dims) {

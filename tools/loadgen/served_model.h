@@ -1,7 +1,7 @@
 #ifndef REFRACT_TOOLS_LOADGEN_SERVED_MODEL_H_
 #define REFRACT_TOOLS_LOADGEN_SERVED_MODEL_H_
 
-// What a server tells about a model, and how to fill its inputs.
+// A server's description of a model, and how to fill the model's inputs.
 
 #include <cstdint>
 #include <map>
@@ -20,7 +20,7 @@ struct ServedInput {
   std::string name;
   base::DType dtype = base::DType::kUnknown;
   base::Dims dims;  // -1: any size
-  // What the server calls the type, where that is none of ours.
+  // The server's name of the type if it is not one of Refract's types.
   std::string unknown_type = {};
 };
 
@@ -33,7 +33,7 @@ struct ServedModel {
   std::map<std::string, std::string> parameters;
 };
 
-// The largest value of an integer type; of others more than is ever wanted.
+// The largest value of an integer type; of others more than any caller needs.
 uint64_t LargestOf(base::DType dtype);
 
 enum class InputKind : uint8_t {

@@ -36,8 +36,8 @@ struct PartitionUses {
       false;  // requests are drawn: wire forms or --verify, no --sample
 };
 
-// InvalidArgument names an option of the command line of `command` that nothing
-// reads there, and what would read it.
+// InvalidArgument names an option on the command line of `command` that nothing
+// reads, and another option that would read it.
 absl::Status RefuseIgnored(const CLI::App& command, const PartitionUses& uses);
 
 }  // namespace refract::tools

@@ -163,7 +163,7 @@ void PrintLargest(const models::Graph& graph, const SplitPlan& plan,
   }
 }
 
-// How good the chosen plan is: the optimum, or another plan beside it.
+// How good the chosen plan is: the optimum, or compared with another plan.
 void PrintVerdict(const partitioner::SplitReport& report, std::ostream& out) {
   const OptimalSplit& split = report.split;
   const Objective objective = report.conditions.goal.objective;

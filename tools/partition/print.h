@@ -1,7 +1,7 @@
 #ifndef REFRACT_TOOLS_PARTITION_PRINT_H_
 #define REFRACT_TOOLS_PARTITION_PRINT_H_
 
-// What `refract partition` prints.
+// The printed output of `refract partition`.
 
 #include <ostream>
 
@@ -14,8 +14,8 @@
 
 namespace refract::tools {
 
-// Conditions, table of alternatives, how far the optimum is proven, how far the
-// chosen plan is from it, and what the costs assume.
+// Prints conditions, the table of alternatives, how far the optimum is proven,
+// the chosen plan's distance from it, and the assumptions of the costs.
 void PrintSplit(const models::Graph& graph,
                 const partitioner::SplitReport& report, std::ostream& out);
 // The forms of the crossing tensors, largest first, and the errors they cause.

@@ -1,5 +1,5 @@
-// Choice among instruction sets. Here and not beside the loops, because code
-// compiled for an instruction set must not run before this check.
+// Choice among instruction sets. Separate from the loops, because code compiled
+// for an instruction set must not run before this check.
 
 #include <cstdlib>
 #include <string_view>

@@ -28,7 +28,7 @@ REFRACT_GATHER_INLINE void PrefetchRow(const GatheredBags& bags, int64_t i) {
 
 enum class Element { kF32, kF16, kBF16, kU8, kU4, kU2 };
 
-// What a row's values need besides its elements.
+// Values of a row that are needed besides its elements.
 template <typename V, Element kElement>
 struct Row {
   static constexpr bool kQuantised = kElement == Element::kU8 ||

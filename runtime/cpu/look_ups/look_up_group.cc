@@ -90,7 +90,7 @@ absl::Status LookUpGroup::InferCat(const Operands& operands,
 absl::Status LookUpGroup::Run(const Operands& operands,
                               absl::Span<const KernelOutput> outputs,
                               RunStats& stats) const {
-  // Where members write: their own results, or columns of the cat's.
+  // Destinations of the members: their own results, or columns of the cat's.
   std::array<LookUp, kMembersAtOnce> look_ups;
   const KernelOutput* const joined =
       cat_ ? &outputs[first_output_.back()] : nullptr;

@@ -21,7 +21,7 @@ struct LookUpMember {
 };
 
 // Matrices side by side, some of which are results of look-ups that nothing
-// else reads. Those are written to their columns and never stand alone.
+// else reads. These results are written directly to their columns.
 struct LookUpCat {
   std::string node;
   struct Part {

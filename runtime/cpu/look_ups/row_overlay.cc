@@ -100,7 +100,7 @@ void RowOverlay::Reserve(size_t count, uint64_t state) {
     copy.row.store(row, std::memory_order_relaxed);
   }
   memory_.fetch_add(capacity * sizeof(Entry), std::memory_order_relaxed);
-  // Readers that have the smaller index still find all that their states have:
+  // Readers that have the smaller index still find all rows of their states:
   // only `state` and later ones are put into the larger one alone.
   index_.store(larger.get(), std::memory_order_release);
   current_.swap(larger);

@@ -116,8 +116,8 @@ class QuantisedReader {
     if constexpr (kBits == 8) {
       block.in_place_ = packed;
     } else {
-      // Unpacked first, since compilers vectorise this loop and the conversion
-      // to float one by one, and not together.
+      // Unpacked first: compilers vectorise this loop and the conversion to
+      // float separately, but not together.
       for (int64_t i = 0; i < width / kPerByte; ++i) {
         for (int part = 0; part < kPerByte; ++part) {
           block.unpacked_[i * kPerByte + part] = static_cast<uint8_t>(

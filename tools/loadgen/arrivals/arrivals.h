@@ -1,8 +1,8 @@
 #ifndef REFRACT_TOOLS_LOADGEN_ARRIVALS_ARRIVALS_H_
 #define REFRACT_TOOLS_LOADGEN_ARRIVALS_ARRIVALS_H_
 
-// When queries arrive. All arrivals are drawn before a run, from its seed: an
-// answer that is late delays no later query.
+// Arrival times of queries. All arrivals are drawn before a run, from its seed:
+// a late answer delays no later query.
 
 #include <cstdint>
 #include <string>

@@ -161,7 +161,7 @@ absl::StatusOr<std::optional<TracedQuery>> TraceReader::Read(
     }
     query.items = *items;
   } else {
-    // What most models have first in the shape of their first input.
+    // Most models have the items first in the shape of their first input.
     const base::Dims& dims = query.tensors[0].dims();
     query.items = dims.empty() ? 1 : dims[0];
   }

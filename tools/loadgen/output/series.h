@@ -1,7 +1,7 @@
 #ifndef REFRACT_TOOLS_LOADGEN_OUTPUT_SERIES_H_
 #define REFRACT_TOOLS_LOADGEN_OUTPUT_SERIES_H_
 
-// From the results of a run to what is plotted and to a table of queries. Pure.
+// The results of a run as points of charts and as a table of queries. Pure.
 
 #include <cstdint>
 #include <ostream>
