@@ -69,33 +69,37 @@ class Ranker(torch.nn.Module):
         return torch.sigmoid(self.top(torch.cat(vectors, 1))).squeeze(1)
 
 
-@contextlib.contextmanager
-def memory_limit(mib):
-    """A control group (v1 or v2) for the processes started meanwhile."""
-    if mib is None:
-        yield
-        return
-    own = re.search(
-        r"^\d+:(?:memory)?:(\S+)$", pathlib.Path("/proc/self/cgroup").read_text(), re.M
-    ).group(1)
+def own_group():
+    """Folder of this process's memory control group (v1 or v2)."""
+    text = pathlib.Path("/proc/self/cgroup").read_text()
+    path = re.search(r"^\d+:(?:memory)?:(\S+)$", text, re.M).group(1)
     root = pathlib.Path("/sys/fs/cgroup/memory")
-    limit = "memory.limit_in_bytes"
     if not root.is_dir():
-        root, limit = pathlib.Path("/sys/fs/cgroup"), "memory.max"
-    parent = root / own.lstrip("/")
-    group = parent / f"refract_bench_{os.getpid()}"
-    group.mkdir()
-    (group / limit).write_text(str(mib << 20))
+        root = pathlib.Path("/sys/fs/cgroup")
+    return root / path.lstrip("/")
+
+
+def start_node(stack, mib, *arguments):
+    """A CPU node in a control group of `mib` MiB; None: without a limit."""
+    if mib is None:
+        node = nodes.cpu_node(*arguments)
+        stack.callback(node.close)
+        return node
+    parent = own_group()
+    group = pathlib.Path(tempfile.mkdtemp(prefix="refract_bench_", dir=parent))
+    stack.callback(group.rmdir)  # after the node's end
+    limit = group / "memory.limit_in_bytes"
+    if not limit.exists():
+        limit = group / "memory.max"
+    limit.write_text(str(mib << 20))
+    # A process that this one starts is in its group.
+    (group / "cgroup.procs").write_text(str(os.getpid()))
     try:
-        # A process that this one starts is in its group.
-        (group / "cgroup.procs").write_text(str(os.getpid()))
-        try:
-            yield
-        finally:
-            (parent / "cgroup.procs").write_text(str(os.getpid()))
+        node = nodes.cpu_node(*arguments)
     finally:
-        with contextlib.suppress(OSError):
-            group.rmdir()  # once its processes have ended
+        (parent / "cgroup.procs").write_text(str(os.getpid()))
+    stack.callback(node.close)
+    return node
 
 
 def write_tables(path, pattern, rows):
@@ -169,12 +173,9 @@ def measure(arguments, folder):
         ("map", limit, ()),
     ):
         with contextlib.ExitStack() as stack:
-            with memory_limit(bound):
-                # Within the limit as long as the node runs.
-                node = nodes.cpu_node(
-                    folder / "repo", [], "--table-memory", name, *flags
-                )
-            stack.callback(node.close)
+            node = start_node(
+                stack, bound, folder / "repo", [], "--table-memory", name, *flags
+            )
             error = (ask(node, ids) - wanted).abs().max().item()
             if error > TOLERANCE:
                 raise AssertionError(f"{name}: scores are {error} off")
