@@ -218,6 +218,9 @@ class TableStore(unittest.TestCase):
                 self.assertGreater(found["miss"], 0)
                 reads = self.metrics(node, "refract_table_reads_total")["all"]
                 self.assertLessEqual(reads, found["miss"])
+                read = self.metrics(node, "refract_table_read_bytes_total")["all"]
+                self.assertEqual(read % 4096, 0)
+                self.assertGreaterEqual(read, 4096 * reads)
             node.stop()
         print(f"anonymous memory: {held}, tables {tables}")
         # The bound of the goal, and 8 MiB for threads that the other run had not.
