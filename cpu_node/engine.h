@@ -29,6 +29,7 @@
 #include "cpu_node/dispatch/worker_pool.h"
 #include "cpu_node/readiness.h"
 #include "cpu_node/request.h"
+#include "cpu_node/recording/recorder.h"
 #include "cpu_node/shadow/shadow.h"
 #include "tracing/tracer.h"
 #include "transport/memory/free_list.h"
@@ -54,6 +55,9 @@ struct EngineOptions {
   // Scores a sample of the answered requests again; null: no sample. Outlives
   // the engine.
   Shadow* shadow = nullptr;
+  // Writes a sample of the valid requests into a file; null: none. Outlives the
+  // engine.
+  Recorder* recorder = nullptr;
   ReadinessRule readiness;
   // Whether clients may load and unload models; for the server's metadata.
   bool loads_by_request = false;

@@ -245,6 +245,36 @@ void AddTables(CLI::App& app, Flags& flags) {
       ->capture_default_str();
 }
 
+void AddRecording(CLI::App& app, Flags& flags) {
+  CLI::Option* record =
+      app.add_option("--record", flags.record,
+                     "Write a sample of the valid requests with their contents "
+                     "to this file, for \"refract bench serving --arrivals "
+                     "trace:FILE\" (docs/how-to/benchmarks.md); an existing "
+                     "file is replaced")
+          ->type_name("FILE");
+  app.add_option("--record-rate", flags.record_rate,
+                 "Share of the requests, 0 to 1, that --record writes")
+      ->type_name("SHARE")
+      ->check([](const std::string& text) {
+        return base::CheckNumberIn(text, 0, 1);
+      })
+      ->needs(record)
+      ->capture_default_str();
+  app.add_option("--record-size", flags.record_size,
+                 "--record ends when its file would have more bytes")
+      ->type_name("BYTES")
+      ->transform(CLI::AsSizeValue(false))
+      ->needs(record)
+      ->capture_default_str();
+  app.add_option("--record-redact-key", flags.record_redact_key,
+                 "--record replaces ids by a hash with the secret in this file: "
+                 "the same id always by the same other id")
+      ->type_name("FILE")
+      ->check(CLI::ExistingFile)
+      ->needs(record);
+}
+
 void AddDeltas(CLI::App& app, Flags& flags) {
   app.add_flag(
       "!--no-deltas", flags.deltas,
@@ -360,6 +390,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
   AddTables(app, flags);
   AddDeltas(app, flags);
   AddShadow(app, flags);
+  AddRecording(app, flags);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -61,6 +61,10 @@ struct Flags {
   double drain_timeout_s = 30;
   bool local_fallback = false;
   double shadow_rate = 0;  // of the answered requests
+  std::string record;      // empty: nothing is recorded
+  double record_rate = 0.01;
+  size_t record_size = size_t{1} << 30;  // bytes
+  std::string record_redact_key;         // a file
   base::ModelControlFlags control;
   size_t keep_versions = 1;
   double load_timeout_s = 60;

@@ -15,6 +15,7 @@
 #include "base/log/log_writer.h"
 #include "base/process/descriptor_limit.h"
 #include "base/process/exit_now.h"
+#include "base/process/files.h"
 #include "base/process/loopback.h"
 #include "base/process/mutex_checks.h"
 #include "base/process/service_manager.h"
@@ -30,6 +31,8 @@
 #include "cpu_node/frontend/server.h"
 #include "cpu_node/http/server.h"
 #include "cpu_node/metrics.h"
+#include "cpu_node/recording/recorder.h"
+#include "cpu_node/status.h"
 #include "glog/logging.h"
 #include "metrics/server.h"
 #include "models/repository/repository.h"
@@ -264,6 +267,28 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     options.shadow = shadow.get();
   }
 
+  // Outlives the engine, too.
+  std::unique_ptr<Recorder> recorder;
+  if (!flags.record.empty()) {
+    RecorderOptions recording{.path = flags.record,
+                              .rate = flags.record_rate,
+                              .max_bytes = flags.record_size,
+                              .clock = options.clock};
+    if (!flags.record_redact_key.empty()) {
+      REFRACT_ASSIGN_OR_RETURN(recording.key,
+                               base::ReadText(flags.record_redact_key));
+      if (recording.key.empty()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "--record-redact-key: ", flags.record_redact_key, ": is empty"));
+      }
+    }
+    REFRACT_ASSIGN_OR_RETURN(recorder, Recorder::Create(recording));
+    options.recorder = recorder.get();
+    LOG(INFO) << "a share of " << flags.record_rate
+              << " of the requests is recorded in " << flags.record
+              << (recording.key.empty() ? "" : ", ids redacted");
+  }
+
   absl::StatusOr<std::unique_ptr<Resolver>> resolver =
       MakeDnsResolver(flags.dns_servers);
   if (!resolver.ok()) return base::Annotate(resolver.status(), "--dns-servers");
@@ -339,10 +364,12 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
         if (access != nullptr) CollectMetrics(*access, exposition);
         if (watch != nullptr) watch->Collect(exposition);
         if (tracer != nullptr) tracer->Collect(exposition);
+        if (recorder != nullptr) recorder->Collect(exposition);
         CollectChanges(
             control != nullptr ? control->counts() : ModelControl::Counts(),
             exposition);
-      });
+      },
+      StatusRoutes(engine->get(), (*frontend)->memory()));
   if (!metrics.ok()) {
     (*engine)->Stop();
     return metrics.status();

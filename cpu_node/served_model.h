@@ -84,6 +84,10 @@ class ServedModel {
   const std::string& name() const { return model_->name; }
   int64_t version() const { return model_->version; }
   const models::LoadedModel& model() const { return *model_; }
+  // For those who need it longer than the version is served.
+  const std::shared_ptr<const models::LoadedModel>& shared_model() const {
+    return model_;
+  }
   const ModelInterface& interface() const { return interface_; }
   ModelStatistics& statistics() const { return statistics_; }
 

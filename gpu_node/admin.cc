@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "metrics/status_page.h"
 #include "nlohmann/json.hpp"
 
 namespace refract::gpu_node {
@@ -99,6 +100,7 @@ metrics::Routes AdminEndpoint::routes(bool remote_drain) {
   routes.remote_changes = remote_drain;
   routes.remote_flag = "--remote-drain";
   routes.routes = {
+      metrics::StatusPageRoute(),
       {"/v2/health/live", false,
        [] { return Answer{.type = "text/plain", .body = "live\n"}; }},
       {"/v2/health/ready", false,

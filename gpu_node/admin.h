@@ -7,6 +7,7 @@
 //   GET  /v2/health/live   200: the process runs
 //   GET  /v2/health/ready  200: CPU nodes may send requests; 503 says why not
 //   GET  /status           JSON: state, connections, requests, models
+//   GET  /                 the same as a page
 //   POST /drain            CPU nodes are told to send no more
 //   POST /undrain          CPU nodes are told to send again
 //

@@ -77,7 +77,7 @@ THIRD_PARTY = {
     r"nlohmann/": (
         r"(models|tools|partitioner|placement|cpu_node|gpu_node|tracing)/.*\.cc$",
         # Forward declarations alone.
-        r"tools/(bench_json|json_output|profile/profile_report|place/placement_options|simulate/simulate)\.h$",
+        r"tools/(bench_json|json_output|profile/profile_report|place/placement_options|simulate/simulate|status/fleet)\.h$",
         r"partitioner/report/split_report\.h$",
         r"base/log/log_writer\.cc$",
         # Held by value.

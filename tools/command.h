@@ -57,6 +57,7 @@ void AddBenchTransportCommand(CLI::App& bench, Context& context);
 void AddDrainCommand(CLI::App& app, Context& context);
 void AddUndrainCommand(CLI::App& app, Context& context);
 void AddExtenderCommand(CLI::App& app, Context& context);
+void AddStatusCommand(CLI::App& app, Context& context);
 void AddDoctorCommand(CLI::App& app, Context& context);
 void AddPlaceCommand(CLI::App& app, Context& context);
 void AddPlanCommand(CLI::App& app, Context& context);

@@ -125,6 +125,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
   AddSimulateCommand(app, context);
   AddExtenderCommand(app, context);
   AddDoctorCommand(app, context);
+  AddStatusCommand(app, context);
   AddDrainCommand(app, context);
   AddUndrainCommand(app, context);
   AddTopologyCommand(app, context);

@@ -5,6 +5,7 @@ REFRACT_REPORT_SCREENSHOTS=FOLDER keeps pictures of the page.
 
 import base64
 import csv
+import hmac
 import http.server
 import json
 import os
@@ -16,6 +17,9 @@ import tempfile
 import threading
 import unittest
 import urllib.request
+
+import numpy
+from safetensors.torch import load_file
 
 from tests.e2e import chromium, support
 
@@ -399,6 +403,166 @@ class Targets(Bench):
             done = self.bench(*self.LOAD, *wrong, check=False)
             self.assertEqual(done.returncode, 2, wrong)
             self.assertIn(message, done.stderr)
+
+
+class Recording(Bench):
+    """A CPU node records; the recorded requests are sent again."""
+
+    def record(self, *arguments):
+        path = self.folder / "recorded.jsonl"
+        cn = support.cpu_node(self.repository, [], "--record", path, *arguments)
+        sent = self.folder / "sent"
+        shutil.rmtree(sent, ignore_errors=True)
+        try:
+            report = self.report(
+                "--qps", 100, "--duration", 1, "--warmup", 0, "--record", sent,
+                "--record-count", 5, "--seed", 4, target=cn.address,
+            )
+            self.assertEqual(cn.stop(), 0)
+        finally:
+            cn.close()
+        head, *lines = map(json.loads, path.read_text().splitlines())
+        return report, path, head, lines
+
+    def requests_in(self, folder):
+        return [
+            load_file(folder / f"request_{i}.safetensors") for i in range(5)
+        ]
+
+    def line_of(self, request, lines):
+        """The line with its dense features: requests may overtake each other."""
+        dense = {
+            name: tensor.numpy().tobytes() for name, tensor in request.items()
+            if tensor.dtype.is_floating_point
+        }
+        self.assertTrue(dense)
+        found = [
+            line for line in lines
+            if dense.items() <= {
+                i["name"]: base64.b64decode(i["data"]) for i in line["inputs"]
+            }.items()
+        ]
+        self.assertTrue(found)
+        return found[0]
+
+    def test_the_replay_sends_what_was_recorded(self):
+        report, path, head, lines = self.record("--record-rate", 1)
+        self.assertEqual(head["refract_trace"], 1)
+        self.assertEqual(path.stat().st_mode & 0o777, 0o600)
+        # The request before the load, too.
+        self.assertEqual(len(lines), report["sent_requests"] + 1)
+        times = [line["at_s"] for line in lines]
+        self.assertEqual(times, sorted(times))
+        self.assertLess(times[-1] - times[1], 1.5)
+        self.assertEqual({line["items"] for line in lines}, {3})
+        original = self.requests_in(self.folder / "sent")
+        for request in original:
+            line = self.line_of(request, lines)
+            for name, tensor in request.items():
+                (recorded,) = (i for i in line["inputs"] if i["name"] == name)
+                self.assertEqual(recorded["shape"], list(tensor.shape))
+                self.assertEqual(
+                    base64.b64decode(recorded["data"]), tensor.numpy().tobytes()
+                )
+        # Without the request before the load, as fast again.
+        trace = path.read_text().splitlines()
+        path.write_text("\n".join(trace[:1] + trace[2:]))
+        replayed = self.folder / "replayed"
+        again = self.report(
+            "--arrivals", f"trace:{path}", "--warmup", 0, "--record", replayed,
+            "--record-count", 5,
+        )
+        self.assertEqual(again["sent_requests"], report["sent_requests"])
+        self.assertEqual(again["succeeded"], again["queries"])
+        self.assertLess(abs(again["qps"] - report["achieved_qps"]), 30)
+        for request in self.requests_in(replayed):
+            line = self.line_of(request, lines)
+            for recorded in line["inputs"]:
+                self.assertEqual(
+                    base64.b64decode(recorded["data"]),
+                    request[recorded["name"]].numpy().tobytes(),
+                )
+
+    def test_a_share_is_recorded(self):
+        report, _, _, lines = self.record("--record-rate", 0.25)
+        self.assertAlmostEqual(len(lines), (report["sent_requests"] + 1) / 4, delta=1)
+
+    def test_ids_are_redacted_by_a_keyed_hash(self):
+        secret = self.folder / "secret"
+        secret.write_bytes(b"not told to anybody")
+        _, path, head, lines = self.record(
+            "--record-rate", 1, "--record-redact-key", secret
+        )
+        self.assertEqual(head["ids"], "redacted")
+        config = (self.repository / "m" / "config.pbtxt").read_text()
+        redacted = 0
+        for request in self.requests_in(self.folder / "sent"):
+            line = self.line_of(request, lines)
+            for name, tensor in request.items():
+                (recorded,) = (i for i in line["inputs"] if i["name"] == name)
+                data = base64.b64decode(recorded["data"])
+                if tensor.dtype.is_floating_point:
+                    self.assertEqual(data, tensor.numpy().tobytes())
+                    continue
+                if f'"offsets.{name}"' in config:
+                    self.assertEqual(data, tensor.numpy().tobytes())
+                    continue
+                rows = self.rows_of(config, name, tensor)
+                columns = len(rows)
+                expected = [
+                    int.from_bytes(
+                        hmac.digest(
+                            secret.read_bytes(),
+                            f"{name}/{i % columns}/{value}".encode(), "sha256",
+                        )[:8],
+                        "little",
+                    ) % rows[i % columns]
+                    for i, value in enumerate(tensor.flatten().tolist())
+                ]
+                self.assertEqual(
+                    numpy.frombuffer(data, tensor.numpy().dtype).tolist(), expected
+                )
+                redacted += len(expected)
+        self.assertGreater(redacted, 50)
+        # They are valid ids still.
+        again = self.report("--arrivals", f"trace:{path}", "--warmup", 0)
+        self.assertEqual(again["succeeded"], again["queries"])
+
+    def rows_of(self, config, name, tensor):
+        """Rows of the table of each column of an ids input, by config.pbtxt."""
+        text = re.search(
+            rf'key: "ids.{name}"\s*value\s*{{\s*string_value: "([^"]*)"', config
+        ).group(1)
+        columns = tensor.shape[-1] if tensor.dim() > 1 else 1
+        rows = [None] * columns
+        for entry in text.split(";"):
+            words = dict(word.split("=") for word in entry.split())
+            of = [int(words["column"])] if "column" in words else range(columns)
+            for column in of:
+                rows[column] = min(int(words["rows"]), rows[column] or 1 << 62)
+        return rows
+
+    def test_the_file_is_bounded(self):
+        _, path, _, lines = self.record("--record-rate", 1, "--record-size", "20KiB")
+        self.assertLess(path.stat().st_size, 21 * 1024)
+        self.assertGreater(len(lines), 5)
+
+    def test_bad_flags(self):
+        for flags, message in (
+            (("--record-rate", 0.5), "--record"),
+            (("--record", "/nowhere/at/all"), "/nowhere/at/all"),
+            (("--record", self.folder / "x", "--record-rate", 2), "--record-rate"),
+            (("--record", self.folder / "x", "--record-redact-key", "/absent"),
+             "--record-redact-key"),
+        ):
+            done = subprocess.run(
+                [support.program("refract-cpu-node"), "--model-repository",
+                 self.repository, "--grpc-port", "0", "--http-port", "off",
+                 "--metrics-port", "off", *map(str, flags)],
+                capture_output=True, text=True, timeout=60, check=False,
+            )
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(message, done.stderr.splitlines()[-1])
 
 
 if __name__ == "__main__":

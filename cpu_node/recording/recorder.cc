@@ -1,0 +1,292 @@
+#include "cpu_node/recording/recorder.h"
+
+#include <sched.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/process/within_memory.h"
+#include "base/sha256.h"
+#include "base/status_macros.h"
+#include "glog/logging.h"
+#include "metrics/exposition.h"
+#include "models/graph/op_traits.h"
+#include "nlohmann/json.hpp"
+
+namespace refract::cpu_node {
+namespace {
+
+// Below all other threads, and without a claim to a share, as Shadow's.
+void TakeIdleTimeOnly() {
+  setpriority(PRIO_PROCESS, 0, 19);
+  const sched_param none = {};
+  sched_setscheduler(0, SCHED_IDLE, &none);
+}
+
+std::string Sha256(absl::string_view text) {
+  return absl::HexStringToBytes(base::Sha256Hex(
+      {reinterpret_cast<const std::byte*>(text.data()), text.size()}));
+}
+
+// RFC 2104 with SHA-256, whose blocks have 64 bytes.
+class Hmac {
+ public:
+  explicit Hmac(absl::string_view key)
+      : block_(key.size() > 64 ? Sha256(key) : std::string(key)) {
+    block_.resize(64);
+  }
+  std::string Of(absl::string_view text) const {
+    return Sha256(
+        absl::StrCat(Pad(0x5c), Sha256(absl::StrCat(Pad(0x36), text))));
+  }
+
+ private:
+  std::string Pad(char with) const {
+    std::string padded = block_;
+    for (char& byte : padded) byte = static_cast<char>(byte ^ with);
+    return padded;
+  }
+
+  std::string block_;
+};
+
+// Replaces each integer by change(index, value).
+template <typename F>
+void ChangeIntegers(base::Tensor& tensor, const F& change) {
+  const auto each = [&](auto span) {
+    using T = typename decltype(span)::value_type;
+    for (size_t i = 0; i < span.size(); ++i) {
+      span[i] = static_cast<T>(change(i, static_cast<int64_t>(span[i])));
+    }
+  };
+  switch (tensor.dtype()) {
+    case base::DType::kInt8:
+      return each(tensor.as<int8_t>());
+    case base::DType::kUInt8:
+      return each(tensor.as<uint8_t>());
+    case base::DType::kInt16:
+      return each(tensor.as<int16_t>());
+    case base::DType::kInt32:
+      return each(tensor.as<int32_t>());
+    case base::DType::kInt64:
+      return each(tensor.as<int64_t>());
+    default:
+      return;  // numbers with a point, and flags
+  }
+}
+
+// What an input's integers are. Rows: of each column of a matrix, or one for
+// all; 0: not known.
+struct Integers {
+  bool offsets = false;
+  std::vector<int64_t> rows;
+};
+
+Integers IntegersOf(const std::vector<models::IdInput>& uses,
+                    models::ValueId input, size_t columns) {
+  Integers result;
+  for (const models::IdInput& use : uses) {
+    if (use.input != input) continue;
+    result.offsets = result.offsets || use.is_offsets;
+    if (use.is_offsets) continue;
+    result.rows.resize(columns, 0);
+    for (size_t column = 0; column < columns; ++column) {
+      if (use.column >= 0 && static_cast<size_t>(use.column) != column) continue;
+      int64_t& rows = result.rows[column];
+      rows = rows == 0 ? use.rows : std::min(rows, use.rows);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+void RedactIds(const models::Graph& graph, absl::string_view key,
+               absl::Span<base::Tensor> inputs) {
+  const Hmac hmac(key);
+  const std::vector<models::IdInput> uses = models::FindIdInputs(graph);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    base::Tensor& tensor = inputs[i];
+    const size_t columns =
+        tensor.dims().size() < 2
+            ? 1
+            : std::max<size_t>(static_cast<size_t>(tensor.dims().back()), 1);
+    const Integers integers = IntegersOf(uses, graph.inputs[i], columns);
+    if (integers.offsets) continue;
+    const std::string& name = graph.value(graph.inputs[i]).name;
+    ChangeIntegers(tensor, [&](size_t element, int64_t id) -> int64_t {
+      const size_t column = element % columns;
+      const int64_t rows = integers.rows.empty() ? 0 : integers.rows[column];
+      if (rows < 1) return 0;
+      const std::string hash =
+          hmac.Of(absl::StrCat(name, "/", column, "/", id));
+      uint64_t number = 0;
+      std::memcpy(&number, hash.data(), sizeof(number));
+      return static_cast<int64_t>(number % static_cast<uint64_t>(rows));
+    });
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Recorder>> Recorder::Create(
+    const RecorderOptions& options) {
+  std::ofstream file(options.path, std::ios::binary | std::ios::trunc);
+  nlohmann::ordered_json head = {
+      {"refract_trace", 1},
+      {"rate", options.rate},
+      {"ids", options.key.empty() ? "as sent" : "redacted"},
+      {"began", absl::FormatTime(absl::Now(), absl::UTCTimeZone())}};
+  file << head.dump() << "\n" << std::flush;
+  if (!file) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--record: ", options.path, ": cannot be written"));
+  }
+  std::error_code ignored;
+  std::filesystem::permissions(options.path,
+                               std::filesystem::perms::owner_read |
+                                   std::filesystem::perms::owner_write,
+                               ignored);
+  return std::unique_ptr<Recorder>(new Recorder(options, std::move(file)));
+}
+
+Recorder::Recorder(const RecorderOptions& options, std::ofstream file)
+    : options_(options),
+      step_(static_cast<uint64_t>(options.rate * 0x1p32)),
+      began_(options.clock->Now()),
+      file_(std::move(file)),
+      thread_([this] { Run(); }) {}
+
+Recorder::~Recorder() {
+  {
+    absl::MutexLock lock(&mu_);
+    stop_ = true;
+  }
+  thread_.join();
+}
+
+void Recorder::Offer(std::shared_ptr<const models::LoadedModel> model,
+                     const ModelInterface& interface,
+                     const InferRequest& request, int64_t items,
+                     absl::Time arrived) {
+  // Whether the sum of the rates has passed a multiple of 1.
+  const uint64_t before = drawn_.fetch_add(step_, std::memory_order_relaxed);
+  if (((before + step_) >> 32) == (before >> 32)) return;
+  if (full_.load(std::memory_order_relaxed)) return;
+  Entry entry{.model = std::move(model),
+              .items = items,
+              .arrived = arrived,
+              .bytes = BytesOf(request)};
+  {
+    absl::MutexLock lock(&mu_);
+    if (entry.bytes > options_.max_waiting - waiting_bytes_) {
+      dropped_.fetch_add(1, std::memory_order_relaxed);
+      return;
+    }
+    waiting_bytes_ += entry.bytes;
+  }
+  const absl::Status copied = base::WithinMemory([&]() -> absl::Status {
+    for (const TensorInfo& wanted : interface.inputs()) {
+      for (const InputTensor& input : request.inputs) {
+        if (input.name != wanted.name) continue;
+        REFRACT_ASSIGN_OR_RETURN(base::Tensor copy,
+                                 base::Tensor::CopyOf(input.tensor.view()));
+        entry.inputs.push_back(std::move(copy));
+      }
+    }
+    return absl::OkStatus();
+  });
+  absl::MutexLock lock(&mu_);
+  if (!copied.ok()) {
+    waiting_bytes_ -= entry.bytes;
+    dropped_.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  waiting_.push_back(std::move(entry));
+}
+
+void Recorder::Run() {
+  TakeIdleTimeOnly();
+  const auto has_work = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return stop_ || !waiting_.empty();
+  };
+  while (true) {
+    Entry entry;
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(&has_work));
+      if (waiting_.empty()) return;
+      entry = std::move(waiting_.front());
+      waiting_.pop_front();
+    }
+    Write(entry);
+    absl::MutexLock lock(&mu_);
+    waiting_bytes_ -= entry.bytes;
+  }
+}
+
+std::string Recorder::LineOf(Entry& entry) {
+  if (!options_.key.empty()) {
+    RedactIds(entry.model->graph, options_.key, absl::MakeSpan(entry.inputs));
+  }
+  // Requests of several threads may come in another order than they arrived.
+  last_s_ =
+      std::max(last_s_, absl::ToDoubleSeconds(entry.arrived - began_));
+  nlohmann::ordered_json line = {{"at_s", last_s_},
+                                 {"model", entry.model->name},
+                                 {"version", entry.model->version},
+                                 {"items", entry.items}};
+  const models::Graph& graph = entry.model->graph;
+  for (size_t i = 0; i < entry.inputs.size(); ++i) {
+    const base::Tensor& tensor = entry.inputs[i];
+    line["inputs"].push_back(
+        {{"name", graph.value(graph.inputs[i]).name},
+         {"datatype", std::string(base::KServeName(tensor.dtype()))},
+         {"shape", std::vector<int64_t>(tensor.dims().begin(),
+                                        tensor.dims().end())},
+         {"data", absl::Base64Escape(absl::string_view(
+                      reinterpret_cast<const char*>(tensor.data()),
+                      tensor.bytes()))}});
+  }
+  return line.dump(-1, ' ', false,
+                   nlohmann::ordered_json::error_handler_t::replace) +
+         "\n";
+}
+
+void Recorder::Write(Entry& entry) {
+  if (full_.load(std::memory_order_relaxed)) return;
+  const std::string line = LineOf(entry);
+  const uint64_t written = written_bytes_.load(std::memory_order_relaxed);
+  if (written + line.size() > options_.max_bytes) {
+    full_.store(true, std::memory_order_relaxed);
+    LOG(WARNING) << "--record: " << options_.path
+                 << " has reached --record-size; recording ends";
+    return;
+  }
+  file_ << line << std::flush;
+  if (!file_) {
+    full_.store(true, std::memory_order_relaxed);
+    LOG(ERROR) << "--record: " << options_.path
+               << " cannot be written; recording ends";
+    return;
+  }
+  written_bytes_.store(written + line.size(), std::memory_order_relaxed);
+  written_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Recorder::Collect(metrics::Exposition& out) const {
+  out.AddCounter("refract_recorded_requests_total",
+                 "Requests that --record has written", {},
+                 static_cast<double>(written_.load(std::memory_order_relaxed)));
+  out.AddCounter("refract_recording_dropped_total",
+                 "Requests of the sample of --record for which there was no "
+                 "memory",
+                 {},
+                 static_cast<double>(dropped_.load(std::memory_order_relaxed)));
+}
+
+}  // namespace refract::cpu_node

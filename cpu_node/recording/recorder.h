@@ -1,0 +1,102 @@
+#ifndef REFRACT_CPU_NODE_RECORDING_RECORDER_H_
+#define REFRACT_CPU_NODE_RECORDING_RECORDER_H_
+
+// Writes a sample of the requests that arrive into a trace, for replay by
+// `refract bench serving` (docs/reference/traces.md). The thread of a request
+// copies its tensors; a thread with CPU time that nobody else wants writes
+// them.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "base/tensor.h"
+#include "cpu_node/model_interface.h"
+#include "cpu_node/request.h"
+#include "models/repository/repository.h"
+
+namespace refract::metrics {
+class Exposition;
+}  // namespace refract::metrics
+
+namespace refract::cpu_node {
+
+struct RecorderOptions {
+  std::string path;
+  double rate = 0.01;                          // of the valid requests; 0 to 1
+  uint64_t max_bytes = uint64_t{1} << 30;      // of the file
+  size_t max_waiting = size_t{64} << 20;       // bytes of requests to write
+  // Not empty: integers are redacted. Ids become other ids of their table, by
+  // HMAC-SHA-256 with this key: the same id becomes the same one. Integers of
+  // which the model does not say that they are ids or offsets become 0.
+  std::string key;
+  base::Clock* clock = &base::Clock::Real();
+};
+
+// Redacts the inputs of one request, in the order of `graph`, in place.
+void RedactIds(const models::Graph& graph, absl::string_view key,
+               absl::Span<base::Tensor> inputs);
+
+// Thread-safe.
+class Recorder {
+ public:
+  // Begins a new file. InvalidArgument names a path that cannot be written.
+  static absl::StatusOr<std::unique_ptr<Recorder>> Create(
+      const RecorderOptions& options);
+  // Writes what waits.
+  ~Recorder();
+
+  // Takes a request that fits `model`, if it is one of the sample. Requests for
+  // which there is no room are counted.
+  void Offer(std::shared_ptr<const models::LoadedModel> model,
+             const ModelInterface& interface, const InferRequest& request,
+             int64_t items, absl::Time arrived);
+
+  void Collect(metrics::Exposition& out) const;
+
+ private:
+  struct Entry {
+    std::shared_ptr<const models::LoadedModel> model;
+    std::vector<base::Tensor> inputs;  // in the graph's order
+    int64_t items = 0;
+    absl::Time arrived;
+    size_t bytes = 0;
+  };
+
+  Recorder(const RecorderOptions& options, std::ofstream file);
+  void Run();
+  std::string LineOf(Entry& entry);
+  void Write(Entry& entry);
+
+  const RecorderOptions options_;
+  const uint64_t step_;  // rate · 2^32
+  const absl::Time began_;
+  std::atomic<uint64_t> drawn_ = 0;
+  std::atomic<uint64_t> written_ = 0, dropped_ = 0, written_bytes_ = 0;
+  std::atomic<bool> full_ = false;
+
+  mutable absl::Mutex mu_;
+  std::deque<Entry> waiting_ ABSL_GUARDED_BY(mu_);
+  size_t waiting_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  std::ofstream file_;  // of the thread
+  double last_s_ = 0;   // of the thread
+  std::thread thread_;
+};
+
+}  // namespace refract::cpu_node
+
+#endif  // REFRACT_CPU_NODE_RECORDING_RECORDER_H_
