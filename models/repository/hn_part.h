@@ -22,6 +22,7 @@
 #include "absl/strings/string_view.h"
 #include "base/digest.h"
 #include "models/graph/graph.h"
+#include "models/repository/package_files.h"
 #include "models/repository/repository.h"
 #include "models/repository/split_plan.h"
 #include "models/repository/weights.h"
@@ -44,20 +45,13 @@ absl::StatusOr<std::optional<WeightTable>> ReadHnPart(
     const std::string& folder, const base::Digest& model,
     const std::set<std::string>& names);
 
-struct HnPackage {
-  std::string folder;  // of the packaged version
-  size_t weights = 0;
-  uint64_t bytes = 0;        // of all files in `folder`
-  uint64_t whole_bytes = 0;  // of all files of the whole version
-};
-
 // Writes the package of `model`, which must be loaded with its plan, into the
 // repository `to` (made if missing) under the same name and version, and copies
 // config.pbtxt. The folder appears complete or not at all. FailedPrecondition:
 // the version has no plan, or a plan without HN part. AlreadyExists names a
 // version that exists already.
-absl::StatusOr<HnPackage> PackageHnPart(const LoadedModel& model,
-                                        const std::string& to);
+absl::StatusOr<Package> PackageHnPart(const LoadedModel& model,
+                                      const std::string& to);
 
 }  // namespace refract::models
 

@@ -29,6 +29,7 @@ constexpr absl::string_view kBagsPrefix = "bags.";
 constexpr absl::string_view kShapePrefix = "shape.";
 constexpr absl::string_view kBatchKey = "batch_symbol";
 constexpr absl::string_view kShareKey = "share";
+constexpr absl::string_view kLostShardKey = "lost_shard";
 constexpr absl::string_view kDenseWeightsKey = "dense_weights";
 constexpr absl::string_view kGpuPrecisionKey = "gpu_precision";
 // Wide enough for any sensible share, narrow enough to catch a typing error.
@@ -288,6 +289,15 @@ absl::Status CheckParameter(const std::string& key, const std::string& text,
   }
   // check_settings.h
   if (key == kToleranceKey || key == kTrafficKey) return absl::OkStatus();
+  if (key == kLostShardKey) {
+    if (text != "fail" && text != "zero") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", text, "\" is none of fail, zero"));
+    }
+    result.lost_shard =
+        text == "zero" ? LostShard::kZeroRows : LostShard::kFail;
+    return absl::OkStatus();
+  }
   if (key == kDenseWeightsKey) {
     const std::optional<DenseWeights> form = ParseDenseWeights(text);
     if (!form) {

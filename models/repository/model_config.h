@@ -7,6 +7,8 @@
 //   out_of_range_ids           "error" (default), "zero" or "default": what an
 //                              id outside its table does
 //   out_of_range_ids.<table>   the same for one weight
+//   lost_shard                 "fail" (default) or "zero": what ids do whose
+//                              rows a lost CPU node of the shard group has
 //   share                      of a GPU node's time while other models want it
 //                              too, relative to theirs; default "1"
 //   dense_weights              "fp32" (default), "bf16" or "int8": how dense

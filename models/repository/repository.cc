@@ -24,6 +24,7 @@
 #include "base/tensor.h"
 #include "google/protobuf/stubs/logging.h"
 #include "models/graph/graph_proto.h"
+#include "models/repository/cn_shard.h"
 #include "models/repository/copy_file.h"
 #include "models/repository/files/temporary_folder.h"
 #include "models/repository/golden.h"
@@ -195,10 +196,20 @@ absl::StatusOr<WeightTable> PlaceFiles(const ImportedModel& model,
   return weights;
 }
 
-// Checks that weights read by the graph exist with its dtype and sizes.
+// Checks that weights read by the graph exist with its dtype and sizes. A
+// package's divided tables have the rows of its shard.
 // `names`: the weights to check; null: all.
-absl::Status CheckWeights(const Graph& graph, const WeightStore& weights,
+absl::Status CheckWeights(const LoadedModel& model,
                           const std::set<std::string>* names) {
+  const Graph& graph = model.graph;
+  const WeightStore& weights = *model.weights;
+  std::set<absl::string_view> divided;
+  if (model.packaged_shard.has_value()) {
+    // ReadCnShard() has compared their rows with the plan.
+    for (const TableShards& shards : model.plan->shards) {
+      divided.insert(shards.table);
+    }
+  }
   for (const Value& value : graph.values) {
     if (!value.is_weight()) continue;
     if (names != nullptr && !names->contains(value.weight)) continue;
@@ -209,7 +220,8 @@ absl::Status CheckWeights(const Graph& graph, const WeightStore& weights,
     agrees &= value.row_bytes == (view.rows ? view.rows->stride : 0);
     if (value.has_shape) {
       agrees &= value.shape.size() == view.sizes.size();
-      for (size_t i = 0; agrees && i < view.sizes.size(); ++i) {
+      const size_t first = divided.contains(value.weight) ? 1 : 0;
+      for (size_t i = first; agrees && i < view.sizes.size(); ++i) {
         agrees &=
             value.shape[i].constant().value_or(view.sizes[i]) == view.sizes[i];
       }
@@ -250,11 +262,25 @@ struct NeededWeights {
   WeightTable table;
   std::optional<std::set<std::string>> names;  // nullopt: all
 };
+// Sets model.packaged_shard.
 absl::StatusOr<NeededWeights> Needed(const WeightTable& weights,
-                                     WeightScope scope,
-                                     const LoadedModel& model) {
+                                     const LoadOptions& options,
+                                     LoadedModel& model) {
   std::error_code error;
-  if (scope == WeightScope::kWhole) {
+  if (options.scope == WeightScope::kWhole) {
+    if (fs::exists(Join(model.folder, kCnShardFile), error)) {
+      if (!options.shard_packages) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            model.folder,
+            ": is a package for one shard of CPU nodes; this needs the whole "
+            "version"));
+      }
+      REFRACT_ASSIGN_OR_RETURN(std::optional<CnShard> packaged,
+                               ReadCnShard(model.folder, model));
+      model.packaged_shard = packaged->shard;
+      return NeededWeights{.table = std::move(packaged->weights),
+                           .names = std::nullopt};
+    }
     if (!fs::exists(model.source_file, error) &&
         fs::exists(Join(model.folder, kHnPartFile), error)) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -277,7 +303,7 @@ absl::StatusOr<NeededWeights> Needed(const WeightTable& weights,
 }
 
 // Loads graph.pb of a version, and the weight files that it lists, into
-// `model`; the plan too for kHnPart, whose weights it determines.
+// `model`; the plan too where it determines the weights: kHnPart, packages.
 absl::Status LoadGraph(const std::string& path, const LoadOptions& options,
                        LoadedModel& model) {
   REFRACT_ASSIGN_OR_RETURN(const std::shared_ptr<const base::MappedFile> file,
@@ -314,11 +340,11 @@ absl::Status LoadGraph(const std::string& path, const LoadOptions& options,
   model.digest = ModelDigest(*graph, *weights);
   model.graph = *std::move(graph);
   absl::Status plan;
-  if (options.scope == WeightScope::kHnPart) {
+  if (options.scope == WeightScope::kHnPart || options.shard_packages) {
     plan = LoadSplitPlan(Join(model.folder, kSplitPlanFile), model);
   }
   REFRACT_ASSIGN_OR_RETURN(const NeededWeights needed,
-                           Needed(*weights, options.scope, model));
+                           Needed(*weights, options, model));
   auto store = WeightStore::Open(model.folder, needed.table);
   if (!store.ok()) {
     return absl::StartsWith(store.status().message(), model.folder)
@@ -340,9 +366,8 @@ absl::Status LoadGraph(const std::string& path, const LoadOptions& options,
   model.verified_bytes = verified.read_bytes;
   model.warnings = std::move(verified.warnings);
   model.weights = *std::move(store);
-  return base::Annotate(CheckWeights(model.graph, *model.weights,
-                                     needed.names ? &*needed.names : nullptr),
-                        path);
+  return base::Annotate(
+      CheckWeights(model, needed.names ? &*needed.names : nullptr), path);
 }
 
 }  // namespace
@@ -529,7 +554,8 @@ absl::StatusOr<std::shared_ptr<const LoadedModel>> Repository::Load(
                            ParseConfigText(model->config_text, config_path));
   REFRACT_ASSIGN_OR_RETURN(
       model->config, CheckConfig(config, name, model->graph, config_path));
-  if (options.with_plan && options.scope == WeightScope::kWhole) {
+  if (options.with_plan && options.scope == WeightScope::kWhole &&
+      !options.shard_packages) {
     REFRACT_RETURN_IF_ERROR(
         LoadSplitPlan(Join(model->folder, kSplitPlanFile), *model));
   }

@@ -15,6 +15,11 @@
 //   model.pt2|pt
 //                                          and tables: a package for GPU nodes
 //                                          (models/repository/hn_part.h)
+//   <repo>/<model>/<version>/cn_shard.pb, cn_weights.bin in place of
+//   model.pt2|pt
+//                                          and tables: a package for a shard of
+//                                          CPU nodes
+//                                          (models/repository/cn_shard.h)
 //
 // A version appears complete or not at all (written aside, then renamed) and is
 // never rewritten, but for its split plan and hidden files, which are replaced
@@ -45,6 +50,12 @@ enum class IdPolicy : uint8_t {
   kError,       // the request fails: INVALID_ARGUMENT
   kZeroRow,     // contributes zeros
   kDefaultRow,  // reads row 0
+};
+
+// Result for ids whose rows a lost CPU node of the shard group owns.
+enum class LostShard : uint8_t {
+  kFail,      // the request fails: UNAVAILABLE
+  kZeroRows,  // contribute zeros, and are counted
 };
 
 // Storage of dense layers' weights while a CPU executes them. Products and sums
@@ -88,6 +99,7 @@ struct ModelConfig {
   // Weight name → policy; other tables have `default_id_policy`.
   absl::flat_hash_map<std::string, IdPolicy> id_policies;
   IdPolicy default_id_policy = IdPolicy::kError;
+  LostShard lost_shard = LostShard::kFail;
   DenseWeights dense_weights = DenseWeights::kFloat32;
   ServingConfig serving;
 };
@@ -104,6 +116,9 @@ struct LoadedModel {
   ModelConfig config;
   std::string config_text;  // config.pbtxt as on disk
   std::shared_ptr<const WeightStore> weights;
+  // Shard number of a package for one shard: `weights` have only its rows of
+  // the tables that the plan divides.
+  std::optional<size_t> packaged_shard;
   // Absent before `refract partition` has run.
   std::optional<SplitPlan> plan;
   // VerifiedFiles::warnings, for the log of the loading process.
@@ -136,6 +151,9 @@ struct LoadOptions {
   // plan that uses the HN there are none. Also loads packages for GPU nodes.
   // Requires with_plan.
   WeightScope scope = WeightScope::kWhole;
+  // Also loads packages for one shard of CPU nodes (LoadedModel::
+  // packaged_shard). Wants with_plan and kWhole.
+  bool shard_packages = false;
 };
 
 // Stateless: every call reads the disk. Errors name the file; NotFound for

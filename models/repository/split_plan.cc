@@ -326,6 +326,7 @@ absl::Status ValidatePlan(const Graph& graph, const base::Digest& model,
   REFRACT_RETURN_IF_ERROR(CheckForms(graph, plan.down, plan.down_forms,
                                      "HN to CN",
                                      /*unique_rows_allowed=*/false));
+  REFRACT_RETURN_IF_ERROR(CheckShards(graph, plan));
   const auto allows = [](const RowDependence& rows) {
     return rows.may_split || rows.may_coalesce;
   };
@@ -377,6 +378,12 @@ absl::Status SavePlan(const Graph& graph, const SplitPlan& plan,
     }
   }
   if (plan.measured) Store(*plan.measured, *stored.mutable_measured());
+  stored.set_num_shards(static_cast<uint32_t>(plan.num_shards));
+  for (const TableShards& shards : plan.shards) {
+    proto::SplitPlan::TableShards* entry = stored.add_shards();
+    entry->set_table(shards.table);
+    for (const int64_t end : shards.ends) entry->add_ends(end);
+  }
   *stored.mutable_rows() = ToProto(plan.rows);
   *stored.mutable_hn_rows() = ToProto(plan.hn_rows);
 
@@ -488,7 +495,12 @@ absl::StatusOr<SplitPlan> LoadPlan(const Graph& graph, absl::string_view path) {
   if (stored.has_measured()) {
     plan.measured = MeasurementFrom(stored.measured());
   }
-  // The last fields: a file without them is truncated, or of an older program.
+  plan.num_shards = stored.num_shards();
+  for (const proto::SplitPlan::TableShards& entry : stored.shards()) {
+    plan.shards.push_back({.table = entry.table(),
+                           .ends = {entry.ends().begin(), entry.ends().end()}});
+  }
+  // Required fields: a file without them is truncated, or of an older program.
   if (!stored.has_rows() || !stored.has_hn_rows()) {
     return Malformed(path,
                      "does not say whether rows depend on each other; write "

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "base/digest.h"
 #include "models/graph/graph.h"
+#include "models/repository/table_shards.h"
 #include "models/repository/wire_form.h"
 
 namespace refract::models {
@@ -57,6 +58,9 @@ struct SplitPlan {
   std::vector<WireForm> up_forms;
   std::vector<WireForm> down_forms;
   std::optional<WireMeasurement> measured;
+  // Tables that are divided over a group of CPU nodes: none, or num_shards ≥ 2.
+  size_t num_shards = 0;
+  std::vector<TableShards> shards;
   // Whether requests may be merged, or cut, by rows: the whole model, and the
   // HN part alone (MarkRows() fills them). Default: neither.
   RowDependence rows;
@@ -89,7 +93,8 @@ void ComputeCrossings(const Graph& graph, SplitPlan& plan);
 // look-ups are before the HN or, of one table each, on it; `up`/`down` are
 // exactly the values that must cross, each with a known dtype, in a possible
 // form; digest equals `model`; rows may be merged or cut only if the graph
-// shows that they are scored alone. InvalidArgument names graph node or value.
+// shows that they are scored alone; tables are divided as CheckShards() wants.
+// InvalidArgument names graph node or value.
 absl::Status ValidatePlan(const Graph& graph, const base::Digest& model,
                           const SplitPlan& plan);
 

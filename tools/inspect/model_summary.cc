@@ -164,12 +164,39 @@ std::string Assumption(const Graph& graph, const SymbolBindings& sizes) {
   return absl::StrJoin(parts, ", ");
 }
 
+std::vector<ShardSummary> SummarizeShards(const Graph& graph,
+                                          const models::SplitPlan& plan) {
+  std::vector<ShardSummary> result(plan.num_shards);
+  for (const models::TableShards& shards : plan.shards) {
+    const auto table = std::find_if(
+        graph.values.begin(), graph.values.end(),
+        [&](const Value& value) { return value.weight == shards.table; });
+    if (table == graph.values.end()) continue;  // ValidatePlan() finds it
+    const int64_t row_bytes =
+        table->row_bytes > 0
+            ? table->row_bytes
+            : table->shape[1].constant().value_or(0) *
+                  static_cast<int64_t>(base::SizeOf(table->dtype));
+    for (size_t k = 0; k < result.size(); ++k) {
+      const int64_t rows = shards.rows(k);
+      result[k].bytes += static_cast<uint64_t>(rows * row_bytes);
+      if (rows == shards.ends.back()) {
+        ++result[k].whole_tables;
+      } else if (rows > 0) {
+        ++result[k].divided_tables;
+      }
+    }
+  }
+  return result;
+}
+
 PlanSummary SummarizePlan(const Graph& graph, const models::SplitPlan& plan,
                           const TwoSizes& sizes) {
   PlanSummary summary;
   summary.method = plan.method;
   summary.rows = plan.rows;
   summary.hn_rows = plan.hn_rows;
+  summary.shards = SummarizeShards(graph, plan);
   for (int stage = 0; stage < 3; ++stage) {
     summary.stages[stage] = SumWork(graph, sizes, [&](size_t n) {
       return static_cast<int>(plan.stages[n]) == stage;

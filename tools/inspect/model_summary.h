@@ -52,6 +52,13 @@ struct WorkSummary {
   int not_counted = 0;      // operators whose shapes or arithmetic are unknown
 };
 
+// A CPU node of a shard group.
+struct ShardSummary {
+  uint64_t bytes = 0;       // of its rows of divided tables
+  int whole_tables = 0;     // that it alone has
+  int divided_tables = 0;   // of which it has some rows
+};
+
 struct PlanSummary {
   std::string method;
   WorkSummary stages[3];  // CN-pre, HN, CN-post
@@ -59,6 +66,8 @@ struct PlanSummary {
   std::vector<TensorSummary> down;
   models::RowDependence rows;     // of the whole model
   models::RowDependence hn_rows;  // of the HN part
+  // Empty: each CPU node has all tables.
+  std::vector<ShardSummary> shards;
 };
 
 struct ModelSummary {

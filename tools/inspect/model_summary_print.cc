@@ -146,11 +146,22 @@ ordered_json ToJson(const models::RowDependence& rows) {
           {"why", rows.why}};
 }
 
+ordered_json ToJson(const std::vector<ShardSummary>& shards) {
+  ordered_json list = ordered_json::array();
+  for (const ShardSummary& shard : shards) {
+    list.push_back({{"bytes", shard.bytes},
+                    {"whole_tables", shard.whole_tables},
+                    {"divided_tables", shard.divided_tables}});
+  }
+  return list;
+}
+
 ordered_json ToJson(const PlanSummary& plan) {
   return {{"method", plan.method},        {"cn_pre", ToJson(plan.stages[0])},
           {"hn", ToJson(plan.stages[1])}, {"cn_post", ToJson(plan.stages[2])},
           {"up", ToJson(plan.up)},        {"down", ToJson(plan.down)},
-          {"rows", ToJson(plan.rows)},    {"hn_rows", ToJson(plan.hn_rows)}};
+          {"rows", ToJson(plan.rows)},    {"hn_rows", ToJson(plan.hn_rows)},
+          {"shards", ToJson(plan.shards)}};
 }
 
 }  // namespace
@@ -168,6 +179,13 @@ void PrintPlan(const PlanSummary& plan, std::ostream& out) {
     }
     out << ", ";
     PrintWork(work, out);
+  }
+  for (size_t k = 0; k < plan.shards.size(); ++k) {
+    const ShardSummary& shard = plan.shards[k];
+    out << absl::StreamFormat(
+        "  shard %d of %d: %s of tables, %d whole and rows of %d\n", k,
+        plan.shards.size(), BytesText(static_cast<double>(shard.bytes)),
+        shard.whole_tables, shard.divided_tables);
   }
   if (plan.up.empty() && plan.down.empty()) {
     out << "nothing crosses: the whole model runs on the CN\n";

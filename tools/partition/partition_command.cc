@@ -16,6 +16,7 @@
 #include "partitioner/conditions/split_conditions.h"
 #include "partitioner/costs/work.h"
 #include "partitioner/report/split_report.h"
+#include "partitioner/shards/divide_tables.h"
 #include "partitioner/split/ancestors.h"
 #include "partitioner/split/forced_cuts.h"
 #include "partitioner/split/heuristic.h"
@@ -65,6 +66,8 @@ struct PartitionOptions {
   bool batch_given = false;
   VerifySplitOptions verify;
   WireOptions wire;
+  size_t shards = 0;  // 0: no table is divided
+  double shard_tables_from_mib = 16;
 };
 
 struct Planned {
@@ -337,6 +340,12 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
                            MakePlan(options, *model, sizes, profiles,
                                     wire_samples ? &*wire_samples : nullptr));
   models::MarkRows(model->graph, planned.plan);
+  if (options.shards > 0) {
+    REFRACT_RETURN_IF_ERROR(partitioner::DivideTables(
+        model->graph, model->weights->table(), options.shards,
+        static_cast<int64_t>(options.shard_tables_from_mib * 0x1p20),
+        planned.plan));
+  }
   std::optional<WireReport> wire;
   if (wire_samples) {
     REFRACT_ASSIGN_OR_RETURN(
@@ -450,6 +459,22 @@ void AddPartitionCommand(CLI::App& app, Context& context) {
       ->type_name("N")
       ->capture_default_str();
   AddConditionOptions(*command, options->conditions);
+  CLI::Option* const shards =
+      command
+          ->add_option("--shards", options->shards,
+                       "divide large tables over so many CPU nodes, which then "
+                       "form a shard group; default: each CPU node has all "
+                       "tables (docs/how-to/shards.md)")
+          ->type_name("N")
+          ->check(CLI::Range(size_t{2}, models::kMaxShards));
+  command
+      ->add_option("--shard-tables-from", options->shard_tables_from_mib,
+                   "for --shards: tables of so many MiB are divided, smaller "
+                   "ones are on every CPU node")
+      ->type_name("MIB")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(shards)
+      ->capture_default_str();
   AddSizeOption(*command, options->sizes);
   AddOpLibraryOption(*command, options->op_libraries);
   AddVerifyOptions(*command, options->verify);

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/repository/cn_shard.h"
 #include "models/repository/hn_part.h"
 #include "models/repository/safetensors.h"
 #include "models/torch_export/import.h"
@@ -544,6 +545,61 @@ TEST_F(RepositoryTest, APackageForGpuNodesIsServedByThemAlone) {
                               .status()
                               .message()),
               HasSubstr("hn_weights.bin: differs"));
+}
+
+TEST_F(RepositoryTest, PackagesOfAllShardsHaveTheTablesRows) {
+  Add(Import(/*rows=*/1000));
+  const auto whole = repository_.Load("ctr");
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  SplitPlan plan = TablesOnCn(**whole);
+  ASSERT_TRUE(SavePlan((*whole)->graph, plan, File("1/split_plan.pb")).ok());
+  EXPECT_THAT(std::string(PackageCnShard(**repository_.Load("ctr"), 0,
+                                         dir_.File("shard0"))
+                              .status()
+                              .message()),
+              HasSubstr("no split plan that divides tables"));
+  plan.num_shards = 3;
+  plan.shards = {{.table = "e.weight", .ends = {300, 300, 1000}}};
+  ASSERT_TRUE(SavePlan((*whole)->graph, plan, File("1/split_plan.pb")).ok());
+  const auto planned = repository_.Load("ctr");
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  std::string rows;
+  for (size_t shard = 0; shard < 3; ++shard) {
+    const std::string to = dir_.File(absl::StrCat("shard", shard));
+    const auto package = PackageCnShard(**planned, shard, to);
+    ASSERT_TRUE(package.ok()) << package.status();
+    const Repository packaged(to);
+    EXPECT_THAT(std::string(packaged.Load("ctr").status().message()),
+                HasSubstr("is a package for one shard of CPU nodes"));
+    const auto part = packaged.Load(
+        "ctr", 0,
+        {.verification = Verification::kFull, .shard_packages = true});
+    ASSERT_TRUE(part.ok()) << part.status();
+    EXPECT_EQ((*part)->digest, (*planned)->digest);
+    EXPECT_EQ((*part)->packaged_shard, shard);
+    const auto table = (*part)->weights->Get("e.weight");
+    ASSERT_TRUE(table.ok()) << table.status();
+    EXPECT_EQ(table->sizes[0], plan.shards[0].rows(shard));
+    rows += ValuesOf(*table);
+    EXPECT_EQ(ValuesOf(*(*part)->weights->Get("l.bias")),
+              ValuesOf(*(*planned)->weights->Get("l.bias")));
+  }
+  EXPECT_EQ(rows, ValuesOf(*(*planned)->weights->Get("e.weight")));
+  EXPECT_THAT(std::string(PackageCnShard(**planned, 3, dir_.File("shard3"))
+                              .status()
+                              .message()),
+              HasSubstr("has shards 0 to 2"));
+
+  // Another plan than the rows were taken for.
+  plan.shards[0].ends = {301, 301, 1000};
+  ASSERT_TRUE(SavePlan((*planned)->graph, plan,
+                       dir_.File("shard0/ctr/1/split_plan.pb"))
+                  .ok());
+  EXPECT_THAT(std::string(Repository(dir_.File("shard0"))
+                              .Load("ctr", 0, {.shard_packages = true})
+                              .status()
+                              .message()),
+              HasSubstr("does not have the 301 rows of table 'e.weight'"));
 }
 
 int64_t ResidentBytes(absl::string_view field) {

@@ -291,6 +291,51 @@ TEST_F(SplitPlanTest, FormsArePartOfTheSchemaAndTheirAbsenceIsNot) {
 }
 
 // A constant is computed where it is read; nothing made of weights crosses.
+TEST_F(SplitPlanTest, DividedTablesComeBackAndEveryRowHasOneOwner) {
+  graph_.nodes[0].args = {{"weight", ValueRef{kTable}},
+                          {"indices", ValueRef{kIds}}};
+  graph_.values[kTable].has_shape = true;
+  graph_.values[kTable].shape = {10, 16};
+  plan_.num_shards = 3;
+  plan_.shards = {{.table = "table", .ends = {4, 4, 10}}};
+  EXPECT_TRUE(ValidatePlan(graph_, kModel, plan_).ok())
+      << ValidatePlan(graph_, kModel, plan_);
+  ASSERT_TRUE(SavePlan(graph_, plan_, path_).ok());
+  const auto loaded = LoadPlan(graph_, path_);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->num_shards, 3);
+  ASSERT_EQ(loaded->shards.size(), 1);
+  EXPECT_EQ(loaded->shards[0].table, "table");
+  EXPECT_THAT(loaded->shards[0].ends, ElementsAre(4, 4, 10));
+  EXPECT_EQ(SchemaDigest(graph_, *loaded), SchemaDigest(graph_, plan_));
+
+  const auto refusal = [&](auto edit) {
+    SplitPlan plan = plan_;
+    edit(plan);
+    return Refusal(plan);
+  };
+  for (const std::vector<int64_t>& ends :
+       {std::vector<int64_t>{4, 10}, {4, 4, 9}, {4, 3, 10}, {-1, 3, 10}}) {
+    EXPECT_THAT(refusal([&](SplitPlan& p) { p.shards[0].ends = ends; }),
+                HasSubstr("table 'table' over CPU nodes: its 10 rows do not"));
+  }
+  EXPECT_THAT(refusal([](SplitPlan& p) { p.num_shards = 1; }),
+              HasSubstr("over 1 CPU nodes; 2 to 64 are possible"));
+  EXPECT_THAT(refusal([](SplitPlan& p) { p.shards.push_back(p.shards[0]); }),
+              HasSubstr("twice"));
+  EXPECT_THAT(refusal([](SplitPlan& p) { p.shards[0].table = "x"; }),
+              HasSubstr("no weight of that name"));
+  plan_.stages[0] = Stage::kHn;
+  ComputeCrossings(graph_, plan_);
+  EXPECT_THAT(refusal([](SplitPlan&) {}),
+              HasSubstr("node emb looks it up in another stage than CN-pre"));
+  plan_.stages[0] = Stage::kCnPre;
+  ComputeCrossings(graph_, plan_);
+  graph_.nodes[0].op = "aten.linear.default";
+  EXPECT_THAT(refusal([](SplitPlan&) {}),
+              HasSubstr("reads it otherwise than by a look-up"));
+}
+
 TEST_F(SplitPlanTest, ConstantsNeverCross) {
   AddNode("t", "aten.t.default", {kTable});
   const auto t = static_cast<ValueId>(graph_.values.size()) - 1;

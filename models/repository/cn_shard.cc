@@ -1,0 +1,168 @@
+#include "models/repository/cn_shard.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "base/process/files.h"
+#include "base/status_macros.h"
+#include "google/protobuf/stubs/logging.h"
+#include "models/graph/graph_proto.h"
+#include "models/repository/hn_part.h"
+#include "models/repository/split_plan.h"
+#include "models/tables/id_index.h"
+#include "proto/graph.pb.h"
+
+namespace refract::models {
+namespace {
+
+constexpr uint32_t kCnShardFormatVersion = 1;
+constexpr char kShardWeightsFile[] = "cn_weights.bin";
+
+// Names of all weights that the graph reads.
+std::set<std::string> WeightsOf(const Graph& graph) {
+  std::set<std::string> names;
+  for (const Value& value : graph.values) {
+    if (value.is_weight()) names.insert(value.weight);
+  }
+  return names;
+}
+
+WeightEntry* Find(WeightTable& weights, const std::string& name) {
+  const auto found =
+      std::find_if(weights.entries.begin(), weights.entries.end(),
+                   [&](const WeightEntry& entry) { return entry.name == name; });
+  return found == weights.entries.end() ? nullptr : &*found;
+}
+
+// Makes `entry`, a whole table, the `count` rows of it from `first` on.
+absl::Status TakeRows(int64_t first, int64_t count, WeightEntry& entry) {
+  const int64_t element = static_cast<int64_t>(base::SizeOf(entry.dtype));
+  int64_t row_bytes = 0;
+  if (entry.rows) {
+    row_bytes = entry.rows->stride;
+  } else {
+    // CheckShards(): a matrix.
+    if (entry.sizes.size() != 2 || entry.strides.size() != 2 ||
+        (entry.strides[1] != 1 && entry.sizes[1] != 1) ||
+        (entry.strides[0] != entry.sizes[1] && entry.sizes[0] != 1)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("table '", entry.name,
+                       "' cannot be divided: its rows do not follow each "
+                       "other in its file"));
+    }
+    row_bytes = entry.sizes[1] * element;
+  }
+  entry.offset += static_cast<uint64_t>(entry.storage_offset * element +
+                                        first * row_bytes);
+  entry.bytes = static_cast<uint64_t>(count * row_bytes);
+  entry.storage_offset = 0;
+  entry.sizes[0] = count;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<CnShard>> ReadCnShard(const std::string& folder,
+                                                   const LoadedModel& model) {
+  const std::string path = absl::StrCat(folder, "/", kCnShardFile);
+  if (std::error_code error; !std::filesystem::exists(path, error)) {
+    return std::nullopt;
+  }
+  REFRACT_ASSIGN_OR_RETURN(const std::string text, base::ReadText(path));
+  proto::StoredCnShard stored;
+  const google::protobuf::LogSilencer silencer;  // it prints lines of its own
+  const auto error = [&](absl::string_view why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": ", why, "; package the version again"));
+  };
+  if (!stored.ParseFromString(text) ||
+      stored.format_version() != kCnShardFormatVersion) {
+    return error("is damaged or of another format");
+  }
+  if (!(model.digest == base::Digest{.low = stored.model().low(),
+                                     .high = stored.model().high()})) {
+    return error("was made for another model than graph.pb beside it");
+  }
+  CnShard result;
+  result.shard = stored.shard();
+  if (!model.plan.has_value() || result.shard >= model.plan->num_shards) {
+    return error(absl::StrCat("is shard ", result.shard,
+                              ", which the plan beside it does not have"));
+  }
+  auto table = FromProto(stored.weights());
+  if (!table.ok()) return base::Annotate(table.status(), path);
+  for (const WeightFile& file : table->files) {
+    if (file.file != kShardWeightsFile) {
+      return error(absl::StrCat("weight file ", file.file, " is not ",
+                                kShardWeightsFile));
+    }
+  }
+  for (const TableShards& shards : model.plan->shards) {
+    const WeightEntry* const entry = Find(*table, shards.table);
+    const int64_t rows = shards.rows(result.shard);
+    if (entry == nullptr || entry->sizes.empty() || entry->sizes[0] != rows) {
+      return error(absl::StrCat("does not have the ", rows, " rows of table '",
+                                shards.table, "' that the plan gives shard ",
+                                result.shard));
+    }
+  }
+  result.weights = *std::move(table);
+  return result;
+}
+
+absl::StatusOr<Package> PackageCnShard(const LoadedModel& model, size_t shard,
+                                       const std::string& to) {
+  if (!model.plan.has_value() || model.plan->num_shards == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        model.folder, ": has no split plan that divides tables over CPU nodes; "
+        "run refract partition --shards N --write"));
+  }
+  const SplitPlan& plan = *model.plan;
+  if (shard >= plan.num_shards) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--shard ", shard, ": the plan of ", model.folder,
+                     " has shards 0 to ", plan.num_shards - 1));
+  }
+  WeightTable weights =
+      Restrict(model.weights->table(), WeightsOf(model.graph));
+  WeightTable all = model.weights->table();
+  for (const TableShards& shards : plan.shards) {
+    WeightEntry* const entry = Find(weights, shards.table);
+    if (entry == nullptr) {
+      return absl::InternalError(
+          absl::StrCat("no weight is named ", shards.table));
+    }
+    if (Find(all, NameOfIds(shards.table)) != nullptr) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "table '", shards.table,
+          "' has ids of its own and cannot be divided over CPU nodes"));
+    }
+    REFRACT_RETURN_IF_ERROR(
+        TakeRows(shards.begin(shard), shards.rows(shard), *entry));
+  }
+  return WritePackage(
+      model, to, [&](const std::string& folder) -> absl::StatusOr<size_t> {
+        REFRACT_ASSIGN_OR_RETURN(
+            const WeightTable packaged,
+            WriteWeights(weights, model.folder, folder, kShardWeightsFile));
+        proto::StoredCnShard stored;
+        stored.set_format_version(kCnShardFormatVersion);
+        stored.mutable_model()->set_low(model.digest.low);
+        stored.mutable_model()->set_high(model.digest.high);
+        stored.set_shard(static_cast<uint32_t>(shard));
+        *stored.mutable_weights() = ToProto(packaged);
+        REFRACT_RETURN_IF_ERROR(
+            base::WriteText(absl::StrCat(folder, "/", kCnShardFile),
+                            stored.SerializeAsString()));
+        NoteFiles(folder, packaged);
+        return packaged.entries.size();
+      });
+}
+
+}  // namespace refract::models

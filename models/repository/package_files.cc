@@ -1,0 +1,130 @@
+#include "models/repository/package_files.h"
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "base/process/files.h"
+#include "base/process/mapped_file.h"
+#include "base/status_macros.h"
+#include "models/repository/copy_file.h"
+#include "models/repository/files/temporary_folder.h"
+#include "models/repository/split_plan.h"
+
+namespace refract::models {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Weights are read where they are mapped; kernels want cache lines.
+constexpr uint64_t kAlignBytes = 64;
+
+absl::Status PackageError(const std::string& path,
+                          const std::error_code& error) {
+  return absl::InternalError(absl::StrCat(path, ": ", error.message()));
+}
+
+// Bytes of all files under `folder`; files that vanish count nothing.
+uint64_t FolderBytes(const std::string& folder) {
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(folder, error), end;
+       !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    const uintmax_t size = it->file_size(ignored);
+    if (it->is_regular_file(ignored) && size != static_cast<uintmax_t>(-1)) {
+      bytes += size;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<WeightTable> WriteWeights(WeightTable table,
+                                         const std::string& folder,
+                                         const std::string& to,
+                                         const std::string& name) {
+  std::map<std::string, std::shared_ptr<const base::MappedFile>> files;
+  for (const WeightFile& file : table.files) {
+    REFRACT_ASSIGN_OR_RETURN(
+        files[file.file],
+        base::MappedFile::Open(absl::StrCat(folder, "/", file.file)));
+  }
+  const std::string path = absl::StrCat(to, "/", name);
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  uint64_t written = 0;
+  std::map<std::pair<std::string, uint64_t>, std::pair<uint64_t, uint64_t>>
+      storages;  // (file, offset) → (bytes, offset in `to`)
+  for (WeightEntry& entry : table.entries) {
+    auto& [bytes, offset] = storages[{entry.file, entry.offset}];
+    if (bytes < entry.bytes) {
+      const std::string gap((kAlignBytes - written % kAlignBytes) % kAlignBytes,
+                            '\0');
+      out.write(gap.data(), static_cast<std::streamsize>(gap.size()));
+      offset = written + gap.size();
+      bytes = entry.bytes;
+      // In range: the weight store was opened with this entry.
+      const absl::Span<const std::byte> storage =
+          files.at(entry.file)->bytes().subspan(entry.offset, entry.bytes);
+      out.write(reinterpret_cast<const char*>(storage.data()),
+                static_cast<std::streamsize>(storage.size()));
+      written = offset + bytes;
+    }
+    entry.file = name;
+    entry.offset = offset;
+  }
+  out.close();
+  if (!out) return absl::InternalError(absl::StrCat(path, ": write failed"));
+  REFRACT_ASSIGN_OR_RETURN(const CopiedFile file, DigestFile(path));
+  table.files = {{.file = name, .bytes = file.bytes, .digest = file.digest}};
+  return table;
+}
+
+absl::StatusOr<Package> WritePackage(
+    const LoadedModel& model, const std::string& to,
+    absl::FunctionRef<absl::StatusOr<size_t>(const std::string& folder)>
+        write) {
+  const std::string model_folder = absl::StrCat(to, "/", model.name);
+  Package package;
+  package.folder = absl::StrCat(model_folder, "/", model.version);
+  package.whole_bytes = FolderBytes(model.folder);
+  std::error_code error;
+  if (fs::exists(package.folder, error)) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        package.folder, ": exists; remove it first, or give another --output"));
+  }
+  fs::create_directories(model_folder, error);
+  if (error) return PackageError(model_folder, error);
+  REFRACT_ASSIGN_OR_RETURN(TemporaryFolder aside,
+                           TemporaryFolder::Create(model_folder));
+  const std::string& temporary = aside.path();
+  REFRACT_ASSIGN_OR_RETURN(package.weights, write(temporary));
+  REFRACT_RETURN_IF_ERROR(CopyFile(absl::StrCat(model.folder, "/graph.pb"),
+                                   absl::StrCat(temporary, "/graph.pb"))
+                              .status());
+  REFRACT_RETURN_IF_ERROR(SavePlan(
+      model.graph, *model.plan, absl::StrCat(temporary, "/", kSplitPlanFile)));
+  // The node warms the model up with it.
+  const std::string sample = absl::StrCat(model.folder, "/", kSampleFile);
+  if (fs::exists(sample, error)) {
+    REFRACT_RETURN_IF_ERROR(
+        CopyFile(sample, absl::StrCat(temporary, "/", kSampleFile)).status());
+  }
+  package.bytes = FolderBytes(temporary);
+  REFRACT_RETURN_IF_ERROR(base::ReplaceText(
+      absl::StrCat(model_folder, "/config.pbtxt"), model.config_text));
+  REFRACT_ASSIGN_OR_RETURN(const bool moved, aside.MoveTo(package.folder));
+  if (!moved) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        package.folder, ": was made by another command in the meantime"));
+  }
+  return package;
+}
+
+}  // namespace refract::models

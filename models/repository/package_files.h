@@ -1,0 +1,45 @@
+#ifndef REFRACT_MODELS_REPOSITORY_PACKAGE_FILES_H_
+#define REFRACT_MODELS_REPOSITORY_PACKAGE_FILES_H_
+
+// How packages of a version for one kind of node are written: hn_part.h,
+// cn_shard.h.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "models/repository/repository.h"
+#include "models/repository/weights.h"
+
+namespace refract::models {
+
+struct Package {
+  std::string folder;  // of the packaged version
+  size_t weights = 0;
+  uint64_t bytes = 0;        // of all files in `folder`
+  uint64_t whole_bytes = 0;  // of all files of the whole version
+};
+
+// Copies the storages of `table`'s entries, which lie in files under `folder`,
+// into the new file `name` in the folder `to`, 64-byte aligned. Entries that
+// share a storage share it there too. Returns the table with their new places.
+absl::StatusOr<WeightTable> WriteWeights(WeightTable table,
+                                         const std::string& folder,
+                                         const std::string& to,
+                                         const std::string& name);
+
+// Makes the version's folder under the same name and version in the repository
+// `to` (made if missing), and copies config.pbtxt, graph.pb, the plan and the
+// sample request. `write` adds its files to the folder that it is given and
+// returns the number of weights in them. The folder appears complete or not at
+// all. AlreadyExists names a version that is there already.
+absl::StatusOr<Package> WritePackage(
+    const LoadedModel& model, const std::string& to,
+    absl::FunctionRef<absl::StatusOr<size_t>(const std::string& folder)> write);
+
+}  // namespace refract::models
+
+#endif  // REFRACT_MODELS_REPOSITORY_PACKAGE_FILES_H_
