@@ -311,7 +311,8 @@ absl::Status RunStep(const Plan& plan, const Step& step,
   for (int local : step.operands) {
     state.step_operands.push_back(&state.operands[local]);
   }
-  const Operands operands(state.step_operands, state.tables_at);
+  const Operands operands(state.step_operands, state.tables_at,
+                          state.shard_peers);
   if (step.kernel != nullptr) {
     REFRACT_RETURN_IF_ERROR(RunKernel(plan, step, operands, state, stats));
   } else if (step.view != nullptr) {

@@ -36,6 +36,7 @@ struct RunContext::State {
   std::vector<base::AlignedBuffer> buffers;
   uint64_t buffer_growths = 0;
   uint64_t tables_at = ~uint64_t{0};
+  cpu::ShardPeers* shard_peers = nullptr;
   SymbolValues symbols;
 
   // Memory of outputs that are sizes.

@@ -150,6 +150,10 @@ RunContext::RunContext(RunContext&&) noexcept = default;
 
 void RunContext::set_tables_at(uint64_t state) { state_->tables_at = state; }
 
+void RunContext::set_shard_peers(cpu::ShardPeers* peers) {
+  state_->shard_peers = peers;
+}
+
 uint64_t RunContext::buffer_growths() const { return state_->buffer_growths; }
 
 }  // namespace refract::runtime

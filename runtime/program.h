@@ -24,6 +24,8 @@ namespace refract::runtime {
 
 namespace cpu {
 class RowOverlay;
+class ShardPeers;
+struct ShardedTable;
 }
 
 struct CompileOptions {
@@ -36,6 +38,10 @@ struct CompileOptions {
   // Tables whose rows may change while the program runs, by weight name. They
   // outlive the program. Only look-ups of StepInfo::look_up heed them.
   absl::flat_hash_map<std::string, const cpu::RowOverlay*> overlays;
+  // Tables whose rows other processes own as well, by weight name. They outlive
+  // the program, which reads them by native look-ups alone: anything else is
+  // Unimplemented.
+  absl::flat_hash_map<std::string, const cpu::ShardedTable*> sharded;
 };
 
 // The part of a graph to compile.
@@ -56,6 +62,7 @@ struct Part {
 // Counters of one Run().
 struct RunStats {
   uint64_t replaced_ids = 0;  // ids outside their table, zero/default policy
+  uint64_t lost_ids = 0;      // ids whose rows a lost shard has, taken as zeros
 };
 
 // One step of a program. Nodes of the part without a step were computed at
@@ -97,6 +104,9 @@ class RunContext {
   // The state of changed tables (CompileOptions::overlays) that runs read,
   // until it is set again; the newest by default.
   void set_tables_at(uint64_t state);
+  // Who has the rows of CompileOptions::sharded that this process does not own,
+  // until it is set again. Null, the default: runs that need them fail.
+  void set_shard_peers(cpu::ShardPeers* peers);
 
   // Number of buffer growths so far; constant once warm.
   uint64_t buffer_growths() const;

@@ -205,6 +205,8 @@ class Compiler {
                       view.data, bytes};
     const auto overlay = options_.overlays.find(value.weight);
     if (overlay != options_.overlays.end()) operand.overlay = overlay->second;
+    const auto sharded = options_.sharded.find(value.weight);
+    if (sharded != options_.sharded.end()) operand.sharded = sharded->second;
     if (view.is_contiguous() && !view.rows) return local;
     if (bytes <= options_.max_folded_bytes && !view.rows) {
       base::AlignedBuffer dense(bytes);
@@ -263,6 +265,7 @@ class Compiler {
     } else {
       REFRACT_RETURN_IF_ERROR(Choose(request, all_dense, step));
     }
+    REFRACT_RETURN_IF_ERROR(CheckSharded(operands, step));
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       step.outputs.push_back(used[i] ? AddLocal(node.outputs[i]) : kNoLocal);
     }
@@ -271,6 +274,23 @@ class Compiler {
       plan_.locals[step.outputs[0]].root = plan_.locals[step.operands[0]].root;
     }
     plan_.steps.push_back(std::move(step));
+    return absl::OkStatus();
+  }
+
+  // Only native look-ups know whom to ask for rows of other processes.
+  absl::Status CheckSharded(const std::vector<ValueId>& operands,
+                            const Step& step) const {
+    for (size_t i = 0; i < operands.size(); ++i) {
+      if (plan_.constants[step.operands[i]].sharded == nullptr ||
+          (step.kernel != nullptr && step.kernel->look_up() != nullptr)) {
+        continue;
+      }
+      return absl::UnimplementedError(absl::StrCat(
+          "node ", step.node, " (", step.op, ") reads table '",
+          graph_.value(operands[i]).weight,
+          "', which is divided over CPU nodes, otherwise than by a native "
+          "look-up; refract partition without --shards keeps it whole"));
+    }
     return absl::OkStatus();
   }
 
@@ -396,6 +416,7 @@ class Compiler {
     const Step& step = plan_.steps[index];
     for (int local : step.operands) {
       if (!plan_.locals[local].is_constant) return false;
+      if (plan_.constants[local].sharded != nullptr) return false;
     }
     if (step.view != nullptr || step.size != nullptr) return true;
     const Node& node = graph_.nodes[step.nodes.front()];

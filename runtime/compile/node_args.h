@@ -16,6 +16,10 @@
 
 namespace refract::runtime {
 
+namespace cpu {
+class ShardPeers;
+}
+
 using runtime::aten::Operand;
 
 // No operand: a literal, None, or a missing argument.
@@ -31,19 +35,22 @@ struct IntSource {
 // A node's operands at run time, in the order of models::InputsOf(node).
 class Operands {
  public:
-  // `tables_at`: RunContext::set_tables_at().
+  // `tables_at`: RunContext::set_tables_at(), `peers`: set_shard_peers().
   explicit Operands(absl::Span<const Operand* const> operands,
-                    uint64_t tables_at = ~uint64_t{0})
-      : operands_(operands), tables_at_(tables_at) {}
+                    uint64_t tables_at = ~uint64_t{0},
+                    cpu::ShardPeers* peers = nullptr)
+      : operands_(operands), tables_at_(tables_at), peers_(peers) {}
 
   size_t size() const { return operands_.size(); }
   const Operand& operator[](int i) const { return *operands_[i]; }
   // The operands of a member of a fused step.
   Operands Part(size_t first, size_t count) const {
-    return Operands(operands_.subspan(first, count), tables_at_);
+    return Operands(operands_.subspan(first, count), tables_at_, peers_);
   }
   // The state of changed tables that look-ups read.
   uint64_t tables_at() const { return tables_at_; }
+  // Who has the rows of sharded tables that this process does not own.
+  cpu::ShardPeers* shard_peers() const { return peers_; }
   int64_t Int(const IntSource& source) const {
     return source.is_literal() ? source.literal : operands_[source.operand]->i;
   }
@@ -51,6 +58,7 @@ class Operands {
  private:
   absl::Span<const Operand* const> operands_;
   uint64_t tables_at_;
+  cpu::ShardPeers* peers_;
 };
 
 // Arguments by name. References `node`, which must outlive it. A missing

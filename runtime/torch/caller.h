@@ -18,6 +18,7 @@
 
 namespace refract::runtime::cpu {
 class RowOverlay;
+struct ShardedTable;
 }
 
 namespace refract::runtime::aten {
@@ -30,6 +31,8 @@ struct Operand {
   const models::WeightView* weight = nullptr;  // kWeight (strided)
   // For a table whose rows may change, which only look-ups support; else null.
   const cpu::RowOverlay* overlay = nullptr;
+  // Of a table that is divided over processes, the same.
+  const cpu::ShardedTable* sharded = nullptr;
   int64_t i = 0;   // kInt
   double f = 0;    // kFloat
   bool b = false;  // kBool

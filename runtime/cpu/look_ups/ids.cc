@@ -89,6 +89,11 @@ TableRows TableRows::Of(const Operands& operands, int index) {
   rows.at = operands.tables_at();
   const base::Dims& dims = table.tensor.dims;
   rows.rows = dims.empty() ? 0 : dims[0];
+  if (table.sharded != nullptr) {
+    rows.sharded = table.sharded;
+    rows.peers = operands.shard_peers();
+    rows.rows = table.sharded->rows.ends.back();
+  }
   if (table.kind == Operand::Kind::kWeight) {
     rows.data = table.weight->data;
     rows.layout = &*table.weight->rows;

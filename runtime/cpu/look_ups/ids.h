@@ -18,6 +18,7 @@
 #include "models/tables/row_format.h"
 #include "runtime/cpu/look_ups/row_overlay.h"
 #include "runtime/cpu/look_ups/row_source.h"
+#include "runtime/cpu/look_ups/shard_peers.h"
 #include "runtime/kernel.h"
 
 namespace refract::runtime::cpu {
@@ -62,6 +63,11 @@ struct TableRows {
   TableSource source;
   // Rows of ids; null: ids are row numbers.
   const models::IdIndex* ids = nullptr;
+  // Of a table that is divided over processes: `rows` are those of the whole
+  // table, `data` is that of the weight (ShardedTable::packaged), and look-ups
+  // are RunShardedLookUps()'s. Null: all rows are here.
+  const ShardedTable* sharded = nullptr;
+  ShardPeers* peers = nullptr;
 
   // Whether rows may differ, so that they must be asked for one by one.
   bool changed() const { return overlay != nullptr && overlay->any(); }

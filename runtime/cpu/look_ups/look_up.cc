@@ -12,6 +12,7 @@
 
 #include "base/status_macros.h"
 #include "runtime/cpu/look_ups/gather_kernels.h"
+#include "runtime/cpu/look_ups/sharded_look_ups.h"
 #include "runtime/cpu/scratch.h"
 
 namespace refract::runtime::cpu {
@@ -503,6 +504,11 @@ absl::Status CheckIds(absl::Span<const LookUp> look_ups) {
 }
 
 absl::Status RunLookUps(absl::Span<const LookUp> look_ups, RunStats& stats) {
+  for (const LookUp& look_up : look_ups) {
+    if (look_up.table.sharded != nullptr) [[unlikely]] {
+      return RunShardedLookUps(look_ups, stats);
+    }
+  }
   for (size_t first = 0; first < look_ups.size(); first += kLookUpsAtOnce) {
     const WithRowNumbers numbered(look_ups.subspan(first, kLookUpsAtOnce));
     REFRACT_RETURN_IF_ERROR(RunSome(numbered.look_ups(), stats));

@@ -1,0 +1,266 @@
+#include "runtime/cpu/look_ups/sharded_look_ups.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "runtime/cpu/look_ups/shard_message.h"
+#include "runtime/cpu/look_ups/shard_peers.h"
+
+namespace refract::runtime::cpu {
+namespace {
+
+// What a thread needs for one run after the other; keeps its memory.
+struct Scratch {
+  std::vector<size_t> sharded;          // look-ups, in order
+  std::vector<LookUp> others;           // look-ups of whole tables
+  std::vector<ShardMessage> messages;   // by shard, to this one as well
+  std::vector<OwnedTable> owned;        // by number
+  std::vector<ShardCall> calls;
+  ShardLookUps own;
+  std::vector<float> own_answer;
+  // By bag of one look-up.
+  std::vector<uint8_t> filled;
+  std::vector<int64_t> counts;
+};
+
+ShardLookUpKind KindOf(const LookUp& look_up) {
+  if (look_up.copies) return ShardLookUpKind::kCopy;
+  if (look_up.mode == BagMode::kMax) return ShardLookUpKind::kMax;
+  if (look_up.weights != nullptr) return ShardLookUpKind::kWeighted;
+  return look_up.offsets == nullptr ? ShardLookUpKind::kOne
+                                    : ShardLookUpKind::kSum;
+}
+
+// The rows that this process owns, as a table of their own.
+OwnedTable OwnRows(const LookUp& look_up) {
+  const ShardedTable& sharded = *look_up.table.sharded;
+  OwnedTable owned;
+  owned.rows = look_up.table;
+  owned.rows.sharded = nullptr;
+  owned.rows.peers = nullptr;
+  // Sharded tables do not change.
+  owned.rows.overlay = nullptr;
+  owned.rows.rows = sharded.rows.rows(sharded.own);
+  if (!sharded.packaged) {
+    owned.rows.data += static_cast<size_t>(sharded.rows.begin(sharded.own)) *
+                       look_up.table.row_bytes;
+  }
+  owned.dim = look_up.dim;
+  owned.use.table = look_up.use->table;
+  return owned;
+}
+
+// First id of bag `bag`; of the bag behind the last: the end of the last.
+int64_t FirstIdOf(const LookUp& look_up, int64_t bag) {
+  if (look_up.offsets == nullptr) return bag;
+  return bag < look_up.offsets->num_elements() ? IntAt(*look_up.offsets, bag)
+                                               : look_up.ids->num_elements();
+}
+
+// Calls f(bag, id, position) for each id of each bag, with ids outside the
+// table as they are, but not for padding.
+template <typename F>
+void ForEachId(const LookUp& look_up, F f) {
+  int64_t end = FirstIdOf(look_up, 0);
+  for (int64_t bag = 0; bag < look_up.num_bags; ++bag) {
+    const int64_t begin = end;
+    end = FirstIdOf(look_up, bag + 1);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t id = IntAt(*look_up.ids, i);
+      if (look_up.padding_id >= 0 && id == look_up.padding_id) continue;
+      f(bag, id, i);
+    }
+  }
+}
+
+// Adds the ids of one look-up to the messages of the shards that own them.
+void Distribute(const LookUp& look_up, absl::Span<ShardMessage> messages) {
+  const ShardedTable& sharded = *look_up.table.sharded;
+  const std::vector<int64_t>& ends = sharded.rows.ends;
+  for (ShardMessage& message : messages) {
+    message.Begin(sharded.number, KindOf(look_up), look_up.dim);
+  }
+  const auto* const weights = reinterpret_cast<const float*>(look_up.weights);
+  ForEachId(look_up, [&](int64_t bag, int64_t id, int64_t position) {
+    if (id < 0 || id >= look_up.table.rows) {
+      if (look_up.use->policy != models::IdPolicy::kDefaultRow) return;
+      id = 0;
+    }
+    const auto owner = static_cast<size_t>(
+        std::upper_bound(ends.begin(), ends.end(), id) - ends.begin());
+    messages[owner].Add(id - sharded.rows.begin(owner), bag,
+                        weights == nullptr ? 1.0F : weights[position]);
+  });
+}
+
+// Adds the vectors of one shard to those of the shards before it. `answer`:
+// null for a lost shard, whose rows are zeros.
+void Combine(const LookUp& look_up, absl::Span<const int64_t> bags,
+             const float* answer, std::vector<uint8_t>& filled) {
+  const auto dim = static_cast<size_t>(look_up.dim);
+  const bool max = look_up.mode == BagMode::kMax;
+  for (size_t i = 0; i < bags.size(); ++i) {
+    auto* const out = reinterpret_cast<float*>(look_up.out +
+                                               bags[i] * look_up.out_stride);
+    uint8_t& is_filled = filled[static_cast<size_t>(bags[i])];
+    const float* const from = answer == nullptr ? nullptr : answer + i * dim;
+    if (is_filled == 0) {
+      // Not added to zero, which would make +0 of -0.
+      if (from == nullptr) {
+        std::fill_n(out, dim, 0.0F);
+      } else {
+        std::copy_n(from, dim, out);
+      }
+    } else if (max) {
+      for (size_t d = 0; d < dim; ++d) {
+        const float value = from == nullptr ? 0.0F : from[d];
+        out[d] = value > out[d] ? value : out[d];
+      }
+    } else if (from != nullptr) {
+      for (size_t d = 0; d < dim; ++d) out[d] += from[d];
+    }
+    is_filled = 1;
+  }
+}
+
+// What is left once the vectors of all shards are combined: bags without any,
+// rows of zeros for wrong ids, and the division of a mean.
+void Finish(const LookUp& look_up, bool replaced, Scratch& scratch) {
+  const bool mean = look_up.mode == BagMode::kMean && !look_up.copies;
+  const bool zero_max =
+      replaced && look_up.mode == BagMode::kMax &&
+      look_up.use->policy == models::IdPolicy::kZeroRow;
+  const auto dim = static_cast<size_t>(look_up.dim);
+  const auto out_of = [&](int64_t bag) {
+    return reinterpret_cast<float*>(look_up.out + bag * look_up.out_stride);
+  };
+  for (int64_t bag = 0; bag < look_up.num_bags; ++bag) {
+    if (scratch.filled[static_cast<size_t>(bag)] == 0) {
+      std::fill_n(out_of(bag), dim, 0.0F);
+    }
+  }
+  if (!mean && !zero_max) return;
+  scratch.counts.assign(static_cast<size_t>(look_up.num_bags), 0);
+  ForEachId(look_up, [&](int64_t bag, int64_t id, int64_t) {
+    ++scratch.counts[static_cast<size_t>(bag)];
+    if (!zero_max || (id >= 0 && id < look_up.table.rows)) return;
+    float* const out = out_of(bag);
+    for (size_t d = 0; d < dim; ++d) out[d] = 0.0F > out[d] ? 0.0F : out[d];
+  });
+  if (!mean) return;
+  for (int64_t bag = 0; bag < look_up.num_bags; ++bag) {
+    const int64_t count = scratch.counts[static_cast<size_t>(bag)];
+    if (count < 2) continue;
+    float* const out = out_of(bag);
+    for (size_t d = 0; d < dim; ++d) out[d] /= static_cast<float>(count);
+  }
+}
+
+}  // namespace
+
+absl::Status RunShardedLookUps(absl::Span<const LookUp> look_ups,
+                               RunStats& stats) {
+  static thread_local Scratch scratch;
+  scratch.sharded.clear();
+  scratch.others.clear();
+  scratch.calls.clear();
+  // All of them and in their order before a message leaves.
+  REFRACT_RETURN_IF_ERROR(CheckIds(look_ups));
+  const ShardedTable* any = nullptr;
+  ShardPeers* peers = nullptr;
+  for (size_t i = 0; i < look_ups.size(); ++i) {
+    if (look_ups[i].table.sharded == nullptr) {
+      scratch.others.push_back(look_ups[i]);
+      continue;
+    }
+    any = look_ups[i].table.sharded;
+    peers = look_ups[i].table.peers;
+    scratch.sharded.push_back(i);
+  }
+  const size_t num_shards = any->rows.ends.size();
+  if (scratch.messages.size() < num_shards) scratch.messages.resize(num_shards);
+  const auto messages = absl::MakeSpan(scratch.messages).first(num_shards);
+  for (ShardMessage& message : messages) message.Clear();
+  std::vector<uint8_t> replaced;
+  for (const size_t i : scratch.sharded) {
+    const LookUp& look_up = look_ups[i];
+    REFRACT_ASSIGN_OR_RETURN(
+        const int64_t outside,
+        look_up.use->Check(*look_up.ids, look_up.table.rows, stats));
+    replaced.push_back(outside > 0 ? 1 : 0);
+    const ShardedTable& sharded = *look_up.table.sharded;
+    if (scratch.owned.size() <= sharded.number) {
+      scratch.owned.resize(sharded.number + 1);
+    }
+    scratch.owned[sharded.number] = OwnRows(look_up);
+    if (look_up.out == nullptr) {  // ids are only checked
+      for (ShardMessage& message : messages) {
+        message.Begin(sharded.number, KindOf(look_up), look_up.dim);
+      }
+    } else {
+      Distribute(look_up, messages);
+    }
+  }
+  for (size_t k = 0; k < num_shards; ++k) {
+    if (k == any->own || messages[k].empty()) continue;
+    ShardCall& call = scratch.calls.emplace_back();
+    call.shard = k;
+    call.message = &messages[k];
+  }
+  absl::Status here;
+  const auto look_up_here = [&] {
+    here = [&]() -> absl::Status {
+      REFRACT_RETURN_IF_ERROR(RunLookUps(scratch.others, stats));
+      const auto tensors = messages[any->own].tensors();
+      REFRACT_RETURN_IF_ERROR(scratch.own.Read(tensors, scratch.owned));
+      scratch.own_answer.resize(
+          static_cast<size_t>(messages[any->own].answer_floats()));
+      return scratch.own.Run(scratch.own_answer.data(), stats);
+    }();
+  };
+  if (scratch.calls.empty()) {
+    look_up_here();
+  } else if (peers == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "table '", any->rows.table,
+        "' is divided over CPU nodes, and the others are not known here"));
+  } else {
+    peers->Ask(absl::MakeSpan(scratch.calls), look_up_here);
+  }
+  REFRACT_RETURN_IF_ERROR(here);
+  std::vector<const float*> answers(num_shards, nullptr);
+  answers[any->own] = scratch.own_answer.data();
+  for (const ShardCall& call : scratch.calls) {
+    if (call.status.ok()) {
+      const auto wanted = static_cast<size_t>(call.message->answer_floats());
+      if (call.answer.size() != wanted) {
+        return absl::InternalError(absl::StrCat(
+            "shard ", call.shard, " answered with ", call.answer.size(),
+            " numbers instead of ", wanted));
+      }
+      answers[call.shard] = call.answer.data();
+    } else if (absl::IsUnavailable(call.status) && any->zero_when_lost) {
+      stats.lost_ids += call.message->num_ids();
+    } else {
+      return call.status;
+    }
+  }
+  for (size_t s = 0; s < scratch.sharded.size(); ++s) {
+    const LookUp& look_up = look_ups[scratch.sharded[s]];
+    if (look_up.out == nullptr) continue;
+    scratch.filled.assign(static_cast<size_t>(look_up.num_bags), 0);
+    for (size_t k = 0; k < num_shards; ++k) {
+      Combine(look_up, messages[k].BagsOf(s),
+              answers[k] == nullptr ? nullptr
+                                    : answers[k] + messages[k].AnswerOf(s),
+              scratch.filled);
+    }
+    Finish(look_up, replaced[s] != 0, scratch);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace refract::runtime::cpu
