@@ -202,7 +202,8 @@ absl::StatusOr<std::shared_ptr<ServedModel>> LoadServed(
     const models::Repository& repository, const std::string& name,
     int64_t version, const ServedModelOptions& options) {
   REFRACT_ASSIGN_OR_RETURN(std::shared_ptr<const models::LoadedModel> loaded,
-                           repository.Load(name, version));
+                           repository.Load(name, version,
+                                           {.shard_packages = true}));
   if (loaded->verified_bytes > 0) {
     LOG(INFO) << "model '" << name << "' version " << version << ": "
               << loaded->verified_bytes

@@ -61,8 +61,18 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Catalog catalog,
       new Engine(std::move(catalog), std::move(options)));
   REFRACT_RETURN_IF_ERROR(
       CheckReadinessRule(engine->options_.readiness, *engine->catalog()));
+  REFRACT_RETURN_IF_ERROR(engine->CreateShardGroup());
   REFRACT_RETURN_IF_ERROR(engine->CreateNodePool());
   return engine;
+}
+
+absl::Status Engine::CreateShardGroup() {
+  if (options_.shards.addresses.empty()) return absl::OkStatus();
+  ShardGroupOptions shards = options_.shards;
+  shards.clock = options_.clock;
+  shards.on_change = [this] { NotifyReadiness(); };
+  REFRACT_ASSIGN_OR_RETURN(shards_, ShardGroup::Create(std::move(shards)));
+  return absl::OkStatus();
 }
 
 absl::Status Engine::CreateNodePool() {
@@ -81,6 +91,9 @@ absl::Status Engine::CreateNodePool() {
       nodes.offers.push_back(entry.model->offer());
       nodes.checked_offers.push_back(!entry.model->checks().empty());
     }
+    if (entry.model->sharded() != nullptr) {
+      REFRACT_ASSIGN_OR_RETURN(places.shards, shards_->Add(entry.model));
+    }
     entry.model->set_places(places);
   }
   REFRACT_ASSIGN_OR_RETURN(nodes_, NodePool::Create(std::move(nodes)));
@@ -95,12 +108,20 @@ absl::Status Engine::CreateNodePool() {
   return absl::OkStatus();
 }
 
+bool Engine::Usable(const ServedModel& model) const {
+  if (model.sharded() != nullptr && !model.sharded()->zero_when_lost() &&
+      !shards_->WhyLost(model.places().shards).ok()) {
+    return false;
+  }
+  return model.can_run_whole() || nodes_->Usable(model.places().offer);
+}
+
 void Engine::ChooseDefaults() {
   // The pool is still being created; CreateNodePool() chooses afterwards.
   if (!has_nodes_.load(std::memory_order_acquire)) return;
   const std::shared_ptr<const Catalog> catalog = this->catalog();
   catalog->ChooseDefaults([this](const ServedModel& model) {
-    return model.can_run_whole() || nodes_->Usable(model.places().offer);
+    return Usable(model);
   });
 }
 
@@ -119,6 +140,14 @@ absl::Status Engine::Adopt(const std::shared_ptr<ServedModel>& adopted) {
     REFRACT_ASSIGN_OR_RETURN(places.offer,
                              nodes_->AddOffer(model.offer(), checked));
   }
+  if (model.sharded() != nullptr) {
+    const absl::StatusOr<size_t> place = shards_->Add(adopted);
+    if (!place.ok()) {
+      if (model.split()) nodes_->RemoveOffer(places.offer);
+      return place.status();
+    }
+    places.shards = *place;
+  }
   // Another version of the model, if there is one.
   const auto alike = catalog()->Find(model.name(), "");
   places.queue = workers_.AddModel(
@@ -133,7 +162,7 @@ void Engine::Publish(std::vector<Catalog::Entry> entries) {
   auto next = std::make_shared<const Catalog>(std::move(entries));
   next->KeepDefaults(*catalog());
   next->ChooseDefaults([this](const ServedModel& model) {
-    return model.can_run_whole() || nodes_->Usable(model.places().offer);
+    return Usable(model);
   });
   {
     absl::MutexLock lock(&catalog_mu_);
@@ -150,6 +179,7 @@ void Engine::Retire(std::shared_ptr<ServedModel> model) {
   constexpr absl::Duration kLook = absl::Milliseconds(2);
   if (model->split()) checks_->Remove(model->places().offer);
   while (model.use_count() > 1) absl::SleepFor(kLook);
+  if (model->sharded() != nullptr) shards_->Remove(model->places().shards);
   if (model->split()) nodes_->RemoveOffer(model->places().offer);
   workers_.RemoveModel(model->places().queue);
 }
@@ -297,6 +327,9 @@ absl::Status Engine::ModelReady(const ServedModel& model) const {
     absl::MutexLock lock(&mu_);
     if (leaving_) return Stopping();
   }
+  if (model.sharded() != nullptr && !model.sharded()->zero_when_lost()) {
+    REFRACT_RETURN_IF_ERROR(shards_->WhyLost(model.places().shards));
+  }
   if (model.can_run_whole()) return absl::OkStatus();
   return nodes_->WhyUnusable(model.places().offer);
 }
@@ -367,11 +400,13 @@ bool Engine::Drain(absl::Duration timeout) {
 void Engine::Stop() {
   StopAdmitting();
   aborting_.store(true, std::memory_order_relaxed);
+  if (shards_ != nullptr) shards_->StopAsking();
   // Workers first: afterwards no thread is about to use a connection. Then the
   // connections: closing them fails the requests at GPU nodes.
   workers_.Stop();
   if (checks_ != nullptr) checks_->StopSending();
   if (nodes_ != nullptr) nodes_->Close();
+  if (shards_ != nullptr) shards_->Close();
 }
 
 }  // namespace refract::cpu_node

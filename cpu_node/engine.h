@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@
 #include "cpu_node/request.h"
 #include "cpu_node/recording/recorder.h"
 #include "cpu_node/shadow/shadow.h"
+#include "cpu_node/shards/shard_group.h"
 #include "tracing/tracer.h"
 #include "transport/memory/free_list.h"
 
@@ -63,6 +65,9 @@ struct EngineOptions {
   bool loads_by_request = false;
   // Whether clients may change settings of the tracer.
   bool trace_settings_by_request = false;
+  // The shard group of this node; no addresses: there is none. The engine fills
+  // in `clock` and `on_change`.
+  ShardGroupOptions shards;
   // GPU nodes. The engine fills in `offers`, `clock` and `on_change`.
   NodePoolOptions nodes;
 };
@@ -151,6 +156,8 @@ class Engine {
 
   const NodePool& nodes() const { return *nodes_; }
   NodePool& nodes() { return *nodes_; }
+  // Null: this node is in no shard group.
+  const ShardGroup* shards() const { return shards_.get(); }
 
   // Requests admitted and not yet answered.
   size_t in_flight() const;
@@ -177,8 +184,11 @@ class Engine {
   struct Task;
 
   Engine(Catalog catalog, EngineOptions options);
+  absl::Status CreateShardGroup();
   absl::Status CreateNodePool();
   QueuedModel Queued(const ServedModel& model) const;
+  // Whether the shards and a GPU node that requests of `model` need are there.
+  bool Usable(const ServedModel& model) const;
   // Chooses ready versions for requests that name no version.
   void ChooseDefaults();
 
@@ -196,6 +206,8 @@ class Engine {
       Task& task, absl::Span<const base::TensorSpec> tensors);
   absl::Status RunPre(Task& task, transport::OutgoingMessage& message);
   static void KeepFromMessage(size_t num_up, Task& task);
+  // The other shards for a run of the task's model; nullopt: none are needed.
+  std::optional<ShardGroup::Run> ShardsFor(const Task& task) const;
   void OnResponse(Task* task,
                   absl::StatusOr<transport::IncomingMessage> response);
   void RunPost(Task* task);
@@ -259,6 +271,8 @@ class Engine {
 
   RetryBudget retry_budget_;
   Quarantine quarantine_;
+  // Null: there is none.
+  std::unique_ptr<ShardGroup> shards_;
   std::unique_ptr<NodePool> nodes_;
   std::unique_ptr<NodeChecks> checks_;
   std::atomic<bool> has_nodes_ = false;  // nodes_ is set

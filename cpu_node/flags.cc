@@ -1,13 +1,17 @@
 #include "cpu_node/flags.h"
 
 #include <cstdio>
+#include <set>
+#include <string>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/command_line/command_line_error.h"
 #include "base/command_line/program_pages.h"
 #include "base/number_range.h"
 #include "base/process/request_memory_flag.h"
+#include "models/repository/table_shards.h"
 #include "placement/binding/daemon_binding.h"
 #include "transport/links/channel.h"
 
@@ -298,6 +302,46 @@ void AddDeltas(CLI::App& app, Flags& flags) {
       ->capture_default_str();
 }
 
+void AddShards(CLI::App& app, Flags& flags) {
+  CLI::Option* const shard =
+      app.add_option("--shard", flags.shard,
+                     "Which node of a shard group this is, from 0: it owns "
+                     "some rows of tables that refract partition --shards has "
+                     "divided (docs/how-to/shards.md)")
+          ->type_name("K")
+          ->check(CLI::Range(size_t{0}, models::kMaxShards - 1));
+  CLI::Option* const peers =
+      app.add_option("--shard-peers", flags.shard_peers,
+                     "Addresses of all nodes of the shard group in the order "
+                     "of --shard, separated by commas; this node listens at "
+                     "its own, for the others alone")
+          ->delimiter(',')
+          ->type_name("HOST:PORT")
+          ->needs(shard);
+  shard->needs(peers);
+}
+
+// Empty, or what is wrong with them.
+std::string CheckShards(const Flags& flags) {
+  if (flags.shard_peers.empty()) return "";
+  if (flags.shard_peers.size() < 2 ||
+      flags.shard_peers.size() > models::kMaxShards) {
+    return absl::StrCat("--shard-peers: lists ", flags.shard_peers.size(),
+                        " nodes; 2 to ", models::kMaxShards, " form a group");
+  }
+  if (flags.shard >= flags.shard_peers.size()) {
+    return absl::StrCat("--shard ", flags.shard, ": --shard-peers lists ",
+                        flags.shard_peers.size(), " nodes, the last is shard ",
+                        flags.shard_peers.size() - 1);
+  }
+  const std::set<std::string> distinct(flags.shard_peers.begin(),
+                                       flags.shard_peers.end());
+  if (distinct.size() < flags.shard_peers.size()) {
+    return "--shard-peers: lists a node twice";
+  }
+  return "";
+}
+
 void AddGpuNodes(CLI::App& app, Flags& flags) {
   app.add_option_function<std::vector<std::string>>(
          "--gpu-nodes",
@@ -391,6 +435,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
   AddDeltas(app, flags);
   AddShadow(app, flags);
   AddRecording(app, flags);
+  AddShards(app, flags);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -417,6 +462,10 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
   }
   if (const std::string wrong = base::CheckModelControlFlags(flags.control);
       !wrong.empty()) {
+    std::fprintf(stderr, "refract-cpu-node: %s (see --help)\n", wrong.c_str());
+    return 2;
+  }
+  if (const std::string wrong = CheckShards(flags); !wrong.empty()) {
     std::fprintf(stderr, "refract-cpu-node: %s (see --help)\n", wrong.c_str());
     return 2;
   }

@@ -68,6 +68,10 @@ struct Flags {
   base::ModelControlFlags control;
   size_t keep_versions = 1;
   double load_timeout_s = 60;
+  // Addresses of all shards of the group, and which this node is; empty: it is
+  // in none.
+  std::vector<std::string> shard_peers;
+  size_t shard = 0;
   bool deltas = true;
   std::string deltas_folder;  // empty: "deltas" in each version's folder
   double deltas_poll_s = 0.2;

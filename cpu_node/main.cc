@@ -110,6 +110,11 @@ EngineOptions ToEngineOptions(const Flags& flags) {
   }
   options.nodes.path = transport::PathPreferenceNamed(flags.transport);
   options.nodes.rdma_device = flags.rdma_device;
+  options.shards.addresses = flags.shard_peers;
+  options.shards.own = flags.shard;
+  options.shards.threads = options.workers;
+  options.shards.path = options.nodes.path;
+  options.shards.rdma_device = flags.rdma_device;
   return options;
 }
 
@@ -147,7 +152,9 @@ void LogSummary(const Catalog& catalog, const EngineOptions& options) {
               << ": "
               << (model.plan.has_value() ? "plan '" + model.plan->method + "'"
                                          : std::string("no split plan"))
-              << (entry.model->split() ? ", split" : ", whole on this node");
+              << (entry.model->split() ? ", split" : ", whole on this node")
+              << (entry.model->sharded() == nullptr ? ""
+                                                    : ", tables divided");
   }
   if (split && options.nodes.addresses.empty() &&
       options.nodes.max_nodes == 0) {
@@ -220,6 +227,10 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   model_options.shadow = flags.shadow_rate > 0;
   model_options.table_memory = *models::TableMemoryNamed(flags.table_memory);
   model_options.row_cache_bytes = flags.row_cache_mib << 20;
+  if (!flags.shard_peers.empty()) {
+    model_options.shard = ShardPlace{.own = flags.shard,
+                                     .num_shards = flags.shard_peers.size()};
+  }
   // TLS files first: their errors appear before models take their time.
   std::unique_ptr<TlsServer> tls;
   if (flags.tls.on()) {
@@ -246,6 +257,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   options.nodes.offers_may_come = controlled;
   options.loads_by_request = flags.control.by_request();
   REFRACT_RETURN_IF_ERROR(Locate(flags, &options.nodes));
+  options.shards.locality = options.nodes.locality;
   LogSummary(*catalog, options);
   // Must outlive the engine.
   std::unique_ptr<tracing::Tracer> tracer;

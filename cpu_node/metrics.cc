@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -122,6 +123,11 @@ void AddModel(const ServedModel& served, const Labels& model, Exposition& out) {
   out.AddCounter("refract_replaced_ids_total",
                  "Ids outside their table that the id policy replaced", model,
                  sums.replaced_ids);
+  if (served.sharded() != nullptr) {
+    out.AddCounter("refract_lost_shard_ids_total",
+                   "Ids whose rows a lost shard has, taken as zeros", model,
+                   sums.lost_ids);
+  }
   out.AddCounter("refract_non_finite_answers_total",
                  "Answers with a NaN or an infinity", model, sums.non_finite);
 }
@@ -267,6 +273,16 @@ void CollectMetrics(const Engine& engine, const Frontend& frontend,
   out.AddCounter("refract_requests_unknown_model_total",
                  "Requests that named no model or version that is served", {},
                  static_cast<double>(engine.unknown_models()));
+  if (engine.shards() != nullptr) {
+    const ShardServer& shards = engine.shards()->server();
+    for (const auto& [outcome, count] :
+         {std::pair("answered", shards.answered()),
+          std::pair("failed", shards.failed())}) {
+      out.AddCounter("refract_shard_look_ups_total",
+                     "Look-ups for other nodes of the shard group, by outcome",
+                     {{"outcome", outcome}}, static_cast<double>(count));
+    }
+  }
   const Frontend::Memory memory = frontend.request_memory();
   out.AddGauge("refract_request_memory_bytes",
                "Memory of decoded requests and answers", {},

@@ -69,11 +69,12 @@ struct InferResponse {
   int64_t delta_sequence = 0;
   // Differences from the answer of a healthy node: further attempts at GPU
   // nodes; a split model that ran as a whole on this node; ids replaced by the
-  // id policy; and the version that should have answered if an older version
+  // id policy; ids whose rows a lost shard has, taken as zeros; and the version that should have answered if an older version
   // did because that version is not ready (0: the right version answered).
   int retries = 0;
   bool ran_locally = false;
   uint64_t replaced_ids = 0;
+  uint64_t lost_ids = 0;
   int64_t newest_version = 0;
   std::vector<Output> outputs;
 };
@@ -89,6 +90,9 @@ void ForEachParameter(const InferResponse& response, const Add& add) {
   if (response.ran_locally) add("ran_locally", true);
   if (response.replaced_ids > 0) {
     add("replaced_ids", static_cast<int64_t>(response.replaced_ids));
+  }
+  if (response.lost_ids > 0) {
+    add("lost_ids", static_cast<int64_t>(response.lost_ids));
   }
   if (response.newest_version > 0) {
     add("newest_version", response.newest_version);

@@ -35,12 +35,31 @@ bool Matches(const models::Value& value, const base::TensorView& tensor) {
   return true;
 }
 
+// Divided tables lie in memory or in mapped files, and ids name their rows.
+absl::Status CheckSharded(const ShardedModel& sharded,
+                          const IdIndexes& id_indexes,
+                          models::TableMemory table_memory) {
+  if (table_memory == models::TableMemory::kDisk) {
+    return absl::FailedPreconditionError(
+        "--table-memory disk: tables that are divided over CPU nodes are not "
+        "read from disk; use map or load");
+  }
+  for (const auto& [table, rows] : sharded.tables()) {
+    if (!id_indexes.contains(table)) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "table '", table,
+        "' has ids of its own and cannot be divided over CPU nodes"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<CompiledPart> CompiledPart::Create(
     const models::LoadedModel& model, const runtime::Part& part,
-    const TableStore* tables) {
+    const TableStore* tables, const ShardedModel* sharded) {
   runtime::CompileOptions options;
+  if (sharded != nullptr) options.sharded = sharded->tables();
   if (tables != nullptr) options.overlays = tables->overlays();
   options.config = model.config;
   CompiledPart result;
@@ -109,18 +128,33 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Create(
   if (result->disk_tables_ != nullptr) {
     result->tables_->SetSources(result->disk_tables_->sources());
   }
+  absl::StatusOr<std::unique_ptr<const ShardedModel>> sharded =
+      ShardedModel::Create(*result->model_,
+                           options.shard.has_value() ? &*options.shard
+                                                     : nullptr);
+  if (!sharded.ok()) return base::Annotate(sharded.status(), label);
+  result->sharded_ = *std::move(sharded);
+  if (result->sharded_ != nullptr) {
+    const absl::Status status =
+        CheckSharded(*result->sharded_, *id_indexes, options.table_memory);
+    if (!status.ok()) return base::Annotate(status, label);
+  }
+  const bool checked = result->sharded_ == nullptr;
   absl::Status status;
   if (split) status = result->CompileSplit();
   if (status.ok() && (!split || options.local_fallback)) {
     status = result->CompileWhole();
   }
   if (status.ok()) status = result->PrepareChecks();
-  if (status.ok() && result->can_run_whole()) status = CheckWhole(*result);
+  if (!checked) result->checks_.clear();
+  if (status.ok() && result->can_run_whole() && checked) {
+    status = CheckWhole(*result);
+  }
   if (!status.ok()) return base::Annotate(status, label);
-  if (options.shadow && !id_indexes->empty()) {
+  if (options.shadow && checked && !id_indexes->empty()) {
     LOG(WARNING) << label << ": --shadow-rate leaves it out, because LibTorch "
                  << "takes row numbers where its tables have ids";
-  } else if (options.shadow) {
+  } else if (options.shadow && checked) {
     result->shadow_ = std::make_shared<ShadowVersion>(
         result->model_, result->check_settings_.golden_tolerance);
   }
@@ -141,6 +175,11 @@ void ServedModel::FollowDeltas(const std::string& folder) {
   if (whole_) ways.push_back({&whole_->program()});
   if (pre_) ways.push_back({&pre_->program(), &post_->program()});
   tables_->CheckReaders(ways);
+  if (sharded_ != nullptr) {
+    for (const auto& [table, shards] : sharded_->tables()) {
+      tables_->Refuse(table, "it is divided over CPU nodes");
+    }
+  }
   deltas_ = std::make_unique<DeltaFeed>(
       name(), version(),
       folder.empty() ? absl::StrCat(model_->folder, "/deltas")
@@ -151,7 +190,7 @@ void ServedModel::FollowDeltas(const std::string& folder) {
 absl::Status ServedModel::CompileWhole() {
   REFRACT_ASSIGN_OR_RETURN(
       whole_, CompiledPart::Create(*model_, runtime::Part::Whole(model_->graph),
-                                   tables_.get()));
+                                   tables_.get(), sharded_.get()));
   REFRACT_ASSIGN_OR_RETURN(whole_sources_, Resolve(whole_->part(), {}, {}));
   return absl::OkStatus();
 }
@@ -161,10 +200,10 @@ absl::Status ServedModel::CompileSplit() {
   const models::SplitPlan& plan = *model_->plan;
   REFRACT_ASSIGN_OR_RETURN(
       pre_, CompiledPart::Create(*model_, runtime::Part::CnPre(graph, plan),
-                                 tables_.get()));
+                                 tables_.get(), sharded_.get()));
   REFRACT_ASSIGN_OR_RETURN(
       post_, CompiledPart::Create(*model_, runtime::Part::CnPost(graph, plan),
-                                  tables_.get()));
+                                  tables_.get(), sharded_.get()));
   const std::vector<models::ValueId>& pre_outputs = pre_->part().outputs;
   if (pre_outputs.size() < plan.up.size() ||
       !std::equal(plan.up.begin(), plan.up.end(), pre_outputs.begin())) {

@@ -20,6 +20,7 @@
 #include "cpu_node/embedding/table_store.h"
 #include "cpu_node/model_interface.h"
 #include "cpu_node/shadow/shadow.h"
+#include "cpu_node/shards/sharded_model.h"
 #include "cpu_node/statistics.h"
 #include "cpu_node/version_check.h"
 #include "models/repository/repository.h"
@@ -46,16 +47,20 @@ struct ServedModelOptions {
   models::TableMemory table_memory = models::TableMemory::kMap;
   // With TableMemory::kDisk: memory for rows, of each version. Bytes.
   size_t row_cache_bytes = size_t{1} << 30;
+  // Of this node in its shard group; absent: it is in none.
+  std::optional<ShardPlace> shard;
 };
 
 // A compiled part and the scratch memory of its runs. Thread-safe.
 class CompiledPart {
  public:
   // `tables`: of `model`, outlives the part; null: all rows lie in memory, never
-  // change, and are named by their numbers.
+  // change, and are named by their numbers. `sharded`: the same; null: this node
+  // has all rows.
   static absl::StatusOr<CompiledPart> Create(const models::LoadedModel& model,
                                              const runtime::Part& part,
-                                             const TableStore* tables);
+                                             const TableStore* tables,
+                                             const ShardedModel* sharded);
 
   const runtime::Program& program() const { return *program_; }
   const runtime::Part& part() const { return program_->part(); }
@@ -96,6 +101,7 @@ class ServedModel {
   struct Places {
     size_t queue = 0;  // of WorkerPool
     size_t offer = 0;  // of NodePool; only if split()
+    size_t shards = 0;  // of ShardGroup; only if sharded()
   };
   const Places& places() const { return places_; }
   void set_places(const Places& places) { places_ = places; }
@@ -120,6 +126,11 @@ class ServedModel {
   // null where nothing but mapped or loaded rows is needed.
   DeltaFeed* deltas() const { return deltas_.get(); }
   const TableStore* tables() const { return tables_.get(); }
+
+  // Null: this node has all rows of all tables. Otherwise runs of the parts
+  // need RunContext::set_shard_peers(); the version is neither checked before
+  // it is served nor scored again, as that takes the other shards.
+  const ShardedModel* sharded() const { return sharded_.get(); }
 
   // Whether a GPU node has a part in it.
   bool split() const { return pre_.has_value(); }
@@ -206,6 +217,7 @@ class ServedModel {
   TableBytes table_bytes_;
   std::unique_ptr<const DiskTables> disk_tables_;
   // Before the parts, which read it.
+  std::unique_ptr<const ShardedModel> sharded_;
   std::unique_ptr<TableStore> tables_;
   std::unique_ptr<DeltaFeed> deltas_;
   std::optional<CompiledPart> whole_;

@@ -80,6 +80,7 @@ ModelStatistics::Snapshot ModelStatistics::snapshot() const {
   result.rows = rows_.load(std::memory_order_relaxed);
   result.executions = result.success.count;
   result.replaced_ids = replaced_ids_.load(std::memory_order_relaxed);
+  result.lost_ids = lost_ids_.load(std::memory_order_relaxed);
   result.non_finite = non_finite_.load(std::memory_order_relaxed);
   result.retries = retries_.load(std::memory_order_relaxed);
   result.local_runs = local_runs_.load(std::memory_order_relaxed);

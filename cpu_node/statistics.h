@@ -60,6 +60,7 @@ class ModelStatistics {
     uint64_t rows = 0;          // of successful requests
     uint64_t executions = 0;    // equals successful requests: no batching
     uint64_t replaced_ids = 0;  // ids outside their table
+    uint64_t lost_ids = 0;      // of lost shards, taken as zeros
     uint64_t non_finite = 0;    // answers with a NaN or an infinity
     uint64_t retries = 0;       // further attempts at GPU nodes
     uint64_t local_runs = 0;    // of a split model as a whole on this node
@@ -79,6 +80,9 @@ class ModelStatistics {
   // Records a stage of an answered request; once per stage.
   void RecordStage(Stage stage, absl::Duration time) {
     stages_[static_cast<size_t>(stage)].Record(time);
+  }
+  void RecordLostIds(uint64_t lost_ids) {
+    lost_ids_.fetch_add(lost_ids, std::memory_order_relaxed);
   }
   void RecordOlderAnswer() {
     older_answers_.fetch_add(1, std::memory_order_relaxed);
@@ -109,6 +113,7 @@ class ModelStatistics {
   AtomicSum queue_, compute_input_, compute_infer_, compute_output_;
   std::atomic<uint64_t> rows_ = 0;
   std::atomic<uint64_t> replaced_ids_ = 0;
+  std::atomic<uint64_t> lost_ids_ = 0;
   std::atomic<uint64_t> non_finite_ = 0;
   std::atomic<uint64_t> retries_ = 0;
   std::atomic<uint64_t> local_runs_ = 0;

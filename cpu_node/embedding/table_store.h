@@ -64,6 +64,9 @@ class TableStore {
   void CheckReaders(
       absl::Span<const std::vector<const runtime::Program*>> ways);
 
+  // A table whose rows must not change for another reason.
+  void Refuse(const std::string& table, absl::string_view why_not);
+
   // By weight name, with the reasons of those that cannot change.
   const absl::btree_map<std::string, models::DeltaTable>& tables() const {
     return tables_;

@@ -37,6 +37,7 @@ void Engine::Succeed(Task* task) {
   response.retries = std::max(0, task->attempts - 1);
   response.ran_locally = RanLocally(*task);
   response.replaced_ids = task->run_stats.replaced_ids;
+  response.lost_ids = task->run_stats.lost_ids;
   response.newest_version = task->newest;
   response.outputs.clear();
   bool non_finite = false;
@@ -49,6 +50,7 @@ void Engine::Succeed(Task* task) {
   model.statistics().RecordSuccess(
       computed - task->arrived, task->times, task->bound.batch,
       task->run_stats.replaced_ids, non_finite, absl::Now());
+  model.statistics().RecordLostIds(task->run_stats.lost_ids);
   RecordStages(*task, computed);
   LogEnd(*task, absl::OkStatus());
   task->done(task->answer);

@@ -75,12 +75,14 @@ void Engine::RunWhole(Task* task) {
   const absl::Time begin = options_.clock->Now();
   std::optional<runtime::ContextPool::Lease> context;  // owns the outputs
   task->run_stats = runtime::RunStats();
+  std::optional<ShardGroup::Run> shards = ShardsFor(*task);
   const runtime::aten::ScopedLoopCheck check(
       [this, &task = *task] { return CheckAlive(task, kInLoop); });
   const absl::Status status = base::WithinMemory([&] {
     model.WholeInputs(task->padded.inputs(), task->inputs);
     context.emplace(part.Acquire());
     (*context)->set_tables_at(task->tables_at());
+    (*context)->set_shard_peers(shards ? &*shards : nullptr);
     return part.program().Run(task->inputs, {}, **context, task->outputs,
                               &task->run_stats);
   });
@@ -119,7 +121,7 @@ void Engine::Dispatch(Task* task) {
     if (status.ok()) return;
     if (absl::IsOutOfRange(status)) return SendInPieces(task, status);
     task->node.reset();
-    if (!IsRetryable(status)) return Fail(task, status);
+    if (!IsRetryable(status) || task->shard_failed) return Fail(task, status);
     task->last_failure = status;
     task->avoid = node;
   }
@@ -164,6 +166,13 @@ absl::StatusOr<transport::OutgoingMessage> Engine::Allocate(
                                       task.request.id);
 }
 
+std::optional<ShardGroup::Run> Engine::ShardsFor(const Task& task) const {
+  if (task.model->sharded() == nullptr) return std::nullopt;
+  return std::make_optional<ShardGroup::Run>(
+      shards_.get(), task.model->places().shards, task.request.deadline,
+      task.request.cancel, task.request.id);
+}
+
 absl::Status Engine::RunPre(Task& task, transport::OutgoingMessage& message) {
   const ServedModel& model = *task.model;
   const runtime::Program& program = model.pre().program();
@@ -197,9 +206,13 @@ absl::Status Engine::RunPre(Task& task, transport::OutgoingMessage& message) {
   }
   const runtime::aten::ScopedLoopCheck check(
       [this, &task] { return CheckAlive(task, kInLoop); });
-  REFRACT_RETURN_IF_ERROR(program.Run(task.inputs, task.destinations,
-                                      **task.pre_context, task.pre_outputs,
-                                      &task.run_stats));
+  std::optional<ShardGroup::Run> shards = ShardsFor(task);
+  (*task.pre_context)->set_shard_peers(shards ? &*shards : nullptr);
+  const absl::Status ran =
+      program.Run(task.inputs, task.destinations, **task.pre_context,
+                  task.pre_outputs, &task.run_stats);
+  task.shard_failed = !ran.ok() && shards && shards->failed();
+  REFRACT_RETURN_IF_ERROR(ran);
   if (!sizes_known || !codec.plain()) {
     runtime::wire::EncoderPool::Lease encoder = model.encoders().Acquire();
     REFRACT_ASSIGN_OR_RETURN(

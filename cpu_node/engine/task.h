@@ -71,6 +71,8 @@ struct Engine::Task final : public WorkerPool::Job {
   std::optional<size_t> avoid;          // the node that failed the request
   // `avoid` said that it would be too late; another node may be faster.
   bool only_in_time = false;
+  // A shard has failed the request: another GPU node would not help.
+  bool shard_failed = false;
   // Of a slow or traced request: the node of its last answer.
   std::string gpu_node;
   absl::Status last_failure;
@@ -121,6 +123,7 @@ struct Engine::Task final : public WorkerPool::Job {
     node.reset();
     avoid.reset();
     only_in_time = false;
+    shard_failed = false;
     last_failure = absl::OkStatus();
     gpu_node.clear();
     sent = absl::InfinitePast();

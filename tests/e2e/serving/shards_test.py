@@ -1,0 +1,264 @@
+"""Tables divided over three CPU nodes, from partition and packages to scores.
+
+The oracles are a CPU node with the whole tables and the PyTorch model.
+"""
+
+import pathlib
+import shutil
+import socket
+import tempfile
+import unittest
+import urllib.request
+
+import torch
+from safetensors.torch import save_file
+
+from tests.e2e import support
+
+try:
+    import tritonclient.grpc as triton
+    from tritonclient.utils import InferenceServerException
+except ImportError as error:
+    raise unittest.SkipTest(f"tritonclient[grpc] is missing: {error}")
+
+SHARDS, DIM, ITEMS, SEED = 3, 16, 40, 5
+# The one table above a third of all rows is divided by rows; the others stay
+# whole, the largest goes to the first shard, and so on.
+ROWS = {"mean": 3000, "one": 500, "sum": 300, "max": 200}
+OWNED = {  # shard → table → rows
+    0: {"mean": (0, 1000), "one": (0, 500)},
+    1: {"mean": (1000, 2000), "sum": (0, 300)},
+    2: {"mean": (2000, 3000), "max": (0, 200)},
+}
+TOLERANCE = 2e-6  # of scores after a sigmoid, against PyTorch
+POOLED = 1e-6  # against one process: another order of additions
+LENIENT = 'parameters { key: "lost_shard" value { string_value: "zero" } }\n'
+
+
+class Ranker(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        for mode in ("sum", "mean", "max"):
+            setattr(self, mode, torch.nn.EmbeddingBag(
+                ROWS[mode], DIM, mode=mode, include_last_offset=True))
+        self.one = torch.nn.Embedding(ROWS["one"], DIM)
+        self.top = torch.nn.Linear(4 * DIM, 1)
+
+    def forward(self, sums, means, maxima, offsets, one):
+        vectors = torch.cat([
+            self.sum(sums, offsets), self.mean(means, offsets),
+            self.max(maxima, offsets), self.one(one)], 1)
+        return torch.sigmoid(self.top(vectors)).squeeze(1)
+
+
+def make_request(lengths):
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    count = int(offsets[-1])
+    return {
+        "sums": torch.randint(0, ROWS["sum"], (count,)),
+        "means": torch.randint(0, ROWS["mean"], (count,)),
+        "maxima": torch.randint(0, ROWS["max"], (count,)),
+        "offsets": offsets,
+        "one": torch.randint(0, ROWS["one"], (len(lengths),)),
+    }
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Shards(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="refract-shards-"))
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        torch.manual_seed(SEED)
+        cls.model = Ranker().eval()
+        cls.ones = make_request(torch.ones(ITEMS, dtype=torch.int64))
+        cls.pooled = make_request(torch.randint(0, 9, (ITEMS,)))
+        batch, count = (torch.export.Dim(n, min=2) for n in ("batch", "count"))
+        torch.export.save(torch.export.export(
+            cls.model, tuple(cls.pooled.values()),
+            dynamic_shapes=({0: count}, {0: count}, {0: count},
+                            {0: batch + 1}, {0: batch}),
+        ), cls.folder / "model.pt2")
+        save_file(cls.pooled, cls.folder / "sample.safetensors")
+        cls.whole = cls.folder / "whole"
+        cls.printed = ""
+        for name in ("strict", "lenient"):
+            support.add_model(cls.whole, name, cls.folder / "model.pt2")
+            cls.printed = support.refract(
+                "partition", cls.whole / name, "--method", "heuristic",
+                "--shards", SHARDS, "--shard-tables-from", 0, "--write").stdout
+        with open(cls.whole / "lenient" / "config.pbtxt", "a",
+                  encoding="utf-8") as config:
+            config.write(LENIENT)
+        cls.packages = []
+        for shard in range(SHARDS):
+            cls.packages.append(cls.folder / f"shard{shard}")
+            for name in ("strict", "lenient"):
+                support.refract(
+                    "package", cls.whole / name, "--for", "cpu-node",
+                    "--shard", shard, "--output", cls.packages[shard])
+        cls.hn = support.gpu_node(cls.whole)
+        cls.addClassCleanup(cls.hn.close)
+        cls.plain = support.cpu_node(cls.whole, [cls.hn.address])
+        cls.addClassCleanup(cls.plain.close)
+        cls.peers = ",".join(f"127.0.0.1:{port}" for port in free_ports(SHARDS))
+        cls.nodes = [None] * SHARDS
+        cls.addClassCleanup(lambda: [n.close() for n in cls.nodes if n])
+        # The last shard has the whole version, and needs its own rows of it.
+        cls.repositories = [*cls.packages[:-1], cls.whole]
+        for shard in range(SHARDS):
+            cls.start(shard)
+        for node in (cls.plain, *cls.nodes):
+            cls.await_ready(node)
+
+    @classmethod
+    def start(cls, shard):
+        cls.nodes[shard] = support.cpu_node(
+            cls.repositories[shard], [cls.hn.address],
+            "--shard", shard, "--shard-peers", cls.peers)
+
+    @staticmethod
+    def ready(node, name="strict"):
+        client = triton.InferenceServerClient(node.address)
+        return client.is_model_ready(name)
+
+    @classmethod
+    def await_ready(cls, node):
+        for name in ("strict", "lenient"):
+            support.wait_until(lambda: cls.ready(node, name), f"{name} is ready")
+
+    def ask(self, node, request, name="strict"):
+        """Scores and parameters."""
+        inputs = []
+        for input_name, tensor in request.items():
+            given = triton.InferInput(input_name, tensor.shape, "INT64")
+            given.set_data_from_numpy(tensor.numpy())
+            inputs.append(given)
+        client = triton.InferenceServerClient(node.address)
+        answer = client.infer(name, inputs, client_timeout=30)
+        scores = torch.from_numpy(answer.as_numpy("output_0").copy())
+        return scores, answer.get_response().parameters
+
+    def expected(self, request, without=None):
+        """PyTorch's scores; `without`: the shard whose rows are zeros."""
+        model = Ranker().eval()
+        model.load_state_dict(self.model.state_dict())
+        with torch.no_grad():
+            if without is not None:
+                for table, (begin, end) in OWNED[without].items():
+                    getattr(model, table).weight[begin:end] = 0
+            return model(**request)
+
+    def assert_near(self, scores, wanted, tolerance):
+        self.assertLessEqual((scores - wanted).abs().max().item(), tolerance)
+
+    def check_scores(self):
+        for request, tolerance in ((self.ones, 0), (self.pooled, POOLED)):
+            wanted, _ = self.ask(self.plain, request)
+            for node in self.nodes:
+                for name in ("strict", "lenient"):
+                    scores, parameters = self.ask(node, request, name)
+                    self.assertNotIn("lost_ids", parameters)
+                    self.assert_near(scores, wanted, tolerance)
+                    self.assert_near(scores, self.expected(request), TOLERANCE)
+
+    def test_scores_are_those_of_one_process(self):
+        self.check_scores()
+
+    def test_partition_says_who_has_what(self):
+        for shard, tables in OWNED.items():
+            rows = sum(end - begin for begin, end in tables.values())
+            self.assertIn(f"shard {shard} of 3: {rows * DIM * 4 / 1024:.1f} KiB",
+                          self.printed)
+        inspected = support.refract("inspect", self.whole / "strict").stdout
+        self.assertIn("shard 2 of 3", inspected)
+
+    def test_packages_have_their_rows_alone(self):
+        for shard, tables in OWNED.items():
+            rows = sum(end - begin for begin, end in tables.values())
+            weights = self.packages[shard] / "strict" / "1" / "cn_weights.bin"
+            self.assertLess(weights.stat().st_size, rows * DIM * 4 + 4096)
+
+    def test_a_wrong_id_is_named_as_by_one_process(self):
+        bad = {name: tensor.clone() for name, tensor in self.pooled.items()}
+        bad["means"][3] = ROWS["mean"]
+        errors = set()
+        for node in (self.plain, *self.nodes):
+            with self.assertRaises(InferenceServerException) as caught:
+                self.ask(node, bad)
+            errors.add(str(caught.exception.message()))
+        self.assertEqual(len(errors), 1, errors)
+        self.assertIn("id 3000 at position 3", errors.pop())
+
+    def test_a_lost_shard(self):
+        self.nodes[1].kill()
+        node = self.nodes[0]
+        support.wait_until(lambda: not self.ready(node), "strict is not ready")
+        self.assertTrue(self.ready(node, "lenient"))
+        with self.assertRaises(InferenceServerException) as caught:
+            self.ask(node, self.pooled)
+        self.assertIn("UNAVAILABLE", str(caught.exception.status()))
+        self.assertIn("shard 1 (127.0.0.1:", str(caught.exception.message()))
+
+        scores, parameters = self.ask(node, self.pooled, "lenient")
+        self.assert_near(scores, self.expected(self.pooled, without=1), TOLERANCE)
+        means = self.pooled["means"]
+        lost = len(self.pooled["sums"]) + int(((means >= 1000) & (means < 2000)).sum())
+        self.assertEqual(parameters["lost_ids"].int64_param, lost)
+        with urllib.request.urlopen(node.metrics_url, timeout=30) as page:
+            metrics = page.read().decode()
+        self.assertIn(
+            'refract_lost_shard_ids_total{model="lenient",version="1"} '
+            f"{lost}", metrics)
+
+        self.nodes[1].close()
+        self.start(1)
+        for each in self.nodes:
+            self.await_ready(each)
+        # A lenient model is ready without the shard: wait for it here.
+        support.wait_until(
+            lambda: "lost_ids" not in self.ask(node, self.pooled, "lenient")[1],
+            "no ids are lost")
+        self.check_scores()
+
+    def refusal(self, repository, *arguments):
+        """Why a node does not serve the models of `repository`."""
+        node = support.cpu_node(repository, [self.hn.address], *arguments)
+        self.addCleanup(node.close)
+        with self.assertRaises(InferenceServerException) as caught:
+            self.ask(node, self.ones)
+        return str(caught.exception.message())
+
+    def test_a_package_is_served_by_its_shard_alone(self):
+        peers = ",".join(f"127.0.0.1:{port}" for port in free_ports(SHARDS))
+        self.assertIn("packaged for shard 1, and this node is --shard 0",
+                      self.refusal(self.packages[1], "--shard", 0,
+                                   "--shard-peers", peers))
+        self.assertIn("this node is in no shard group",
+                      self.refusal(self.packages[1]))
+        two = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
+        self.assertIn("over 3 CPU nodes, and --shard-peers lists 2",
+                      self.refusal(self.whole, "--shard", 0, "--shard-peers", two))
+        for command, error in (
+            (("inspect", self.packages[0] / "strict"), "one shard of CPU nodes"),
+            (("package", self.whole / "strict", "--for", "cpu-node", "--shard",
+              7, "--output", self.folder / "none"), "has shards 0 to 2"),
+            (("partition", self.whole / "strict", "--shards", 2,
+              "--shard-tables-from", 100), "no table to divide"),
+        ):
+            done = support.refract(*command, check=False)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(error, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
