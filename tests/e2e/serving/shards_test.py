@@ -219,6 +219,8 @@ class Shards(unittest.TestCase):
         self.assertIn(
             'refract_lost_shard_ids_total{model="lenient",version="1"} '
             f"{lost}", metrics)
+        self.assertRegex(
+            metrics, r'refract_shard_look_ups_total\{outcome="failed"\} 0\n')
 
         self.nodes[1].close()
         self.start(1)
