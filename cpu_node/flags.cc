@@ -197,6 +197,10 @@ void AddReadiness(CLI::App& app, Flags& flags) {
                  "Models for --ready-when listed, separated by commas")
       ->delimiter(',')
       ->type_name("NAME");
+  app.add_flag("--strict-readiness", flags.strict_readiness,
+               "Not ready either while a version that should be served could "
+               "not be loaded; without this flag such a version is logged, and "
+               "the others are served");
 }
 
 void AddControl(CLI::App& app, Flags& flags) {

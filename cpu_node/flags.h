@@ -80,6 +80,7 @@ struct Flags {
   size_t row_cache_mib = 1024;            // of each version, with "disk"
   std::string ready_when = "all";         // all, listed or any
   std::vector<std::string> ready_models;  // for "listed"
+  bool strict_readiness = false;
 };
 
 // The flags, or the exit status if the program ends here: 0 after --help or

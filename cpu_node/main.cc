@@ -96,6 +96,7 @@ EngineOptions ToEngineOptions(const Flags& flags) {
     options.slow_after = absl::Milliseconds(flags.slow_request_ms);
   }
   options.readiness.models = flags.ready_models;
+  options.readiness.strict = flags.strict_readiness;
   if (flags.ready_when == "listed") {
     options.readiness.when = ReadinessRule::When::kListed;
   } else if (flags.ready_when == "any") {

@@ -31,6 +31,13 @@ bool NodeReady(const ReadinessRule& rule, const Catalog& catalog,
     const auto model = catalog.Find(name, "");
     return model.ok() && ready(**model);
   };
+  const auto broken = [](const Catalog::Entry& entry) {
+    return entry.wanted && entry.model == nullptr;
+  };
+  if (rule.strict &&
+      std::any_of(catalog.entries().begin(), catalog.entries().end(), broken)) {
+    return false;
+  }
   switch (rule.when) {
     case ReadinessRule::When::kListed:
       return std::all_of(rule.models.begin(), rule.models.end(), model_ready);

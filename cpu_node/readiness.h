@@ -21,6 +21,8 @@ struct ReadinessRule {
   };
   When when = When::kAll;
   std::vector<std::string> models;  // kListed
+  // Not ready while a version that should be served could not be loaded.
+  bool strict = false;
 };
 
 // InvalidArgument names a listed model that `catalog` does not know, or says

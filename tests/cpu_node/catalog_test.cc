@@ -225,6 +225,11 @@ TEST(ReadinessRuleTest, AllListedOrAny) {
   EXPECT_THAT(check({"a1", "b1"}), ElementsAre(true, true, true, false));
   EXPECT_THAT(check({"a1", "b2"}), ElementsAre(true, true, true, false));
 
+  const auto any = [](const ServedModel&) { return true; };
+  EXPECT_TRUE(NodeReady({.when = When::kAll}, catalog, any));
+  EXPECT_FALSE(NodeReady({.when = When::kAll, .strict = true}, catalog, any));
+  EXPECT_FALSE(NodeReady({.when = When::kAny, .strict = true}, catalog, any));
+
   EXPECT_TRUE(CheckReadinessRule({When::kListed, {"a", "bad"}}, catalog).ok());
   for (const ReadinessRule& rule : {ReadinessRule{When::kListed, {}},
                                     ReadinessRule{When::kListed, {"c"}}}) {

@@ -8,6 +8,8 @@ import socket
 import subprocess
 import tempfile
 import unittest
+import urllib.error
+import urllib.request
 
 import torch
 
@@ -149,6 +151,28 @@ class Start(unittest.TestCase):
                 "--exit-on-error", *arguments,
             )
             self.assertEqual(node.stop(), 0)
+
+    def test_strict_readiness(self):
+        def ready(*arguments):
+            node = self.start(
+                "refract-cpu-node", "--model-repository", self.broken, "--port", 0,
+                "--http-port", 0, "--metrics-port", "off", "--lame-duck", 0,
+                "--local-fallback", *arguments,
+            )
+            support.wait_until(lambda: node.http_address, "HTTP is served")
+            try:
+                urllib.request.urlopen(
+                    f"http://{node.http_address}/v2/health/ready", timeout=60
+                )
+                return True
+            except urllib.error.HTTPError as error:
+                self.assertEqual(error.code, 400)
+                return False
+            finally:
+                node.stop()
+
+        self.assertTrue(ready())
+        self.assertFalse(ready("--strict-readiness"))
 
 
 if __name__ == "__main__":
