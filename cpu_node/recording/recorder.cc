@@ -1,8 +1,5 @@
 #include "cpu_node/recording/recorder.h"
 
-#include <sched.h>
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -11,6 +8,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/process/idle_thread.h"
 #include "base/process/within_memory.h"
 #include "base/sha256.h"
 #include "base/status_macros.h"
@@ -21,13 +19,6 @@
 
 namespace refract::cpu_node {
 namespace {
-
-// Below all other threads, and without a claim to a share, as Shadow's.
-void TakeIdleTimeOnly() {
-  setpriority(PRIO_PROCESS, 0, 19);
-  const sched_param none = {};
-  sched_setscheduler(0, SCHED_IDLE, &none);
-}
 
 std::string Sha256(absl::string_view text) {
   return absl::HexStringToBytes(base::Sha256Hex(
@@ -210,7 +201,7 @@ void Recorder::Offer(std::shared_ptr<const models::LoadedModel> model,
 }
 
 void Recorder::Run() {
-  TakeIdleTimeOnly();
+  base::TakeIdleTimeOnly();
   const auto has_work = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     return stop_ || !waiting_.empty();
   };

@@ -1,14 +1,12 @@
 #include "cpu_node/shadow/shadow.h"
 
-#include <sched.h>
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <cmath>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/process/idle_thread.h"
 #include "base/process/within_memory.h"
 #include "base/shorten.h"
 #include "base/status_macros.h"
@@ -28,14 +26,6 @@ constexpr double kMostDifference = 1000;
 constexpr double kUnit = 1e9;
 
 constexpr int kLinesPerSecond = 1;
-
-// Puts this thread below all others, without a guaranteed share. On Linux any
-// process may lower a thread.
-void TakeIdleTimeOnly() {
-  setpriority(PRIO_PROCESS, 0, 19);
-  const sched_param none = {};
-  sched_setscheduler(0, SCHED_IDLE, &none);
-}
 
 size_t BytesOf(const std::vector<base::Tensor>& tensors) {
   size_t bytes = 0;
@@ -145,7 +135,7 @@ void Shadow::Add(Request request) {
 }
 
 void Shadow::Run() {
-  TakeIdleTimeOnly();
+  base::TakeIdleTimeOnly();
   while (true) {
     Waiting waiting;
     {
