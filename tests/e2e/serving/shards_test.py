@@ -177,7 +177,7 @@ class Shards(unittest.TestCase):
     def test_partition_says_who_has_what(self):
         for shard, tables in OWNED.items():
             rows = sum(end - begin for begin, end in tables.values())
-            self.assertIn(f"shard {shard} of 3: {rows * DIM * 4 / 1024:.1f} KiB",
+            self.assertIn(f"shard {shard} of 3: {rows * DIM * 4 / 1024:g} KiB",
                           self.printed)
         inspected = support.refract("inspect", self.whole / "strict").stdout
         self.assertIn("shard 2 of 3", inspected)
