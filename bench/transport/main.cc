@@ -10,8 +10,11 @@
 int main(int argc, char** argv) {
   refract::base::StopMutexDeadlockChecks();
   using refract::tools::kExitBadInput;
-  refract::tools::Context context{
-      .out = std::cout, .err = std::cerr, .action = nullptr};
+  std::ostream text(std::cout.rdbuf());  // --json - gives it that of stderr
+  refract::tools::Context context{.out = text,
+                                  .err = std::cerr,
+                                  .json = std::cout,
+                                  .action = nullptr};
   CLI::App app("Measures Refract's transport.", "bench_transport");
   app.option_defaults()->always_capture_default();
   app.require_subcommand(1);
