@@ -165,11 +165,10 @@ class ServedModel {
   // Tensors that cross to the GPU node: the first outputs of CN-pre.
   size_t num_up() const { return model_->plan->up.size(); }
 
-  // How those, and the HN's answers, are carried by messages. Only if split().
+  // How messages carry these outputs. Only if split().
   const runtime::wire::Codec& up_codec() const { return *up_codec_; }
-  const runtime::wire::Codec& down_codec() const { return *down_codec_; }
-  // What turns values of the one into messages and messages of the other into
-  // values.
+  // Encoders of requests to GPU nodes, decoders of their answers. Only if
+  // split().
   runtime::wire::EncoderPool& encoders() const { return *encoders_; }
   runtime::wire::DecoderPool& decoders() const { return *decoders_; }
 

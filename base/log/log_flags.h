@@ -9,7 +9,7 @@
 
 namespace refract::base {
 
-// What a daemon's command line says about its log.
+// Log options of a daemon's command line.
 struct LogFlags {
   std::string level;  // empty: as glog's environment says, else info
   std::string format = "text";

@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 from bench.serving.client import quartiles  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
-# So many requests are due in a second that no generator keeps up.
+# Requests per second, more than any generator can send.
 TOO_MANY_PER_S = 1_000_000
 
 

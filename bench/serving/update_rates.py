@@ -75,7 +75,7 @@ class Writer:
     def run(self):
         begin = time.monotonic()
         while not self.ended.wait(INTERVAL_S):
-            # What is due by now, so that a slow write does not lower the rate.
+            # Rows due by now, so that a slow write does not lower the rate.
             due = int(self.rate * (time.monotonic() - begin)) - self.rows
             changes = {}
             for name, (rows, dim) in self.tables.items():

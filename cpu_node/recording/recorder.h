@@ -3,8 +3,8 @@
 
 // Writes a sample of the requests that arrive into a trace, for replay by
 // `refract bench serving` (docs/reference/traces.md). The thread of a request
-// copies its tensors; a thread with CPU time that nobody else wants writes
-// them.
+// copies its tensors; a thread of idle priority (base/process/idle_thread.h)
+// writes them.
 
 #include <atomic>
 #include <cstddef>

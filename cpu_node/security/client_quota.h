@@ -14,7 +14,7 @@
 
 namespace refract::cpu_node {
 
-// What the holder of a token may ask of a CPU node: inference requests in
+// Quota of the holder of a token at a CPU node: inference requests in
 // flight, and inference requests per second (a token bucket that holds those of
 // one second). Thread-safe.
 class ClientQuota : public std::enable_shared_from_this<ClientQuota> {

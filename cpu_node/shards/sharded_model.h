@@ -1,7 +1,7 @@
 #ifndef REFRACT_CPU_NODE_SHARDS_SHARDED_MODEL_H_
 #define REFRACT_CPU_NODE_SHARDS_SHARDED_MODEL_H_
 
-// What a node of a shard group knows of the divided tables of a model version.
+// Knowledge of a node of a shard group about a version's divided tables.
 
 #include <cstddef>
 #include <memory>

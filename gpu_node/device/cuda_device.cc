@@ -220,7 +220,7 @@ absl::Status CudaDevice::Measure(Entry& entry, Loaded& loaded) {
       }
       fastest = std::min(fastest, options_.clock->Now() - from);
       // Compares a number of rows that fills neither one tile nor whole tiles,
-      // if the model takes so many rows.
+      // if the model takes that number of rows.
       if (run == 0 && (rows >= 16 || rows == use.max_rows) && !compared) {
         compared = true;
         const absl::StatusOr<double> error =

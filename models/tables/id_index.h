@@ -26,7 +26,7 @@ class IdIndex {
  public:
   static constexpr int64_t kNoRow = -1;
 
-  // Bytes of memory of an index of so many rows.
+  // Bytes of memory of an index of `rows` rows.
   static size_t MemoryFor(size_t rows);
   // Id i belongs to row i. InvalidArgument: an id that is there twice (names it
   // and both positions). Unimplemented: more than 2^32 - 2 rows.

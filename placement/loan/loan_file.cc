@@ -80,7 +80,7 @@ LoanService ReadService(Fields& fields) {
   return service;
 }
 
-// What a list of nodes contains beside the nodes.
+// Fields of a list of nodes beside the nodes.
 struct Extra {
   double from = -kMostTime;
   double until = kMostTime;

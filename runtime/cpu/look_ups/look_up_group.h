@@ -40,7 +40,6 @@ class LookUpGroup final : public Kernel {
   // The members of `group`, which has no cat; the result of `cat` follows
   // theirs.
   LookUpGroup(const LookUpGroup& group, LookUpCat cat);
-  bool has_cat() const { return cat_.has_value(); }
   const std::vector<LookUpMember>& members() const { return *members_; }
 
   absl::string_view name() const override { return name_; }

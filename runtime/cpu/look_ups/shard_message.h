@@ -26,7 +26,7 @@ namespace refract::runtime::cpu {
 
 inline constexpr size_t kShardMessageTensors = 4;
 
-// What a bag's vector is. Stored: numbers must not change.
+// How a bag's rows are pooled. Stored: numbers must not change.
 enum class ShardLookUpKind : int64_t {
   kCopy = 0,      // the row of the bag's one id, bit for bit
   kOne = 1,       // the same row, decoded

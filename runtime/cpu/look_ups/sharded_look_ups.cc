@@ -12,7 +12,7 @@
 namespace refract::runtime::cpu {
 namespace {
 
-// What a thread needs for one run after the other; keeps its memory.
+// Scratch of a thread, whose memory is kept from run to run.
 struct Scratch {
   std::vector<size_t> sharded;          // look-ups, in order
   std::vector<LookUp> others;           // look-ups of whole tables
