@@ -43,6 +43,7 @@ if [[ $install == yes ]]; then
   {
     refract_install_rdma_vm
     refract_install_browser
+    refract_fetch_promtool
     refract_install_torchrec
     refract_install_schemas
     refract_install_hdrhistogram

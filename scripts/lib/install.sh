@@ -158,6 +158,29 @@ refract_install_browser() {
     refract_say "tests of pages in a browser will be skipped"
 }
 
+# refract_fetch_promtool: puts promtool into .venv, or prints that metrics will not be
+# checked by it. The package is fetched and unpacked, not installed: installing it
+# would start a Prometheus server.
+refract_fetch_promtool() {
+  command -v promtool >/dev/null || [[ -x $REFRACT_VENV/bin/promtool ]] && return
+  local folder log attempt
+  folder="$(mktemp -d)" && log="$(mktemp)" || return
+  refract_say "fetching prometheus for promtool (19 MB)"
+  for attempt in first second; do
+    if (cd "$folder" && apt-get -qq download prometheus >"$log" 2>&1) &&
+      dpkg-deb --fsys-tarfile "$folder"/prometheus_*.deb |
+      tar -x -C "$folder" ./usr/bin/promtool 2>>"$log"; then
+      mv "$folder/usr/bin/promtool" "$REFRACT_VENV/bin/promtool"
+      break
+    fi
+    if [[ $attempt == second ]] || ! _refract_apt update >>"$log" 2>&1; then
+      refract_say "metrics will not be checked by promtool: $(_refract_reason "$log")"
+      break
+    fi
+  done
+  rm -rf "$folder" "$log"
+}
+
 # A kernel for the guest. Only fetched, not installed: installing would change
 # the kernel that this machine boots.
 _refract_fetch_guest_kernel() {

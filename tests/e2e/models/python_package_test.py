@@ -5,6 +5,7 @@ The oracle is the same module in PyTorch with the values of its tables in memory
 
 import importlib.util
 import pathlib
+import signal
 import sys
 import tempfile
 import unittest
@@ -137,8 +138,11 @@ class PythonPackage(unittest.TestCase):
             outside["user"][:2] = ROWS + 5
             self.assertEqual(client.infer("ranker", outside).replaced_ids, 2)
 
+            # A stopped node answers nothing, so that any deadline passes.
+            cpu_node.process.send_signal(signal.SIGSTOP)
             with self.assertRaises(InferenceServerException) as caught:
-                client.infer("ranker", inputs, deadline=1e-6)
+                client.infer("ranker", inputs, deadline=0.05)
+            cpu_node.process.send_signal(signal.SIGCONT)
             self.assertIn("DEADLINE_EXCEEDED", caught.exception.status())
             with self.assertRaises(InferenceServerException) as caught:
                 client.infer("ranker", inputs, version="7", deadline=30)

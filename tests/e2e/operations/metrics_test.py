@@ -10,6 +10,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import unittest
 import urllib.error
@@ -25,7 +26,9 @@ try:
 except ImportError as error:
     raise unittest.SkipTest(f"tritonclient[grpc] is missing: {error}")
 
-PROMTOOL = shutil.which("promtool")
+PROMTOOL = shutil.which("promtool") or shutil.which(
+    "promtool", path=pathlib.Path(sys.executable).parent
+)
 NO_PROMTOOL = "promtool is missing (Debian: package prometheus)"
 MONITORING = support.SOURCE / "deploy" / "monitoring"
 ANSWERED, ROWS, INVALID, UNKNOWN, EXPIRED = 40, 3, 4, 5, 2
