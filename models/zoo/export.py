@@ -267,8 +267,8 @@ def parse_arguments(argv=None):
     return args
 
 
-def main():
-    args = parse_arguments()
+def main(argv=None):
+    args = parse_arguments(argv)
     torch.set_num_threads(1)
     rows = build.choose_rows(
         args.model,

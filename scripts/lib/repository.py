@@ -1,12 +1,13 @@
 """Model repositories made by the programs, from models of models/zoo."""
 
+import contextlib
 import fcntl
 import hashlib
+import io
 import os
 import pathlib
 import shutil
 import subprocess
-import sys
 import tempfile
 
 from scripts.lib.nodes import BUILD, SOURCE, program
@@ -40,15 +41,13 @@ def export(model, folder, *arguments, preset="tiny"):
 
     Tests share exports in a folder of the build (REFRACT_BUILD_DIR is set): an
     export takes seconds, and its files depend on models/zoo and the arguments
-    alone.
+    alone. Exports run in this process, since most of the seconds of a process of
+    its own would be the start of PyTorch.
     """
     folder = pathlib.Path(folder)
-    command = [
-        sys.executable, "-m", "models.zoo.export", "--model", model,
-        "--preset", preset, *map(str, arguments),
-    ]
+    command = ["--model", model, "--preset", preset, *map(str, arguments)]
     if "REFRACT_BUILD_DIR" not in os.environ:
-        run(*command, "--out", folder)
+        _export(command, folder)
         return folder
     digest = hashlib.sha256(repr(command).encode())
     for source in sorted((SOURCE / "models" / "zoo").glob("*.py")):
@@ -61,11 +60,19 @@ def export(model, folder, *arguments, preset="tiny"):
         if not kept.exists():
             # A folder under its final name is complete.
             fresh = pathlib.Path(tempfile.mkdtemp(dir=exports))
-            run(*command, "--out", fresh)
+            _export(command, fresh)
             fresh.rename(kept)
     # A copy: tests change files in place.
     shutil.copytree(kept, folder, dirs_exist_ok=True)
     return folder
+
+
+def _export(command, folder):
+    # PyTorch takes seconds to load, which tests that find their export kept save.
+    from models.zoo import export as zoo
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        zoo.main([*command, "--out", str(folder)])
 
 
 def add_model(repository, name, file, method="heuristic", golden=False):
