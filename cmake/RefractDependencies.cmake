@@ -8,9 +8,8 @@ find_package(glog REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(Boost 1.74 REQUIRED)  # headers: Beast; in tests a second solver
-find_package(OpenSSL REQUIRED)
 find_package(ZLIB REQUIRED)
-find_package(OpenSSL REQUIRED)  # SHA-256
+find_package(OpenSSL REQUIRED)
 find_package(TorchCpu REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)

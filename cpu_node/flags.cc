@@ -11,6 +11,7 @@
 #include "base/command_line/program_pages.h"
 #include "base/number_range.h"
 #include "base/process/request_memory_flag.h"
+#include "base/tls/node_tls_flags.h"
 #include "models/repository/table_shards.h"
 #include "placement/binding/daemon_binding.h"
 #include "transport/links/channel.h"
@@ -170,7 +171,7 @@ void AddSecurity(CLI::App& app, Flags& flags) {
           ->needs(certificate)
           ->type_name("FILE");
   certificate->needs(key);
-  app.add_option("--tls-client-ca,--grpc-root-cert", flags.tls.client_roots,
+  app.add_option("--tls-client-ca,--grpc-root-cert", flags.tls.roots,
                  "Clients must have a certificate that these roots vouch for, "
                  "PEM")
       ->needs(certificate)
@@ -184,6 +185,15 @@ void AddSecurity(CLI::App& app, Flags& flags) {
                  "Changes of models and of trace settings need one of these "
                  "bearer tokens, one a line")
       ->type_name("FILE");
+}
+
+void AddNodeTls(CLI::App& app, Flags& flags) {
+  base::AddNodeTlsFlags(app, flags.node_tls, "GPU nodes and shards");
+  app.add_option("--node-tls-name", flags.node_tls_name,
+                 "Name or address that certificates of GPU nodes and shards "
+                 "must have, if it is not the host that this node dials")
+      ->needs("--node-tls-cert")
+      ->type_name("NAME");
 }
 
 void AddReadiness(CLI::App& app, Flags& flags) {
@@ -275,9 +285,10 @@ void AddRecording(CLI::App& app, Flags& flags) {
       ->transform(CLI::AsSizeValue(false))
       ->needs(record)
       ->capture_default_str();
-  app.add_option("--record-redact-key", flags.record_redact_key,
-                 "--record replaces ids by a hash with the secret in this file: "
-                 "the same id always by the same other id")
+  app.add_option(
+         "--record-redact-key", flags.record_redact_key,
+         "--record replaces ids by a hash with the secret in this file: "
+         "the same id always by the same other id")
       ->type_name("FILE")
       ->check(CLI::ExistingFile)
       ->needs(record);
@@ -433,6 +444,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
   AddServing(app, flags);
   AddHttp(app, flags);
   AddSecurity(app, flags);
+  AddNodeTls(app, flags);
   AddReadiness(app, flags);
   AddControl(app, flags);
   AddTables(app, flags);

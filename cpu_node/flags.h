@@ -9,10 +9,10 @@
 #include "base/log/log_flags.h"
 #include "base/process/model_control_flags.h"
 #include "base/process/port_or_off.h"
+#include "base/tls/tls_contexts.h"
 #include "cpu_node/discovery/node_source.h"
 #include "cpu_node/dispatch/node_policy.h"
 #include "cpu_node/security/access.h"
-#include "cpu_node/security/tls.h"
 #include "metrics/flags.h"
 #include "tracing/settings.h"
 
@@ -55,7 +55,9 @@ struct Flags {
   std::vector<std::string> trace_config;
   tracing::Settings tracing;  // from trace_config
   bool allow_trace_settings = false;
-  TlsFiles tls;
+  base::TlsFiles tls;
+  base::TlsFiles node_tls;
+  std::string node_tls_name;
   AccessFiles access;
   double lame_duck_s = 5;
   double drain_timeout_s = 30;

@@ -21,6 +21,7 @@
 #include "base/process/service_manager.h"
 #include "base/process/shutdown_signal.h"
 #include "base/status_macros.h"
+#include "base/tls/tls_contexts.h"
 #include "cpu_node/catalog.h"
 #include "cpu_node/control/model_control.h"
 #include "cpu_node/discovery/node_watch.h"
@@ -119,6 +120,21 @@ EngineOptions ToEngineOptions(const Flags& flags) {
   return options;
 }
 
+// Sets the options that follow from --node-tls-cert and its relatives.
+absl::Status SetNodeTls(const Flags& flags, EngineOptions* options) {
+  if (!flags.node_tls.on()) return absl::OkStatus();
+  const auto contexts = [&](base::TlsUse use) {
+    return base::TlsContexts::Create(flags.node_tls, use, base::Clock::Real());
+  };
+  options->nodes.tls.name = flags.node_tls_name;
+  REFRACT_ASSIGN_OR_RETURN(options->nodes.tls.contexts,
+                           contexts(base::TlsUse::kDialNodes));
+  options->shards.dial_tls = options->nodes.tls;
+  REFRACT_ASSIGN_OR_RETURN(options->shards.accept_tls,
+                           contexts(base::TlsUse::kAcceptNodes));
+  return absl::OkStatus();
+}
+
 // Sets the options that follow from --topology and --fabric.
 absl::Status Locate(const Flags& flags, NodePoolOptions* nodes) {
   REFRACT_ASSIGN_OR_RETURN(
@@ -154,8 +170,7 @@ void LogSummary(const Catalog& catalog, const EngineOptions& options) {
               << (model.plan.has_value() ? "plan '" + model.plan->method + "'"
                                          : std::string("no split plan"))
               << (entry.model->split() ? ", split" : ", whole on this node")
-              << (entry.model->sharded() == nullptr ? ""
-                                                    : ", tables divided");
+              << (entry.model->sharded() == nullptr ? "" : ", tables divided");
   }
   if (split && options.nodes.addresses.empty() &&
       options.nodes.max_nodes == 0) {
@@ -182,7 +197,7 @@ void LogCounts(const Engine& engine) {
 // machine serve gRPC all the same.
 absl::StatusOr<std::unique_ptr<HttpServer>> ServeHttp(
     const Flags& flags, size_t body_memory, Engine* engine,
-    ModelControl* control, TlsServer* tls, const AccessControl* access,
+    ModelControl* control, base::TlsContexts* tls, const AccessControl* access,
     base::ByteBudget* memory) {
   const std::optional<int> port = flags.http_port.number();
   if (!port.has_value()) return nullptr;
@@ -229,15 +244,18 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   model_options.table_memory = *models::TableMemoryNamed(flags.table_memory);
   model_options.row_cache_bytes = flags.row_cache_mib << 20;
   if (!flags.shard_peers.empty()) {
-    model_options.shard = ShardPlace{.own = flags.shard,
-                                     .num_shards = flags.shard_peers.size()};
+    model_options.shard =
+        ShardPlace{.own = flags.shard, .num_shards = flags.shard_peers.size()};
   }
   // TLS files first: their errors appear before models take their time.
-  std::unique_ptr<TlsServer> tls;
+  std::unique_ptr<base::TlsContexts> tls;
   if (flags.tls.on()) {
-    REFRACT_ASSIGN_OR_RETURN(tls,
-                             TlsServer::Create(flags.tls, base::Clock::Real()));
+    REFRACT_ASSIGN_OR_RETURN(
+        tls, base::TlsContexts::Create(flags.tls, base::TlsUse::kServeClients,
+                                       base::Clock::Real()));
   }
+  EngineOptions options = ToEngineOptions(flags);
+  REFRACT_RETURN_IF_ERROR(SetNodeTls(flags, &options));
   std::unique_ptr<AccessControl> access;
   if (!flags.access.client_tokens.empty() ||
       !flags.access.control_tokens.empty()) {
@@ -253,7 +271,6 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   if (flags.control.exit_on_error) {
     REFRACT_RETURN_IF_ERROR(FirstBroken(*catalog));
   }
-  EngineOptions options = ToEngineOptions(flags);
   const bool controlled = flags.control.poll() || flags.control.by_request();
   options.nodes.offers_may_come = controlled;
   options.loads_by_request = flags.control.by_request();
@@ -370,8 +387,9 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     return http.status();
   }
   // Destroyed first, while its sources exist.
-  absl::StatusOr<std::unique_ptr<metrics::Server>> metrics =
-      metrics::Serve(flags.metrics, [&](metrics::Exposition& exposition) {
+  absl::StatusOr<std::unique_ptr<metrics::Server>> metrics = metrics::Serve(
+      flags.metrics,
+      [&](metrics::Exposition& exposition) {
         CollectMetrics(**engine, **frontend, exposition);
         if (*http != nullptr) CollectMetrics(**http, exposition);
         if (access != nullptr) CollectMetrics(*access, exposition);

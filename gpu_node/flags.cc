@@ -9,6 +9,7 @@
 #include "base/command_line/program_pages.h"
 #include "base/number_range.h"
 #include "base/process/request_memory_flag.h"
+#include "base/tls/node_tls_flags.h"
 #include "placement/binding/daemon_binding.h"
 #include "transport/links/channel.h"
 
@@ -125,6 +126,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
                  "NIC")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
+  base::AddNodeTlsFlags(app, flags.node_tls, "CPU nodes");
   base::AddRequestMemoryFlag(
       app, flags.request_memory,
       "Memory of long requests (above 64 KiB) from their announcement to their "

@@ -10,6 +10,7 @@
 
 #include "base/log/log_flags.h"
 #include "base/process/model_control_flags.h"
+#include "base/tls/tls_contexts.h"
 #include "metrics/flags.h"
 
 namespace refract::gpu_node {
@@ -34,6 +35,7 @@ struct Flags {
   bool no_isolation = false;
   int pollers = 1;
   size_t request_memory = 0;  // bytes; always set
+  base::TlsFiles node_tls;
   base::ModelControlFlags control;
   metrics::Flags metrics;
   base::LogFlags log;

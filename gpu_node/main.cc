@@ -17,6 +17,7 @@
 #include "base/process/service_manager.h"
 #include "base/process/shutdown_signal.h"
 #include "base/status_macros.h"
+#include "base/tls/tls_contexts.h"
 #include "glog/logging.h"
 #include "gpu_node/admin.h"
 #include "gpu_node/device/cuda_library.h"
@@ -128,6 +129,14 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     }
   }
 
+  // TLS files first: their errors appear before models take their time.
+  std::shared_ptr<base::TlsContexts> tls;
+  if (flags.node_tls.on()) {
+    REFRACT_ASSIGN_OR_RETURN(
+        tls,
+        base::TlsContexts::Create(flags.node_tls, base::TlsUse::kAcceptNodes,
+                                  base::Clock::Real()));
+  }
   const models::Repository repository(flags.model_repository);
   const auto at_start = [&flags](absl::string_view name) {
     return flags.control.LoadsAtStart(name);
@@ -202,6 +211,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   server_options.rdma_device = flags.rdma_device;
   server_options.pollers = flags.pollers;
   server_options.request_memory = &request_memory;
+  server_options.tls = tls;
   server_options.locality = std::move(locality);
   absl::StatusOr<std::unique_ptr<transport::Server>> server =
       transport::Server::Create(server_options, node->get());
@@ -227,7 +237,8 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     (*node)->WatchReadiness(nullptr);
     return metrics.status();
   }
-  LOG(INFO) << "CPU nodes on " << flags.host << ":" << (*server)->port()
+  LOG(INFO) << (tls == nullptr ? "CPU nodes on " : "CPU nodes with TLS on ")
+            << flags.host << ":" << (*server)->port()
             << base::WhoReaches(flags.host, "--host");
   std::printf("refract-gpu-node listening on %s:%d\n", flags.host.c_str(),
               (*server)->port());

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/process/thread.h"
 #include "base/status_macros.h"
+#include "base/tls/tls_contexts.h"
 #include "transport/loop/socket.h"
 #include "transport/paths/path_setup.h"
 #include "transport/paths/paths.h"
@@ -181,9 +182,16 @@ void ServerImpl::Accept() {
 
 absl::Status ServerImpl::AcceptOne(int listener, absl::Time now) {
   REFRACT_ASSIGN_OR_RETURN(UniqueFd socket, transport::Accept(listener));
-  if (socket.valid()) {
-    lobby_.Add(std::move(socket), listener == local_.get(), now);
+  if (!socket.valid()) return absl::OkStatus();
+  // The unix socket needs no TLS: the kernel names the user at its other end,
+  // and its clients have learned their tokens over TLS.
+  const bool local = listener == local_.get();
+  Stream stream(std::move(socket));
+  if (const auto& tls = shared_->options.tls; tls != nullptr && !local) {
+    REFRACT_ASSIGN_OR_RETURN(
+        stream, Stream::AcceptTls(stream.TakeFd(), tls->context().get()));
   }
+  lobby_.Add(std::move(stream), local, now);
   return absl::OkStatus();
 }
 
@@ -204,18 +212,24 @@ absl::Status ServerImpl::TakeFirstFrame(Lobby::Visitor visitor,
         "a process of another user on the unix socket");
   }
   if (absl::IsFailedPrecondition(frame.status())) {
-    // Another protocol version: all versions have the same header, so the peer
-    // can be told.
+    // Another protocol version, or TLS at one end alone: all versions have the
+    // same header, so the peer can be told.
     proto::HelloReply refusal;
-    *refusal.mutable_status() = ToWire(frame.status(), kMaxStatusTextBytes);
-    visitor.session.Send(FrameKind::kHelloReply, refusal).IgnoreError();
+    *refusal.mutable_status() =
+        ToWire(visitor.session.stream().peer_is_plain()
+                   ? absl::FailedPreconditionError(
+                         "this node takes TLS alone (--node-tls-cert)")
+                   : frame.status(),
+               kMaxStatusTextBytes);
+    SessionSocket plain(visitor.session.TakeStream().TakeFd());
+    plain.Send(FrameKind::kHelloReply, refusal).IgnoreError();
   }
   REFRACT_RETURN_IF_ERROR(frame.status());
   if (frame->kind == FrameKind::kAttach) {
     proto::Attach attach;
     REFRACT_RETURN_IF_ERROR(ParseBody(*frame, "attach frame", &attach));
     if (!shared_->broker.Deliver(attach.token(), attach.path(),
-                                 visitor.session.TakeFd())) {
+                                 visitor.session.TakeStream())) {
       return absl::InvalidArgumentError("attach to no session");
     }
     return absl::OkStatus();

@@ -157,13 +157,14 @@ def block(call, requests):
     return statistics.median(times)
 
 
-def model_and_request(folder, arguments):
-    """Makes folder/repository with the model, whole on the CPU node; one request."""
+def model_and_request(folder, arguments, method="all-cn"):
+    """Makes folder/repository with the model, by default whole on the CPU node;
+    one request."""
     model = arguments.model
     exported = repositories.export(model, folder / model, preset=arguments.preset)
     repository = folder / "repository"
     repositories.add_model(
-        repository, model, exported / f"{model}.pt2", method="all-cn"
+        repository, model, exported / f"{model}.pt2", method=method
     )
     described = zoo_inputs.read_description(exported / f"{model}.json")
     return repository, {

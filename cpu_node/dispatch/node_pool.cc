@@ -123,6 +123,7 @@ absl::Status NodePool::Add(const std::string& address) {
   client_options.path = options_.path;
   client_options.rdma_device = options_.rdma_device;
   client_options.locality = options_.locality;
+  client_options.tls = options_.tls;
   // Offers behind the first removed offer are set below.
   const auto hole = std::find(offers.begin(), offers.end(), std::nullopt);
   for (auto offer = offers.begin(); offer != hole; ++offer) {

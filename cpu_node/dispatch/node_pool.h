@@ -42,6 +42,7 @@ struct NodePoolOptions {
   transport::PathPreference path = transport::PathPreference::kAuto;
   std::string rdma_device;       // as transport::ClientOptions
   transport::Locality locality;  // as transport::ClientOptions
+  transport::ClientTls tls;
   transport::Limits limits;
   transport::EjectionOptions ejection;
   // Distance of an address in the fabric (NodeSnapshot::tier). Null: all equal.

@@ -103,16 +103,17 @@ void SetLimits(const FrontendOptions& options, const MessageLimits& limits,
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
 }
 
-std::shared_ptr<grpc::ServerCredentials> Credentials(const TlsFiles& files) {
+std::shared_ptr<grpc::ServerCredentials> Credentials(
+    const base::TlsFiles& files) {
   if (!files.on()) return grpc::InsecureServerCredentials();
   // gRPC rereads changed files by itself.
   constexpr unsigned kLookSeconds = 1;
   namespace tls = grpc::experimental;
   tls::TlsServerCredentialsOptions options(
       std::make_shared<tls::FileWatcherCertificateProvider>(
-          files.key, files.certificate, files.client_roots, kLookSeconds));
+          files.key, files.certificate, files.roots, kLookSeconds));
   options.watch_identity_key_cert_pairs();
-  if (!files.client_roots.empty()) {
+  if (!files.roots.empty()) {
     options.watch_root_certs();
     options.set_cert_request_type(
         GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);

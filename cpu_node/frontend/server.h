@@ -13,10 +13,10 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/process/byte_budget.h"
+#include "base/tls/tls_contexts.h"
 #include "cpu_node/control/model_control.h"
 #include "cpu_node/engine.h"
 #include "cpu_node/security/access.h"
-#include "cpu_node/security/tls.h"
 
 namespace refract::cpu_node {
 
@@ -53,9 +53,9 @@ struct FrontendOptions {
   // Loads and unloads models on request; null: requests are refused. Outlives
   // the front end; stopped before Shutdown(), so that its calls are answered.
   ModelControl* control = nullptr;
-  // Empty: no TLS. TlsServer must have read the files before: gRPC reports
-  // nothing about unusable files.
-  TlsFiles tls;
+  // Empty: no TLS. base::TlsContexts must have read the files before: gRPC
+  // reports nothing about unusable files.
+  base::TlsFiles tls;
   // Rights of clients; null: no restrictions. Outlives the front end.
   const AccessControl* access = nullptr;
 };

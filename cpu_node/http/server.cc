@@ -127,7 +127,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
           if (!error) return AwaitRequest(Options().max_stall);
           if (const auto held_back = shared_.handshake_log.Admit()) {
             LOG(WARNING) << "HTTP: a TLS handshake failed: "
-                         << WhyHandshakeFailed(stream_.tls(), error.message())
+                         << base::WhyHandshakeFailed(stream_.tls(), "client's",
+                                                     error.message())
                          << " (" << *held_back << " earlier lines not logged)";
           }
           Close();

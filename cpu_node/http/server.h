@@ -11,10 +11,10 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/process/byte_budget.h"
+#include "base/tls/tls_contexts.h"
 #include "cpu_node/control/model_control.h"
 #include "cpu_node/engine.h"
 #include "cpu_node/security/access.h"
-#include "cpu_node/security/tls.h"
 
 namespace refract::cpu_node {
 
@@ -25,7 +25,7 @@ struct HttpServerOptions {
   // the server; stopped before Shutdown(), so that its requests are answered.
   ModelControl* control = nullptr;
   // Null: no TLS. Outlives the server.
-  TlsServer* tls = nullptr;
+  base::TlsContexts* tls = nullptr;
   // Rights of clients; null: no restrictions. Outlives the server.
   const AccessControl* access = nullptr;
   // Threads that read, decode, encode and write, ≥ 1. One further thread

@@ -73,6 +73,7 @@ absl::StatusOr<std::unique_ptr<ShardGroup>> ShardGroup::Create(
   server.path = o.path;
   server.rdma_device = o.rdma_device;
   server.locality = o.locality;
+  server.tls = o.accept_tls;
   server.clock = o.clock;
   REFRACT_ASSIGN_OR_RETURN(group->server_,
                            ShardServer::Create(server, o.threads));
@@ -91,6 +92,7 @@ absl::StatusOr<std::unique_ptr<ShardGroup>> ShardGroup::Create(
     client_options.path = o.path;
     client_options.rdma_device = o.rdma_device;
     client_options.locality = o.locality;
+    client_options.tls = o.dial_tls;
     client_options.clock = o.clock;
     // A shard that comes back is wanted soon: nobody else has its rows.
     client_options.last_backoff = absl::Milliseconds(500);

@@ -37,6 +37,8 @@ struct ShardGroupOptions {
   transport::PathPreference path = transport::PathPreference::kAuto;
   std::string rdma_device;       // as transport::ClientOptions
   transport::Locality locality;  // the same
+  transport::ClientTls dial_tls;
+  std::shared_ptr<base::TlsContexts> accept_tls;  // null: no TLS
   base::Clock* clock = &base::Clock::Real();
   // After a shard was lost or came back, or can serve a model or ceased to;
   // under no lock, on a transport thread.

@@ -27,6 +27,10 @@
 #include "transport/paths/locality.h"
 #include "transport/session/peer_health.h"
 
+namespace refract::base {
+class TlsContexts;
+}
+
 namespace refract::transport {
 
 // Facts on which both ends must agree before a request of a model may travel.
@@ -133,6 +137,15 @@ class IncomingMessage {
 
 // ---------------------------------------------------------------- CN side
 
+struct ClientTls {
+  // TLS 1.3 on all TCP connections to the HN, with certificates of both ends;
+  // made for TlsUse::kDialNodes. Null: no TLS.
+  std::shared_ptr<base::TlsContexts> contexts;
+  // DNS name or IP address that the HN's certificate must have. Empty: the host
+  // of ClientOptions::address.
+  std::string name;
+};
+
 struct ClientOptions {
   std::string address;  // "host:port" of the HN
   PathPreference path = PathPreference::kAuto;
@@ -160,6 +173,7 @@ struct ClientOptions {
   // interval of trying a better path; a port that comes up shortens it.
   absl::Duration probe_interval = absl::Seconds(30);
   EjectionOptions ejection;
+  ClientTls tls;
   base::Clock* clock = &base::Clock::Real();
 };
 
@@ -356,6 +370,10 @@ struct ServerOptions {
   // ended; requests beyond it are refused. Outlives the server and its calls.
   // Null: only each connection's own memory bounds them.
   base::ByteBudget* request_memory = nullptr;
+  // As in ClientTls, made for TlsUse::kAcceptNodes. Then a client without TLS
+  // is refused, and so is a client without a certificate of the roots: neither
+  // learns of regions, names or tokens.
+  std::shared_ptr<base::TlsContexts> tls;
   base::Clock* clock = &base::Clock::Real();
 };
 

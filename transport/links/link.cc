@@ -10,7 +10,7 @@
 namespace refract::transport {
 namespace {
 
-// Frames per round; the rest keeps the socket readable.
+// Frames per round.
 constexpr int kFramesPerRead = 64;
 
 EndpointSetup WithProgressTimeout(EndpointSetup setup, absl::Duration timeout) {
@@ -103,6 +103,8 @@ absl::Status Link::ReadSession(absl::Time now) {
     }
     REFRACT_RETURN_IF_ERROR(on_frame_(*frame));
   }
+  // Without TLS the rest keeps the socket readable.
+  session_event_ |= session_.may_have_more();
   return session_.Flush();
 }
 

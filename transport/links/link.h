@@ -121,7 +121,7 @@ class Link {
   bool closed_by_peer() const { return closed_by_peer_; }
 
   // As PollTask's.
-  bool Arm() { return path_->Arm(); }
+  bool Arm() { return !session_event_ && path_->Arm(); }
   bool cheap_poll() const { return path_->capabilities().cheap_poll; }
   int path_fd() const { return path_->fd(); }
   int session_fd() const { return session_.fd(); }

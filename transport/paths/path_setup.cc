@@ -87,7 +87,7 @@ absl::Status CheckPeerLimits(const proto::ReceiveLimits& limits) {
 }
 
 absl::StatusOr<std::unique_ptr<PathSetup>> PathSetup::Create(
-    proto::TransportPath path, UniqueFd socket, absl::string_view peer,
+    proto::TransportPath path, Stream socket, absl::string_view peer,
     const Limits& limits, const proto::ReceiveLimits& own,
     std::shared_ptr<Waker> waker, PathResources* resources,
     const PathChoice& choice) {

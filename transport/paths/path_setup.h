@@ -13,6 +13,7 @@
 #include "transport/datapath.h"
 #include "transport/links/channel.h"
 #include "transport/links/link.h"
+#include "transport/loop/stream.h"
 #include "transport/loop/waker.h"
 #include "transport/paths/path_choice.h"
 #include "transport/paths/path_resources.h"
@@ -37,7 +38,7 @@ class PathSetup {
   // `resources` belong to the polling thread of the path. Makes and exports the
   // regions.
   static absl::StatusOr<std::unique_ptr<PathSetup>> Create(
-      proto::TransportPath path, UniqueFd socket, absl::string_view peer,
+      proto::TransportPath path, Stream socket, absl::string_view peer,
       const Limits& limits, const proto::ReceiveLimits& own,
       std::shared_ptr<Waker> waker, PathResources* resources,
       const PathChoice& choice = {});

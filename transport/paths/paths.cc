@@ -24,7 +24,7 @@ struct PathKind {
   // OK when paths of this kind may work on this machine.
   absl::Status (*check)(absl::string_view rdma_device) = nullptr;
   absl::StatusOr<std::unique_ptr<DataPath>> (*make)(
-      UniqueFd socket, absl::string_view peer, PathResources* resources,
+      Stream socket, absl::string_view peer, PathResources* resources,
       const PathChoice& choice) = nullptr;
 };
 
@@ -38,9 +38,9 @@ const std::array kKinds = {
              .attachment = Attachment::kUnix,
              .check = Always,
              .make =
-                 [](UniqueFd socket, absl::string_view, PathResources*,
+                 [](Stream socket, absl::string_view, PathResources*,
                     const PathChoice&) {
-                   return shm::CreateShmPath(std::move(socket));
+                   return shm::CreateShmPath(socket.TakeFd());
                  }},
     PathKind{.path = proto::TRANSPORT_PATH_VERBS,
              .name = "verbs",
@@ -48,7 +48,7 @@ const std::array kKinds = {
              .pins_memory = true,
              .check = verbs::CheckDevice,
              .make =
-                 [](UniqueFd, absl::string_view peer, PathResources* resources,
+                 [](Stream, absl::string_view peer, PathResources* resources,
                     const PathChoice& choice) {
                    return verbs::CreateVerbsPath(resources->verbs, peer,
                                                  choice);
@@ -58,7 +58,7 @@ const std::array kKinds = {
              .attachment = Attachment::kTcp,
              .check = Always,
              .make =
-                 [](UniqueFd socket, absl::string_view, PathResources*,
+                 [](Stream socket, absl::string_view, PathResources*,
                     const PathChoice&) {
                    return tcp::CreateTcpPath(std::move(socket));
                  }},
@@ -144,7 +144,7 @@ bool PinsMemory(proto::TransportPath path) {
 }
 
 absl::StatusOr<std::unique_ptr<DataPath>> MakePath(proto::TransportPath path,
-                                                   UniqueFd socket,
+                                                   Stream socket,
                                                    absl::string_view peer,
                                                    PathResources* resources,
                                                    const PathChoice& choice) {

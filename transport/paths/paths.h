@@ -13,7 +13,7 @@
 #include "proto/session.pb.h"
 #include "transport/datapath.h"
 #include "transport/links/channel.h"
-#include "transport/loop/fd.h"
+#include "transport/loop/stream.h"
 #include "transport/paths/path_choice.h"
 #include "transport/paths/path_resources.h"
 
@@ -51,7 +51,7 @@ bool PinsMemory(proto::TransportPath path);
 // belong to the polling thread of the path, and outlive the path. OutOfRange:
 // `choice` skips every address.
 absl::StatusOr<std::unique_ptr<DataPath>> MakePath(
-    proto::TransportPath path, UniqueFd socket, absl::string_view peer,
+    proto::TransportPath path, Stream socket, absl::string_view peer,
     PathResources* resources, const PathChoice& choice = {});
 
 }  // namespace refract::transport

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/tls/tls_contexts.h"
 #include "transport/paths/path_setup.h"
 #include "transport/paths/paths.h"
 #include "transport/session/handshake.h"
@@ -45,10 +46,9 @@ class ClientAttempt {
         report_(report) {}
 
   absl::StatusOr<Established> Run() {
-    REFRACT_ASSIGN_OR_RETURN(UniqueFd fd,
-                             ConnectTcp(dial_.address, wait_, deadline_));
-    TuneSocket(fd.get(), options_.ack_timeout);
-    session_ = SessionSocket(std::move(fd));
+    REFRACT_ASSIGN_OR_RETURN(Stream stream,
+                             Connect(options_.ack_timeout, deadline_));
+    session_ = SessionSocket(std::move(stream));
     REFRACT_RETURN_IF_ERROR(session_.Send(FrameKind::kHello, MakeHello(dial_)));
     REFRACT_RETURN_IF_ERROR(ReadReply());
     absl::Status last = absl::FailedPreconditionError(
@@ -68,6 +68,22 @@ class ClientAttempt {
   }
 
  private:
+  // A connection to the HN's port, with TLS if the options say so.
+  absl::StatusOr<Stream> Connect(absl::Duration ack_timeout,
+                                 absl::Time deadline) {
+    REFRACT_ASSIGN_OR_RETURN(UniqueFd fd,
+                             ConnectTcp(dial_.address, wait_, deadline));
+    TuneSocket(fd.get(), ack_timeout);
+    if (options_.tls.contexts == nullptr) return Stream(std::move(fd));
+    REFRACT_ASSIGN_OR_RETURN(
+        Stream stream,
+        Stream::DialTls(std::move(fd), options_.tls.contexts->context().get(),
+                        options_.tls.name.empty() ? dial_.address.host
+                                                  : options_.tls.name));
+    REFRACT_RETURN_IF_ERROR(stream.ShakeHands(wait_, deadline));
+    return stream;
+  }
+
   absl::Status ReadReply() {
     REFRACT_ASSIGN_OR_RETURN(const SessionFrame frame,
                              AwaitFrame(session_, wait_, deadline_));
@@ -118,28 +134,27 @@ class ClientAttempt {
     return frame;
   }
 
-  absl::StatusOr<UniqueFd> ConnectPath(proto::TransportPath path,
-                                       absl::Time deadline) {
+  absl::StatusOr<Stream> ConnectPath(proto::TransportPath path,
+                                     absl::Time deadline) {
     const Attachment attachment = AttachmentOf(path);
-    if (attachment == Attachment::kNone) return UniqueFd();
-    absl::StatusOr<UniqueFd> fd =
-        attachment == Attachment::kUnix
-            ? ConnectUnix(reply_.unix_socket())
-            : ConnectTcp(dial_.address, wait_, deadline);
-    REFRACT_RETURN_IF_ERROR(fd.status());
-    if (attachment == Attachment::kTcp) {
-      TuneSocket(fd->get(), options_.liveness_timeout);
+    Stream stream;
+    if (attachment == Attachment::kNone) return stream;
+    if (attachment == Attachment::kUnix) {
+      REFRACT_ASSIGN_OR_RETURN(stream, ConnectUnix(reply_.unix_socket()));
+    } else {
+      REFRACT_ASSIGN_OR_RETURN(stream,
+                               Connect(options_.liveness_timeout, deadline));
     }
     proto::Attach attach;
     attach.set_token(reply_.token());
     attach.set_path(path);
-    SessionSocket socket(*std::move(fd));
+    SessionSocket socket(std::move(stream));
     REFRACT_RETURN_IF_ERROR(socket.Send(FrameKind::kAttach, attach));
     // A new socket takes a few dozen bytes at once.
     if (socket.has_unsent()) {
       return absl::UnavailableError("the attach frame was not taken");
     }
-    return socket.TakeFd();
+    return socket.TakeStream();
   }
 
   // Tries one address after the other as long as the only failure is that there
@@ -169,11 +184,11 @@ class ClientAttempt {
                                                      const PathChoice& choice) {
     const absl::Time deadline =
         std::min(deadline_, options_.clock->Now() + kProbeTimeout);
-    REFRACT_ASSIGN_OR_RETURN(UniqueFd fd, ConnectPath(path, deadline));
+    REFRACT_ASSIGN_OR_RETURN(Stream stream, ConnectPath(path, deadline));
     REFRACT_ASSIGN_OR_RETURN(
         std::unique_ptr<PathSetup> setup,
         PathSetup::Create(
-            path, std::move(fd), /*peer=*/"", options_.limits,
+            path, std::move(stream), /*peer=*/"", options_.limits,
             AnnouncedLimits(options_.limits, options_.limits.max_in_flight),
             dial_.link_waker, dial_.resources, choice));
     rail_ = setup->rail();

@@ -22,7 +22,7 @@ void AttachBroker::Close(const std::string& token) {
 }
 
 bool AttachBroker::Deliver(const std::string& token, proto::TransportPath path,
-                           UniqueFd socket) {
+                           Stream socket) {
   std::shared_ptr<Waker> waker;
   {
     absl::MutexLock lock(&mu_);
@@ -35,14 +35,13 @@ bool AttachBroker::Deliver(const std::string& token, proto::TransportPath path,
   return true;
 }
 
-UniqueFd AttachBroker::Take(const std::string& token,
-                            proto::TransportPath path) {
+Stream AttachBroker::Take(const std::string& token, proto::TransportPath path) {
   absl::MutexLock lock(&mu_);
   const auto found = waiting_.find(token);
-  if (found == waiting_.end()) return UniqueFd();
+  if (found == waiting_.end()) return Stream();
   const auto socket = found->second.sockets.find(path);
-  if (socket == found->second.sockets.end()) return UniqueFd();
-  UniqueFd taken = std::move(socket->second);
+  if (socket == found->second.sockets.end()) return Stream();
+  Stream taken = std::move(socket->second);
   found->second.sockets.erase(socket);
   return taken;
 }

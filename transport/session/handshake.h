@@ -29,6 +29,7 @@
 #include "transport/links/channel.h"
 #include "transport/links/link.h"
 #include "transport/loop/socket.h"
+#include "transport/loop/stream.h"
 #include "transport/loop/waker.h"
 #include "transport/paths/path_resources.h"
 #include "transport/session/session_socket.h"
@@ -47,14 +48,14 @@ class AttachBroker {
   void Close(const std::string& token);
   // False: no handshake waits for this token.
   bool Deliver(const std::string& token, proto::TransportPath path,
-               UniqueFd socket);
+               Stream socket);
   // Invalid if the connection has not come yet.
-  UniqueFd Take(const std::string& token, proto::TransportPath path);
+  Stream Take(const std::string& token, proto::TransportPath path);
 
  private:
   struct Waiting {
     std::shared_ptr<Waker> waker;
-    absl::flat_hash_map<int, UniqueFd> sockets;  // by path
+    absl::flat_hash_map<int, Stream> sockets;  // by path
   };
   absl::Mutex mu_;
   absl::flat_hash_map<std::string, Waiting> waiting_ ABSL_GUARDED_BY(mu_);
@@ -99,8 +100,8 @@ struct DialReport {
 absl::StatusOr<Established> ClientHandshake(const Dial& dial, const Wait& wait,
                                             DialReport* report);
 
-// Returns an arrived frame; nullopt: none yet. Sends queued frames. A frame
-// that closes the session is returned as the error in it.
+// Returns an arrived frame; nullopt: none yet, so wait. Sends queued frames. A
+// frame that closes the session is returned as the error in it.
 absl::StatusOr<std::optional<SessionFrame>> TryFrame(SessionSocket& session);
 // The events that a wait for the next frame needs.
 inline short FrameEvents(const SessionSocket& session) {

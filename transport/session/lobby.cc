@@ -17,8 +17,8 @@ absl::Status LostItsPlace() {
 
 }  // namespace
 
-void Lobby::Add(UniqueFd socket, bool local, absl::Time now) {
-  std::string host = PeerHost(socket.get());
+void Lobby::Add(Stream socket, bool local, absl::Time now) {
+  std::string host = PeerHost(socket.fd());
   if (per_host_[host] >= options_.max_per_host) {
     const auto oldest = std::find_if(
         waiting_.begin(), waiting_.end(),
@@ -35,7 +35,8 @@ void Lobby::Add(UniqueFd socket, bool local, absl::Time now) {
 
 void Lobby::Arm(std::vector<pollfd>* fds) const {
   for (const Waiting& waiting : waiting_) {
-    fds->push_back({waiting.visitor.session.fd(), POLLIN, 0});
+    fds->push_back({waiting.visitor.session.fd(),
+                    FrameEvents(waiting.visitor.session), 0});
   }
 }
 
@@ -54,7 +55,10 @@ void Lobby::Step(absl::Span<const pollfd> fds, absl::Time now) {
   }
   while (now >= next_timer()) {
     Take(waiting_.begin(),
-         absl::DeadlineExceededError("the peer did not say hello in time"));
+         absl::DeadlineExceededError(
+             waiting_.front().visitor.session.stream().shaking_hands()
+                 ? "the peer did not end the TLS handshake in time"
+                 : "the peer did not say hello in time"));
   }
 }
 

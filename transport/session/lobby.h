@@ -13,12 +13,13 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "transport/loop/fd.h"
+#include "transport/loop/stream.h"
 #include "transport/session/session_socket.h"
 
 namespace refract::transport {
 
-// Accepted connections whose first frame has not come. Any host that reaches
+// Accepted connections whose first frame has not come; with TLS, the handshake
+// comes before it. Any host that reaches
 // the port can open connections and say nothing. So a connection costs a
 // descriptor and a few hundred bytes, but no thread; it must send its frame in
 // time; and there are a bounded number of them, in all and per host. A
@@ -48,7 +49,7 @@ class Lobby {
   Lobby(const Options& options, OnFrame on_frame)
       : options_(options), on_frame_(std::move(on_frame)) {}
 
-  void Add(UniqueFd socket, bool local, absl::Time now);
+  void Add(Stream socket, bool local, absl::Time now);
   // Appends the descriptors to wait for, one per connection.
   void Arm(std::vector<pollfd>* fds) const;
   // `fds`: those of the last Arm, after the wait. Add() was not called since.

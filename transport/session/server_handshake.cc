@@ -215,7 +215,7 @@ absl::Status ServerHandshake::StartPath(const SessionFrame& frame,
 // An error ends the session. If only the path does not work, the client is
 // told, and `setup_` stays empty.
 absl::StatusOr<bool> ServerHandshake::ContinuePath(absl::Time now) {
-  UniqueFd socket;
+  Stream socket;
   absl::Status missing;
   if (AttachmentOf(start_->path()) != Attachment::kNone) {
     socket = context_.broker->Take(token_, start_->path());
@@ -240,9 +240,9 @@ absl::StatusOr<bool> ServerHandshake::ContinuePath(absl::Time now) {
 }
 
 absl::StatusOr<std::unique_ptr<PathSetup>> ServerHandshake::MakeSetup(
-    UniqueFd socket) {
+    Stream socket) {
   if (AttachmentOf(start_->path()) == Attachment::kTcp) {
-    TuneSocket(socket.get(), options_.liveness_timeout);
+    TuneSocket(socket.fd(), options_.liveness_timeout);
   }
   REFRACT_ASSIGN_OR_RETURN(
       std::unique_ptr<PathSetup> setup,

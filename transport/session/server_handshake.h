@@ -15,7 +15,7 @@
 #include "proto/session.pb.h"
 #include "transport/links/channel.h"
 #include "transport/links/link.h"
-#include "transport/loop/fd.h"
+#include "transport/loop/stream.h"
 #include "transport/loop/waker.h"
 #include "transport/paths/path_resources.h"
 #include "transport/paths/path_setup.h"
@@ -72,7 +72,7 @@ class ServerHandshake {
   absl::Status StartPath(const SessionFrame& frame, absl::Time now);
   // True: the data socket of `start_` came, or never will; it was answered.
   absl::StatusOr<bool> ContinuePath(absl::Time now);
-  absl::StatusOr<std::unique_ptr<PathSetup>> MakeSetup(UniqueFd socket);
+  absl::StatusOr<std::unique_ptr<PathSetup>> MakeSetup(Stream socket);
   // True: the client's probe came, or will not come.
   absl::StatusOr<bool> ContinueProbe(absl::Time now);
   absl::Status ReplyPath(const absl::Status& status, const PathSetup* setup);

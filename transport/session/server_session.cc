@@ -78,7 +78,8 @@ absl::Status ServerSession::Begin(absl::Time now,
 void ServerSession::Established(transport::Established established) {
   ++shared_->accepted;
   LOG(INFO) << "client " << host_ << " (" << established.peer
-            << ") connected over " << established.path_name;
+            << ") connected over " << established.path_name
+            << established.session.stream().PeerText();
   established.setup.budget = shared_->options.request_memory;
   ClientRegistry::Entry entry =
       shared_->clients.Add(established.client, established.epoch,

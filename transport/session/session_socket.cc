@@ -1,10 +1,9 @@
 #include "transport/session/session_socket.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <cerrno>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "transport/messages/byte_order.h"
@@ -14,6 +13,8 @@ namespace refract::transport {
 namespace {
 
 constexpr uint32_t kMagic = 0x53465252;  // "RRFS"
+// The first bytes of a TLS connection: record type and major version.
+constexpr absl::string_view kTlsHandshake = "\x16\x03";
 
 const std::byte* Bytes(absl::string_view text) {
   return reinterpret_cast<const std::byte*>(text.data());
@@ -44,6 +45,10 @@ absl::StatusOr<std::optional<SessionFrame>> DecodeSessionFrame(
   // The magic is checked as soon as it is here: garbage shorter than a header
   // must not keep a connection waiting.
   if (bytes.size() < 4) return std::nullopt;
+  if (absl::StartsWith(bytes, kTlsHandshake)) {
+    return absl::FailedPreconditionError(
+        "the peer uses TLS, and this node does not (--node-tls-cert)");
+  }
   if (LoadLittle<uint32_t>(Bytes(bytes)) != kMagic) {
     return absl::InvalidArgumentError("not a Refract peer: bad magic");
   }
@@ -93,14 +98,16 @@ absl::Status SessionSocket::Send(FrameKind kind,
 
 absl::Status SessionSocket::Flush() {
   while (!out_.empty()) {
-    const ssize_t n =
-        send(fd_.get(), out_.data(), out_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const iovec bytes = {out_.data(), out_.size()};
+    const ssize_t n = stream_.Send({&bytes, 1});
     if (n < 0) {
-      if (errno == EINTR) continue;
-      if (errno == EAGAIN || errno == EWOULDBLOCK) break;
-      return ErrnoStatus(errno, "write to the session socket");
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return absl::OkStatus();
+      return stream_.Error("write to the session socket");
     }
     out_.erase(0, static_cast<size_t>(n));
+  }
+  if (stream_.Flush() != 0 && errno != EAGAIN) {
+    return stream_.Error("write to the session socket");
   }
   return absl::OkStatus();
 }
@@ -114,8 +121,8 @@ absl::StatusOr<std::optional<SessionFrame>> SessionSocket::Receive() {
       in_.erase(0, in_.size() - rest.size());
       return frame;
     }
-    // Never reads more than the frame needs, so that a descriptor that is
-    // handed on (Attach) still has every later byte.
+    // Never reads more than the frame needs, so that a stream that is handed on
+    // (Attach) still has every later byte.
     size_t want =
         kSessionHeaderBytes - std::min(in_.size(), kSessionHeaderBytes);
     if (want == 0) {
@@ -124,12 +131,12 @@ absl::StatusOr<std::optional<SessionFrame>> SessionSocket::Receive() {
     }
     const size_t had = in_.size();
     in_.resize(had + want);
-    const ssize_t n = recv(fd_.get(), in_.data() + had, want, MSG_DONTWAIT);
+    const iovec place = {in_.data() + had, want};
+    const ssize_t n = stream_.Receive({&place, 1});
     in_.resize(had + static_cast<size_t>(std::max<ssize_t>(n, 0)));
     if (n < 0) {
-      if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return std::nullopt;
-      return ErrnoStatus(errno, "read from the session socket");
+      return stream_.Error("read from the session socket");
     }
     if (n == 0) return PeerEnded("the peer closed the connection");
   }

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "google/protobuf/message_lite.h"
-#include "transport/loop/fd.h"
+#include "transport/loop/stream.h"
 
 namespace refract::transport {
 
@@ -47,35 +47,41 @@ struct SessionFrame {
 std::string EncodeSessionFrame(FrameKind kind, absl::string_view body,
                                uint16_t major = kProtocolMajor);
 
-// FailedPrecondition: another major version (both are named). InvalidArgument:
+// FailedPrecondition: another major version (both are named), or TLS.
+// InvalidArgument:
 // bad magic, unknown kind, body too long, bad checksum. nullopt: `bytes` is the
 // beginning of a frame. Otherwise removes it from `bytes`.
 absl::StatusOr<std::optional<SessionFrame>> DecodeSessionFrame(
     absl::string_view& bytes);
 
-// Frames over a non-blocking stream socket. Not thread-safe.
+// Frames over a non-blocking stream. Not thread-safe.
 class SessionSocket {
  public:
   SessionSocket() = default;
-  explicit SessionSocket(UniqueFd fd) : fd_(std::move(fd)) {}
+  explicit SessionSocket(UniqueFd fd) : stream_(std::move(fd)) {}
+  explicit SessionSocket(Stream stream) : stream_(std::move(stream)) {}
 
   // Queues a frame and sends as many bytes as the socket takes. Unavailable:
   // the peer is gone, or reads so slowly that kMaxQueuedBytes wait.
   absl::Status Send(FrameKind kind,
                     const google::protobuf::MessageLite& message);
   absl::Status Flush();
-  bool has_unsent() const { return !out_.empty(); }
+  bool has_unsent() const { return !out_.empty() || stream_.has_unsent(); }
 
   // The next frame; nullopt: no complete frame yet. Unavailable: closed or
   // reset; other errors as DecodeSessionFrame. Reads at most one frame ahead.
   absl::StatusOr<std::optional<SessionFrame>> Receive();
 
-  int fd() const { return fd_.get(); }
-  UniqueFd TakeFd() { return std::move(fd_); }
+  // As Stream's: Receive() again without waiting for an event.
+  bool may_have_more() const { return stream_.may_have_more(); }
+
+  int fd() const { return stream_.fd(); }
+  const Stream& stream() const { return stream_; }
+  Stream TakeStream() { return std::move(stream_); }
 
  private:
   static constexpr size_t kMaxQueuedBytes = size_t{256} << 10;
-  UniqueFd fd_;
+  Stream stream_;
   std::string in_;
   std::string out_;
 };

@@ -5,13 +5,13 @@
 
 #include "absl/status/statusor.h"
 #include "transport/datapath.h"
-#include "transport/loop/fd.h"
+#include "transport/loop/stream.h"
 
 namespace refract::transport::tcp {
 
-// A DataPath over a connected stream socket, used only by this path. The peer
+// A DataPath over a connected stream, used only by this path. The peer
 // does the same with the other end.
-absl::StatusOr<std::unique_ptr<DataPath>> CreateTcpPath(UniqueFd socket);
+absl::StatusOr<std::unique_ptr<DataPath>> CreateTcpPath(Stream socket);
 
 }  // namespace refract::transport::tcp
 

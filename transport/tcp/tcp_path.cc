@@ -44,26 +44,26 @@ constexpr int kWritesPerPoll = 16;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DataPath>> CreateTcpPath(UniqueFd socket) {
+absl::StatusOr<std::unique_ptr<DataPath>> CreateTcpPath(Stream socket) {
   return TcpPath::Create(std::move(socket));
 }
 
-absl::StatusOr<std::unique_ptr<TcpPath>> TcpPath::Create(UniqueFd socket) {
+absl::StatusOr<std::unique_ptr<TcpPath>> TcpPath::Create(Stream socket) {
   const int on = 1;
   // Fails on a socketpair, which has no such delay.
-  setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.valid()) return ErrnoStatus(errno, "epoll_create1");
   epoll_event event = {};
   event.events = EPOLLIN;
-  if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, socket.get(), &event) != 0) {
+  if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, socket.fd(), &event) != 0) {
     return ErrnoStatus(errno, "epoll_ctl of a data socket");
   }
   return std::unique_ptr<TcpPath>(
       new TcpPath(std::move(socket), std::move(epoll)));
 }
 
-TcpPath::TcpPath(UniqueFd socket, UniqueFd epoll)
+TcpPath::TcpPath(Stream socket, UniqueFd epoll)
     : socket_(std::move(socket)),
       epoll_(std::move(epoll)),
       staging_(kStagingBytes) {
@@ -179,11 +179,13 @@ bool TcpPath::Arm() {
   if (!done_.empty() || !send_error_.ok()) return false;
   // Frames that were read but not handled would not cause a wake-up.
   if (!in_payload_ && staged_end_ - staged_begin_ >= kFrameBytes) return false;
-  const bool want_room = !wire_.empty() || !puts_.empty() || !replies_.empty();
+  if (socket_.may_have_more()) return false;
+  const bool want_room = !wire_.empty() || !puts_.empty() ||
+                         !replies_.empty() || socket_.has_unsent();
   if (want_room != waiting_for_room_) {
     epoll_event event = {};
     event.events = EPOLLIN | (want_room ? EPOLLOUT : 0u);
-    if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, socket_.get(), &event) != 0) {
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, socket_.fd(), &event) != 0) {
       Break(ErrnoStatus(errno, "epoll_ctl of a data socket"));
       return false;
     }
@@ -205,7 +207,12 @@ void TcpPath::Send() {
   if (!send_error_.ok()) return;
   for (int round = 0; round < kWritesPerPoll; ++round) {
     Schedule();
-    if (wire_.empty()) return;
+    if (wire_.empty()) {
+      if (socket_.Flush() != 0 && errno != EAGAIN) {
+        send_error_ = socket_.Error("write to the data socket");
+      }
+      return;
+    }
     std::array<iovec, 2 * kFramesPerSend> vectors;
     size_t count = 0;
     size_t skip = wire_sent_;
@@ -222,16 +229,12 @@ void TcpPath::Send() {
       add(op.header.data(), op.header.size());
       add(op.payload.data(), op.payload.size());
     }
-    msghdr message = {};
-    message.msg_iov = vectors.data();
-    message.msg_iovlen = count;
     const ssize_t sent =
-        sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        socket_.Send(absl::MakeConstSpan(vectors.data(), count));
     if (sent < 0) {
-      if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
       // Bytes that the peer sent before it went away are read first.
-      send_error_ = ErrnoStatus(errno, "write to the data socket");
+      send_error_ = socket_.Error("write to the data socket");
       return;
     }
     wire_sent_ += static_cast<size_t>(sent);
@@ -269,22 +272,20 @@ bool TcpPath::ReadSome() {
     staged_begin_ = 0;
   }
   std::array<iovec, 2> vectors;
-  int count = 0;
+  size_t count = 0;
   if (!landing_.empty()) {
     vectors[count++] = {landing_.data(), landing_.size()};
   }
   vectors[count++] = {staging_.data() + staged_end_,
                       staging_.size() - staged_end_};
-  ssize_t got;
-  do {
-    got = readv(socket_.get(), vectors.data(), count);
-  } while (got < 0 && errno == EINTR);
+  const ssize_t got =
+      socket_.Receive(absl::MakeConstSpan(vectors.data(), count));
   if (got < 0) {
     if (errno == EAGAIN || errno == EWOULDBLOCK) {
       if (!send_error_.ok()) Break(send_error_);
       return false;
     }
-    Break(ErrnoStatus(errno, "read from the data socket"));
+    Break(socket_.Error("read from the data socket"));
     return false;
   }
   if (got == 0) {

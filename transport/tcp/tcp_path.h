@@ -10,18 +10,20 @@
 #include "transport/datapath.h"
 #include "transport/loop/fd.h"
 #include "transport/loop/ring_queue.h"
+#include "transport/loop/stream.h"
 #include "transport/paths/region_table.h"
 #include "transport/tcp/frame.h"
 
 namespace refract::transport::tcp {
 
-// DataPath over a stream socket. Puts become frames whose payload the receiver
+// DataPath over a stream. Puts become frames whose payload the receiver
 // reads directly into the named region; the owner's Poll answers gets. Payload
 // is sent from its place (sendmsg with a vector), and received without a copy,
-// except for bytes that arrive in one read with a frame header.
+// except for bytes that arrive in one read with a frame header. With TLS,
+// encryption and decryption copy each byte once.
 class TcpPath final : public DataPath {
  public:
-  static absl::StatusOr<std::unique_ptr<TcpPath>> Create(UniqueFd socket);
+  static absl::StatusOr<std::unique_ptr<TcpPath>> Create(Stream socket);
 
   absl::StatusOr<Region> CreateRegion(size_t bytes, Access access) override;
   absl::StatusOr<std::string> Export(const Region& region) override;
@@ -56,7 +58,7 @@ class TcpPath final : public DataPath {
     uint64_t context = 0;
   };
 
-  TcpPath(UniqueFd socket, UniqueFd epoll);
+  TcpPath(Stream socket, UniqueFd epoll);
 
   PostResult PostPut(FrameType type, const RemoteRegion& to, uint64_t offset,
                      absl::Span<const std::byte> source, uint32_t imm,
@@ -73,7 +75,7 @@ class TcpPath final : public DataPath {
   void FinishFrame();
   void Break(absl::Status status);
 
-  const UniqueFd socket_;
+  Stream socket_;
   const UniqueFd epoll_;
   absl::Status status_;
   absl::Status send_error_;  // becomes status_ once all arrived bytes are read

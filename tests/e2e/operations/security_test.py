@@ -23,6 +23,7 @@ try:
     from tritonclient.utils import InferenceServerException
 
     from python.refract.client import Client
+    from tests.e2e.certificates import Certificates
     from tests.e2e.kserve_requests import request_of
 except ImportError as error:
     raise unittest.SkipTest(f"tritonclient[grpc] is missing: {error}")
@@ -46,45 +47,17 @@ class Security(unittest.TestCase):
         cls.tensors = support.make_inputs(
             cls.folder / "wide_deep" / "wide_deep.json", 5, 7
         )
+        cls.certificates = Certificates(cls.folder)
         for root in ("root", "stranger"):
-            cls.openssl(
-                "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", 30,
-                "-subj", f"/CN={root}", "-keyout", f"{root}.key",
-                "-out", f"{root}.crt",
-            )
+            cls.certificates.root(root)
         for name, root, days in (
             ("server", "root", 30), ("next", "root", 30), ("client", "root", 30),
             ("expired", "root", -1), ("forged", "stranger", 30),
         ):
-            cls.certificate(name, root, days)
-
-    @classmethod
-    def openssl(cls, *arguments):
-        subprocess.run(
-            ["openssl", *map(str, arguments)], cwd=cls.folder, check=True,
-            capture_output=True, timeout=60,
-        )
-
-    @classmethod
-    def certificate(cls, name, root, days):
-        cls.openssl(
-            "req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}",
-            "-keyout", f"{name}.key", "-out", f"{name}.csr",
-        )
-        (cls.folder / "names").write_text(
-            "subjectAltName=DNS:localhost,IP:127.0.0.1"
-        )
-        cls.openssl(
-            "x509", "-req", "-in", f"{name}.csr", "-CA", f"{root}.crt", "-CAkey",
-            f"{root}.key", "-CAcreateserial", "-days", days, "-extfile", "names",
-            "-out", f"{name}.crt",
-        )
+            cls.certificates.issue(name, root, days)
 
     def install(self, name):
-        """Makes the files of `name` those of the server, key first."""
-        for end in ("key", "crt"):
-            shutil.copy(self.folder / f"{name}.{end}", self.folder / "aside")
-            (self.folder / "aside").rename(self.folder / f"served.{end}")
+        self.certificates.install(name)
 
     def start(self, *arguments):
         cn = support.cpu_node(self.repository, [], *arguments)

@@ -1,4 +1,4 @@
-#include "cpu_node/security/tls.h"
+#include "base/tls/tls_contexts.h"
 
 #include <sys/stat.h>
 
@@ -12,7 +12,7 @@
 #include "openssl/ssl.h"
 #include "openssl/x509.h"
 
-namespace refract::cpu_node {
+namespace refract::base {
 namespace {
 
 // Interval of checks whether a file changed.
@@ -44,7 +44,7 @@ std::string SubjectText(const X509_NAME* name) {
 absl::Status CheckTlsDates(const TlsFiles& files, const X509* certificate) {
   const auto refuse = [&](absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--tls-cert ", files.certificate, ": the certificate of ",
+        files.certificate_flag, " ", files.certificate, ": the certificate of ",
         SubjectText(X509_get_subject_name(certificate)), " ", what));
   };
   if (X509_cmp_current_time(X509_get0_notAfter(certificate)) < 0) {
@@ -56,7 +56,7 @@ absl::Status CheckTlsDates(const TlsFiles& files, const X509* certificate) {
   return absl::OkStatus();
 }
 
-// The error of a client's certificate in the handshake that failed last on this
+// The error of a peer's certificate in the handshake that failed last on this
 // thread: OpenSSL keeps only certificates that it accepts.
 struct BadCertificate {
   const SSL* connection = nullptr;
@@ -79,40 +79,67 @@ int OnVerified(int good, X509_STORE_CTX* store) {
   return 0;
 }
 
-absl::StatusOr<std::shared_ptr<SSL_CTX>> LoadTls(const TlsFiles& files) {
-  std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_server_method()),
-                                   &SSL_CTX_free);
+// Makes the context ask for a certificate of the peer, and check it.
+absl::Status VerifyPeers(const TlsFiles& files, SSL_CTX* context) {
+  STACK_OF(X509_NAME)* const names =
+      SSL_load_client_CA_file(files.roots.c_str());
+  if (names == nullptr || SSL_CTX_load_verify_locations(
+                              context, files.roots.c_str(), nullptr) != 1) {
+    sk_X509_NAME_pop_free(names, X509_NAME_free);
+    return BadTlsFile(files.roots_flag, files.roots);
+  }
+  SSL_CTX_set_client_CA_list(context, names);
+  SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
+                     &OnVerified);
+  // Another context's sessions may lack a certificate: no resumption.
+  static constexpr unsigned char kName[] = "refract";
+  SSL_CTX_set_session_id_context(context, kName, sizeof(kName) - 1);
+  return absl::OkStatus();
+}
+
+void SetUpNodes(SSL_CTX* context) {
+  SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
+  // A node that died closes its connections without a farewell. Messages have
+  // lengths, so a cut message is noticed.
+  SSL_CTX_set_options(context, SSL_OP_IGNORE_UNEXPECTED_EOF);
+  // Sessions are not resumed: every handshake checks certificates.
+  SSL_CTX_set_num_tickets(context, 0);
+  SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+  // A retried write comes from the same bytes at perhaps another place.
+  SSL_CTX_set_mode(context, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  SSL_CTX_set_read_ahead(context, 1);
+}
+
+absl::StatusOr<std::shared_ptr<SSL_CTX>> LoadTls(const TlsFiles& files,
+                                                 TlsUse use) {
+  const bool nodes = use != TlsUse::kServeClients;
+  std::shared_ptr<SSL_CTX> context(
+      SSL_CTX_new(use == TlsUse::kDialNodes ? TLS_client_method()
+                                            : TLS_server_method()),
+      &SSL_CTX_free);
   if (context == nullptr) {
     return absl::InternalError(absl::StrCat("TLS: ", OpenSslError()));
   }
   SSL_CTX* const raw = context.get();
   SSL_CTX_set_min_proto_version(raw, TLS1_2_VERSION);
   SSL_CTX_set_options(raw, SSL_OP_NO_RENEGOTIATION);
-  // Idle connections give their buffers back.
-  SSL_CTX_set_mode(raw, SSL_MODE_RELEASE_BUFFERS);
+  if (nodes) {
+    SetUpNodes(raw);
+  } else {
+    // Idle connections give their buffers back.
+    SSL_CTX_set_mode(raw, SSL_MODE_RELEASE_BUFFERS);
+  }
   if (SSL_CTX_use_certificate_chain_file(raw, files.certificate.c_str()) != 1) {
-    return BadTlsFile("--tls-cert", files.certificate);
+    return BadTlsFile(files.certificate_flag, files.certificate);
   }
   REFRACT_RETURN_IF_ERROR(CheckTlsDates(files, SSL_CTX_get0_certificate(raw)));
   // Fails with a reason if the key does not belong to the certificate.
   if (SSL_CTX_use_PrivateKey_file(raw, files.key.c_str(), SSL_FILETYPE_PEM) !=
       1) {
-    return BadTlsFile("--tls-key", files.key);
+    return BadTlsFile(files.key_flag, files.key);
   }
-  if (!files.client_roots.empty()) {
-    STACK_OF(X509_NAME)* const names =
-        SSL_load_client_CA_file(files.client_roots.c_str());
-    if (names == nullptr ||
-        SSL_CTX_load_verify_locations(raw, files.client_roots.c_str(),
-                                      nullptr) != 1) {
-      return BadTlsFile("--tls-client-ca", files.client_roots);
-    }
-    SSL_CTX_set_client_CA_list(raw, names);
-    SSL_CTX_set_verify(raw, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
-                       &OnVerified);
-    // Another context's sessions may lack a certificate: no resumption.
-    static constexpr unsigned char kName[] = "refract";
-    SSL_CTX_set_session_id_context(raw, kName, sizeof(kName) - 1);
+  if (nodes || !files.roots.empty()) {
+    REFRACT_RETURN_IF_ERROR(VerifyPeers(files, raw));
   }
   return context;
 }
@@ -120,7 +147,7 @@ absl::StatusOr<std::shared_ptr<SSL_CTX>> LoadTls(const TlsFiles& files) {
 std::string TlsVersionOf(const TlsFiles& files) {
   std::string version;
   for (const std::string* path :
-       {&files.certificate, &files.key, &files.client_roots}) {
+       {&files.certificate, &files.key, &files.roots}) {
     struct stat facts = {};
     if (path->empty() || stat(path->c_str(), &facts) != 0) continue;
     absl::StrAppend(&version, facts.st_ino, ":", facts.st_size, ":",
@@ -131,17 +158,17 @@ std::string TlsVersionOf(const TlsFiles& files) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TlsServer>> TlsServer::Create(
-    const TlsFiles& files, base::Clock& clock) {
-  std::unique_ptr<TlsServer> server(new TlsServer(files, clock));
-  absl::MutexLock lock(&server->mu_);
-  server->version_ = TlsVersionOf(files);
-  REFRACT_ASSIGN_OR_RETURN(server->context_, LoadTls(files));
-  server->looked_ = clock.Now();
-  return server;
+absl::StatusOr<std::unique_ptr<TlsContexts>> TlsContexts::Create(
+    const TlsFiles& files, TlsUse use, base::Clock& clock) {
+  std::unique_ptr<TlsContexts> contexts(new TlsContexts(files, use, clock));
+  absl::MutexLock lock(&contexts->mu_);
+  contexts->version_ = TlsVersionOf(files);
+  REFRACT_ASSIGN_OR_RETURN(contexts->context_, LoadTls(files, use));
+  contexts->looked_ = clock.Now();
+  return contexts;
 }
 
-std::shared_ptr<ssl_ctx_st> TlsServer::context() {
+std::shared_ptr<ssl_ctx_st> TlsContexts::context() {
   absl::MutexLock lock(&mu_);
   const absl::Time now = clock_.Now();
   if (now < looked_ + kTlsLook) return context_;
@@ -149,7 +176,7 @@ std::shared_ptr<ssl_ctx_st> TlsServer::context() {
   std::string version = TlsVersionOf(files_);
   if (version == version_) return context_;
   version_ = std::move(version);
-  absl::StatusOr<std::shared_ptr<SSL_CTX>> context = LoadTls(files_);
+  absl::StatusOr<std::shared_ptr<SSL_CTX>> context = LoadTls(files_, use_);
   if (context.ok()) {
     context_ = *std::move(context);
     LOG(INFO) << files_.certificate << ": the certificate was read again";
@@ -160,11 +187,26 @@ std::shared_ptr<ssl_ctx_st> TlsServer::context() {
   return context_;
 }
 
-std::string WhyHandshakeFailed(ssl_st* connection, absl::string_view error) {
+std::string WhyHandshakeFailed(ssl_st* connection, absl::string_view whose,
+                               absl::string_view error) {
   BadCertificate bad = std::move(last_bad_certificate);
   last_bad_certificate = {};
   if (bad.connection != connection) return std::string(error);
-  return absl::StrCat(error, ": the client's certificate ", bad.why);
+  return absl::StrCat(error, ": the ", whose, " certificate ", bad.why);
 }
 
-}  // namespace refract::cpu_node
+std::string OwnSubject(ssl_st* connection) {
+  const X509* const certificate = SSL_get_certificate(connection);
+  return certificate == nullptr
+             ? ""
+             : SubjectText(X509_get_subject_name(certificate));
+}
+
+std::string PeerSubject(ssl_st* connection) {
+  const X509* const certificate = SSL_get0_peer_certificate(connection);
+  return certificate == nullptr
+             ? ""
+             : SubjectText(X509_get_subject_name(certificate));
+}
+
+}  // namespace refract::base
