@@ -47,6 +47,12 @@ absl::StatusOr<std::string> ReadText(absl::string_view path) {
   std::FILE* const file = std::fopen(std::string(path).c_str(), "re");
   if (file == nullptr) return failed(errno);
   std::string text;
+  struct stat info = {};
+  if (fstat(fileno(file), &info) == 0 && info.st_size > 0 &&
+      static_cast<size_t>(info.st_size) <= kMaxBytes) {
+    // Growing by doubling would copy a large file twice.
+    text.reserve(static_cast<size_t>(info.st_size));
+  }
   std::array<char, 1 << 16> buffer;
   size_t count = 0;
   while (text.size() <= kMaxBytes &&

@@ -1,6 +1,9 @@
 #include "runtime/cpu/look_ups/row_overlay.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -11,6 +14,20 @@ namespace {
 constexpr size_t kFirstCapacity = 1024;
 // Memory is taken in blocks of at least this.
 constexpr size_t kBlockBytes = size_t{1} << 20;
+
+constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
+
+// Has the kernel back a large block with huge pages as far as it has them: rows
+// are written and read at random places, and a page fault for each 4 KiB costs
+// as much as the copies of its rows.
+void AskForHugePages(std::byte* block, size_t bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(block);
+  const uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
+  const uintptr_t last = (begin + bytes) / kHugePage * kHugePage;
+  if (first >= last) return;
+  // Advice: an error changes nothing.
+  madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+}
 
 // Spreads neighbouring row numbers (Fibonacci hashing: 2^64 divided by the
 // golden ratio; the high bits of the product are the mixed ones).
@@ -78,6 +95,7 @@ void RowOverlay::Reserve(size_t count, uint64_t state) {
         std::max(count - num_free_, kBlockBytes / version_bytes_ + 1);
     blocks_.reserve(blocks_.size() + 1);
     blocks_.emplace_back(new std::byte[more * version_bytes_]);
+    AskForHugePages(blocks_.back().get(), more * version_bytes_);
     // Backwards, so that the list goes up through the block.
     for (size_t i = more; i-- > 0;) {
       AddFree(new (blocks_.back().get() + i * version_bytes_) Version{});
