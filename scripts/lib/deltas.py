@@ -22,6 +22,11 @@ MANIFEST = re.compile(r"delta-(\d{20})\.json")
 ROWS_KEY = "refract.rows."
 
 
+def name_of(sequence):
+    """Of the manifest of a delta."""
+    return f"delta-{sequence:020d}.json"
+
+
 class DeltaError(ValueError):
     """Bad input: one line that names the file or table."""
 
@@ -83,7 +88,7 @@ class Folder:
         numbers = [int(m.group(1)) for m in map(MANIFEST.fullmatch, names) if m]
         if not numbers:
             return 0, ""
-        text = (self.path / f"delta-{max(numbers):020d}.json").read_text()
+        text = (self.path / name_of(max(numbers))).read_text()
         return max(numbers), json.loads(text)["id"]
 
     def write(self, tables, created=None, parent=None, sequence=None, id=None):
@@ -124,7 +129,7 @@ class Folder:
         self.path.mkdir(parents=True, exist_ok=True)
         self._replace(name, data)
         text = json.dumps(manifest, indent=1).encode()
-        self._replace(f"delta-{sequence:020d}.json", text)
+        self._replace(name_of(sequence), text)
         return sequence
 
     def _replace(self, name, data):
@@ -209,7 +214,7 @@ class Folder:
             tables, last["created_unix_ms"] / 1e3, (0, ""), last["sequence"], last["id"]
         )
         for manifest in chain[:-1]:
-            (self.path / f"delta-{manifest['sequence']:020d}.json").unlink()
+            (self.path / name_of(manifest["sequence"])).unlink()
         kept = {m["rows"]["file"] for m in self.manifests().values()}
         for manifest in chain:
             if manifest["rows"]["file"] not in kept:
