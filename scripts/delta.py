@@ -4,12 +4,16 @@ serve (docs/how-to/deltas.md).
 
     scripts/delta.py diff REPOSITORY/NAME/VERSION --before A --after B
     scripts/delta.py rows REPOSITORY/NAME/VERSION --rows CHANGES.safetensors
+    scripts/delta.py easyrec REPOSITORY/NAME/VERSION FILE_OR_FOLDER…
+    scripts/delta.py torchrec REPOSITORY/NAME/VERSION --tracked FILE --weights FILE
     scripts/delta.py merge REPOSITORY/NAME/VERSION
 
 diff: the rows in which two checkpoints differ (.safetensors, or a state dict that
 torch.load reads). rows: tensors "TABLE/ids" [n] and "TABLE/rows" [n, dim], and
-"TABLE/deleted" [m] if wanted. merge: all deltas of the folder become one. A new delta
-takes the next free sequence, and the last delta is its parent.
+"TABLE/deleted" [m] if wanted. easyrec: parquet deltas of TorchEasyRec, a delta for each
+global step. torchrec: ids of ModelDeltaTracker.get_unique() or get_unique_ids(), kept by
+torch.save, with the rows of a checkpoint. merge: all deltas of the folder become one.
+A new delta takes the next free sequence, and the last delta is its parent.
 """
 
 import argparse
@@ -22,7 +26,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from scripts.lib import deltas
+from scripts.lib import delta_sources, deltas
 
 
 def read_checkpoint(path):
@@ -61,12 +65,59 @@ def folder_of(version, folder):
     )
 
 
+def renames(arguments):
+    pairs = [text.partition("=") for text in arguments.rename]
+    for name, _, table in pairs:
+        if not name or not table:
+            raise deltas.DeltaError(f"--rename {name}: wanted NAME=TABLE")
+    return {name: table for name, _, table in pairs}
+
+
+def changes_of(arguments):
+    """{table: Rows} of one delta."""
+    if arguments.command == "diff":
+        return deltas.changed_rows(
+            read_checkpoint(arguments.before),
+            read_checkpoint(arguments.after),
+            arguments.table,
+        )
+    if arguments.command == "torchrec":
+        return delta_sources.tracked(
+            delta_sources.load_tracked(arguments.tracked),
+            read_checkpoint(arguments.weights), renames(arguments),
+        )
+    return read_rows(arguments.rows)
+
+
+def write_easyrec(folder, arguments):
+    last = arguments.after
+    for step, tables in delta_sources.easyrec(
+        arguments.files, renames(arguments), arguments.after
+    ):
+        last = step
+        if tables:
+            print(f"step {step}: delta {write(folder, tables)} in {folder.path}")
+        else:
+            print(f"step {step}: no row has changed")
+    if last == arguments.after:
+        print(f"no step after {last}")
+
+
+def write(folder, tables):
+    sequence = folder.write(tables)
+    for table, changes in sorted(tables.items()):
+        upserted = 0 if changes.ids is None else len(changes.ids)
+        deleted = 0 if changes.deleted is None else len(changes.deleted)
+        print(f"{table}: {upserted} rows, {deleted} deleted")
+    return sequence
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("diff", "rows", "merge"):
+    for name in ("diff", "rows", "easyrec", "torchrec", "merge"):
         command = commands.add_parser(name)
         command.add_argument("version", metavar="REPOSITORY/NAME/VERSION")
         command.add_argument(
@@ -80,32 +131,36 @@ def main():
             )
         if name == "rows":
             command.add_argument("--rows", required=True, metavar="FILE")
+        if name == "easyrec":
+            command.add_argument("files", nargs="+", metavar="FILE_OR_FOLDER")
+            command.add_argument(
+                "--after", type=int, metavar="STEP",
+                help="leave out the steps up to this one: they have been written",
+            )
+        if name == "torchrec":
+            command.add_argument("--tracked", required=True, metavar="FILE")
+            command.add_argument("--weights", required=True, metavar="FILE")
+        if name in ("easyrec", "torchrec"):
+            command.add_argument(
+                "--rename", action="append", default=[], metavar="NAME=TABLE",
+                help="TABLE of the version is NAME in the trainer (default: NAME.weight)",
+            )
     arguments = parser.parse_args()
     try:
         folder = folder_of(arguments.version, arguments.folder)
         if arguments.command == "merge":
             print(f"{folder.merge()} deltas merged in {folder.path}")
-            return 0
-        if arguments.command == "diff":
-            tables = deltas.changed_rows(
-                read_checkpoint(arguments.before),
-                read_checkpoint(arguments.after),
-                arguments.table,
-            )
+        elif arguments.command == "easyrec":
+            write_easyrec(folder, arguments)
         else:
-            tables = read_rows(arguments.rows)
-        if not tables:
-            print("no row differs: no delta is written")
-            return 0
-        sequence = folder.write(tables)
+            tables = changes_of(arguments)
+            if not tables:
+                print("no row differs: no delta is written")
+                return 0
+            print(f"delta {write(folder, tables)} in {folder.path}")
     except (deltas.DeltaError, SafetensorError, OSError) as error:
         print(f"delta.py: {error}", file=sys.stderr)
         return 2
-    for table, changes in sorted(tables.items()):
-        upserted = 0 if changes.ids is None else len(changes.ids)
-        deleted = 0 if changes.deleted is None else len(changes.deleted)
-        print(f"{table}: {upserted} rows, {deleted} deleted")
-    print(f"delta {sequence} in {folder.path}")
     return 0
 
 

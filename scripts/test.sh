@@ -46,6 +46,7 @@ if [[ $install == yes ]]; then
     refract_fetch_promtool
     refract_install_torchrec
     refract_install_schemas
+    refract_install_pyarrow
     refract_install_hdrhistogram
   } &
   installation=$!

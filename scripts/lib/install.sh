@@ -298,6 +298,23 @@ refract_install_schemas() {
   rm -f "$log"
 }
 
+# Reads and writes parquet files in tests/scripts/delta_sources_test.py.
+REFRACT_PYARROW=(pyarrow==26.0.1)
+
+# refract_install_pyarrow: if the installation fails, the test is skipped with
+# the reason, so this prints the reason and continues.
+refract_install_pyarrow() {
+  _refract_venv_has "${REFRACT_PYARROW[@]}" && return
+  refract_say "installing ${REFRACT_PYARROW[*]} into .venv (about 50 MB to fetch)"
+  local log
+  log="$(mktemp)"
+  "$REFRACT_VENV/bin/python" -m pip install --quiet --no-cache-dir --no-deps \
+    --disable-pip-version-check --no-input "${REFRACT_PYARROW[@]}" \
+    >"$log" 2>&1 ||
+    refract_say "the test of parquet deltas will be skipped: $(_refract_reason "$log")"
+  rm -f "$log"
+}
+
 # The file check detects an interrupted installation.
 _refract_venv_has() {
   "$REFRACT_VENV/bin/python" - "$@" <<'PYTHON'

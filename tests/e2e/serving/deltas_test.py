@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from scripts.lib import deltas
 from tests.e2e import support
+from tests.scripts import delta_sources_test
 
 try:
     import tritonclient.grpc as triton
@@ -213,6 +214,31 @@ class Deltas(unittest.TestCase):
         self.assertEqual(self.first_answer(), 2)
         self.assertEqual(self.change(20), 3)
         self.await_delta(3)
+
+    def test_deltas_of_trainers(self):
+        self.assertEqual(self.first_answer(), 0)
+        ids = self.request["one"].unique()
+        weight = self.tables["one.weight"]
+        weight[ids[::2]] = torch.randn(len(ids[::2]), DIM)
+        self.expected[1] = self.scores()
+        torch.save({"one": ids[::2]}, self.folder / "ids.pt")
+        torch.save(self.tables, self.folder / "weights.pt")
+        self.delta("torchrec", "--tracked", self.folder / "ids.pt",
+                   "--weights", self.folder / "weights.pt")
+        self.await_delta(1)
+        if delta_sources_test.pyarrow is None:
+            self.skipTest("pyarrow is missing")
+        weight[ids] = torch.randn(len(ids), DIM)
+        self.expected[2] = self.scores()
+        outbox = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        for rank in range(2):
+            mine = ids[rank::2]
+            delta_sources_test.write(
+                outbox / f"delta_step_40_rank_{rank}_of_2.parquet",
+                {"items": (mine.tolist(), weight[mine].tolist())}, rank=rank, world=2,
+            )
+        self.delta("easyrec", outbox, "--rename", "items=one.weight")
+        self.await_delta(2)
 
     def test_wrong_deltas_are_refused_by_name_and_change_nothing(self):
         self.assertEqual(self.first_answer(), 0)
