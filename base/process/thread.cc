@@ -1,5 +1,7 @@
 #include "base/process/thread.h"
 
+#include <sched.h>
+
 #include <system_error>
 #include <utility>
 
@@ -14,6 +16,17 @@ absl::StatusOr<std::thread> StartThread(std::function<void()> body) {
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot start a thread: ", error.what()));
   }
+}
+
+StartsBatchThreads::StartsBatchThreads() {
+  const sched_param parameters = {};
+  changed_ = sched_getscheduler(/*pid=*/0) == SCHED_OTHER &&
+             sched_setscheduler(/*pid=*/0, SCHED_BATCH, &parameters) == 0;
+}
+
+StartsBatchThreads::~StartsBatchThreads() {
+  const sched_param parameters = {};
+  if (changed_) sched_setscheduler(/*pid=*/0, SCHED_OTHER, &parameters);
 }
 
 }  // namespace refract::base

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/shorten.h"
@@ -33,15 +34,18 @@ absl::Status TooMany(absl::string_view what, size_t most) {
 class Walk {
  public:
   Walk(google::protobuf::io::ZeroCopyInputStream& bytes, size_t max_bytes,
-       RequestSize& size)
-      : in_(&bytes), max_bytes_(max_bytes), size_(size) {
+       RequestSize& size, absl::FunctionRef<absl::Status()> named)
+      : in_(&bytes), max_bytes_(max_bytes), size_(size), named_(named) {
     // One byte above the limit tells a message of exactly the limit from a
     // longer one. SetTotalBytesLimit() is unsuitable: it writes to stderr.
     in_.PushLimit(static_cast<int>(max_bytes) + 1);
   }
 
   absl::Status Request() {
-    REFRACT_RETURN_IF_ERROR(Fields([this](int field, int type) {
+    REFRACT_RETURN_IF_ERROR(Fields([this](int field, int type) -> absl::Status {
+      if (field >= ModelInferRequest::kInputsFieldNumber) {
+        REFRACT_RETURN_IF_ERROR(Named());
+      }
       switch (field) {
         case ModelInferRequest::kModelNameFieldNumber:
           return Text(type, &size_.model_name);
@@ -64,10 +68,12 @@ class Walk {
           return Unknown(type);
       }
     }));
+    REFRACT_RETURN_IF_ERROR(Named());
     size_.message_bytes = Position();
     if (size_.message_bytes > max_bytes_) return TooLong();
     // Repeated fields double their capacity as they grow.
     size_.decoded_bytes = size_.message_bytes + 2 * typed_bytes_ +
+                          2 * sizeof(int64_t) * dims_ +
                           kObjectBytes * (1 + inputs_ + outputs_ + raw_ +
                                           parameters_ + unknown_ + strings_);
     size_.tensor_bytes = raw_bytes_ + typed_bytes_;
@@ -75,6 +81,11 @@ class Walk {
   }
 
  private:
+  absl::Status Named() {
+    if (std::exchange(is_named_, true)) return absl::OkStatus();
+    return named_();
+  }
+
   // Calls `field(number, wire type)` for each field up to the current limit.
   template <typename Field>
   absl::Status Fields(const Field& field) {
@@ -109,7 +120,9 @@ class Walk {
         case Input::kDatatypeFieldNumber:
           return Text(type, nullptr);
         case Input::kShapeFieldNumber: {
+          const size_t before = dims;
           REFRACT_RETURN_IF_ERROR(Elements(type, Encoding::kVarint, &dims));
+          dims_ += dims - before;
           if (dims <= kMaxDimsOfTensor) return absl::OkStatus();
           return absl::InvalidArgumentError(
               absl::StrCat("an input has a shape of ", dims,
@@ -282,10 +295,13 @@ class Walk {
   google::protobuf::io::CodedInputStream in_;
   const size_t max_bytes_;
   RequestSize& size_;
+  const absl::FunctionRef<absl::Status()> named_;
+  bool is_named_ = false;
   size_t inputs_ = 0;
   size_t outputs_ = 0;
   size_t raw_ = 0;
   size_t strings_ = 0;
+  size_t dims_ = 0;  // of all inputs
   size_t parameters_ = 0;
   size_t parameter_bytes_ = 0;
   size_t unknown_ = 0;
@@ -296,8 +312,9 @@ class Walk {
 }  // namespace
 
 absl::Status MeasureRequest(google::protobuf::io::ZeroCopyInputStream& bytes,
-                            size_t max_bytes, RequestSize& size) {
-  return Walk(bytes, max_bytes, size).Request();
+                            size_t max_bytes, RequestSize& size,
+                            absl::FunctionRef<absl::Status()> named) {
+  return Walk(bytes, max_bytes, size, named).Request();
 }
 
 }  // namespace refract::cpu_node

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "google/protobuf/io/zero_copy_stream.h"
 
@@ -32,13 +33,17 @@ struct RequestSize {
 };
 
 // Walks over a serialized inference.ModelInferRequest without allocating. Fills
-// in `size`, on errors as far as it got.
+// in `size`, on errors as far as it got. Calls `named` once, when the names in
+// `size` are known: before the first tensor, since Protobuf writes fields in
+// the order of their numbers, or at the end. An error of `named` ends the walk
+// and is returned.
 //
 //   InvalidArgument    not a ModelInferRequest, or more than the limits above;
 //                      names the field and both numbers
 //   ResourceExhausted  longer than `max_bytes`
 absl::Status MeasureRequest(google::protobuf::io::ZeroCopyInputStream& bytes,
-                            size_t max_bytes, RequestSize& size);
+                            size_t max_bytes, RequestSize& size,
+                            absl::FunctionRef<absl::Status()> named);
 
 }  // namespace refract::cpu_node
 

@@ -8,6 +8,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/log/log_limiter.h"
 #include "base/process/byte_budget.h"
+#include "base/process/thread.h"
 #include "base/status_macros.h"
 #include "cpu_node/frontend/acceptor.h"
 #include "cpu_node/frontend/node_status.h"
@@ -184,7 +185,12 @@ absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Create(
   SetLimits(options, limits, builder);
   builder.RegisterService(&impl->service);
   builder.RegisterService(&impl->status_service);
-  impl->server = builder.BuildAndStart();
+  {
+    // gRPC's threads would interrupt the workers for each request that comes,
+    // also for requests that are refused.
+    const base::StartsBatchThreads batch;
+    impl->server = builder.BuildAndStart();
+  }
   if (impl->server == nullptr) {
     return absl::UnavailableError("gRPC's server does not start");
   }

@@ -149,9 +149,16 @@ absl::StatusOr<InferenceService::Received> InferenceService::Receive(
   RequestSize size;
   absl::StatusOr<Received> result = Received();
   const auto receive = [&]() -> absl::Status {
+    // Before the tensors are read: an overloaded node would otherwise spend its
+    // time on requests that it refuses.
+    absl::Status foreseen;
     const absl::Status measured = ReadMessage(bytes, [&](auto& stream) {
-      return MeasureRequest(stream, max_request_bytes_, size);
+      return MeasureRequest(stream, max_request_bytes_, size, [&] {
+        return foreseen = engine_.Foresee(size.model_name, size.model_version,
+                                          deadline);
+      });
     });
+    REFRACT_RETURN_IF_ERROR(foreseen);
     if (absl::IsResourceExhausted(measured)) {
       return absl::ResourceExhaustedError(
           absl::StrCat(measured.message(),
@@ -160,9 +167,6 @@ absl::StatusOr<InferenceService::Received> InferenceService::Receive(
                        base::kRequestMemoryFlag, " is short)"));
     }
     REFRACT_RETURN_IF_ERROR(measured);
-    // An overloaded node would otherwise spend its time on decoding.
-    REFRACT_RETURN_IF_ERROR(
-        engine_.Foresee(size.model_name, size.model_version, deadline));
     REFRACT_ASSIGN_OR_RETURN(
         base::ByteBudget::Hold memory,
         memory_.Take(size.decoded_bytes + size.tensor_bytes));

@@ -26,7 +26,7 @@ absl::Status Measure(const std::string& bytes, RequestSize& size,
                      int block = 7) {
   google::protobuf::io::ArrayInputStream stream(
       bytes.data(), static_cast<int>(bytes.size()), block);
-  return MeasureRequest(stream, kMaxBytes, size);
+  return MeasureRequest(stream, kMaxBytes, size, absl::OkStatus);
 }
 
 class Dice {
@@ -140,6 +140,50 @@ TEST(RequestSizeTest, IsExactForTensorsAndEnoughForTheMessage) {
               decoded.SpaceUsedLong())
         << seed << ", " << i << "\n"
         << request.DebugString();
+  }
+}
+
+TEST(RequestSizeTest, DimensionsOfOneByteAreEnoughForTheMessage) {
+  ModelInferRequest request;
+  for (int i = 0; i < 100; ++i) {
+    auto& input = *request.add_inputs();
+    for (size_t d = 0; d < kMaxDimsOfTensor; ++d) input.add_shape(1);
+  }
+  const std::string bytes = request.SerializeAsString();
+  RequestSize size;
+  ASSERT_TRUE(Measure(bytes, size).ok());
+  ModelInferRequest decoded;
+  ASSERT_TRUE(decoded.ParseFromString(bytes));
+  EXPECT_GE(size.decoded_bytes + sizeof(ModelInferRequest),
+            decoded.SpaceUsedLong());
+}
+
+TEST(RequestSizeTest, NamesAreKnownBeforeTensorsAndARefusalEndsTheWalk) {
+  ModelInferRequest request;
+  request.set_model_name("m");
+  request.set_model_version("3");
+  request.set_id("id");
+  const std::string names = request.SerializeAsString();
+  request.add_inputs()->set_name("x");
+  request.add_raw_input_contents("1234");
+  std::string bytes = request.SerializeAsString();
+  for (const std::string& message :
+       {names, bytes, bytes.substr(0, bytes.size() - 2)}) {
+    RequestSize size;
+    int calls = 0;
+    google::protobuf::io::ArrayInputStream stream(
+        message.data(), static_cast<int>(message.size()));
+    const absl::Status status =
+        MeasureRequest(stream, kMaxBytes, size, [&]() -> absl::Status {
+          ++calls;
+          EXPECT_EQ(size.model_name, "m");
+          EXPECT_EQ(size.model_version, "3");
+          EXPECT_EQ(size.tensor_bytes, 0);
+          return absl::UnavailableError("no");
+        });
+    // Also of the message that is cut: its tensors are not read.
+    EXPECT_EQ(status, absl::UnavailableError("no"));
+    EXPECT_EQ(calls, 1);
   }
 }
 
