@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.e2e import support
+from tests.e2e.certificates import Certificates
 
 try:
     import tritonclient.grpc as triton
@@ -173,6 +174,41 @@ class Shards(unittest.TestCase):
 
     def test_scores_are_those_of_one_process(self):
         self.check_scores()
+
+    @unittest.skipIf(shutil.which("openssl") is None, "openssl is missing")
+    def test_shards_with_tls_and_without(self):
+        certificates = Certificates(self.folder)
+        certificates.root("root")
+        certificates.issue("node", "root")
+        flags = [
+            part for flag, file in (
+                ("cert", "node.crt"), ("key", "node.key"), ("ca", "root.crt"))
+            for part in (f"--node-tls-{flag}", self.folder / file)]
+        hn = support.gpu_node(self.whole, *flags)
+        self.addCleanup(hn.close)
+        peers = ",".join(f"127.0.0.1:{port}" for port in free_ports(SHARDS))
+        nodes = []
+        for shard, repository in enumerate(self.repositories):
+            nodes.append(support.cpu_node(
+                repository, [hn.address], *flags, "--transport", "tcp",
+                "--shard", shard, "--shard-peers", peers))
+            self.addCleanup(nodes[-1].close)
+        for node in nodes:
+            self.await_ready(node)
+            scores, _ = self.ask(node, self.pooled)
+            self.assert_near(scores, self.expected(self.pooled), TOLERANCE)
+        log = nodes[0].output()
+        self.assertGreaterEqual(
+            log.count("connected over tcp, certificate /CN=node"), SHARDS - 1)
+        # A shard without TLS is refused by the others.
+        nodes[2].close()
+        plain = support.cpu_node(
+            self.repositories[2], [self.hn.address],
+            "--shard", 2, "--shard-peers", peers)
+        self.addCleanup(plain.close)
+        support.wait_until(
+            lambda: "the peer does not use TLS" in nodes[0].output(), "refused")
+        self.assertFalse(self.ready(nodes[0]))
 
     def test_partition_says_who_has_what(self):
         for shard, tables in OWNED.items():
