@@ -107,7 +107,9 @@ void SetUpNodes(SSL_CTX* context) {
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   // A retried write comes from the same bytes at perhaps another place.
   SSL_CTX_set_mode(context, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  // Several records per read.
   SSL_CTX_set_read_ahead(context, 1);
+  SSL_CTX_set_default_read_buffer_len(context, size_t{64} << 10);
 }
 
 absl::StatusOr<std::shared_ptr<SSL_CTX>> LoadTls(const TlsFiles& files,

@@ -22,9 +22,12 @@ namespace refract::transport {
 namespace {
 
 constexpr size_t kRecordBytes = SSL3_RT_MAX_PLAIN_LENGTH;
-// Records of handshakes and key changes, which the peer may ask for without
-// reading them; data adds a record at most.
-constexpr size_t kMaxUnsent = size_t{64} << 10;
+// Records that are made before they are sent together: each send wakes the
+// peer.
+constexpr size_t kBatchBytes = size_t{64} << 10;
+// Bounds records of handshakes and key changes, which the peer may ask for
+// without reading them.
+constexpr size_t kMaxUnsent = 2 * kBatchBytes;
 // Every TLS connection begins with a record of this type.
 constexpr unsigned char kHandshakeRecord = 22;
 
@@ -58,26 +61,11 @@ struct TlsStream::Callbacks {
   static int Write(BIO* bio, const char* bytes, int count) {
     TlsStream& self = Self(bio);
     BIO_clear_retry_flags(bio);
-    // First, so that the bytes keep their order.
-    if (self.Flush() != 0 && errno != EAGAIN) return -1;
     if (self.unsent_.size() > kMaxUnsent) {
       self.io_errno_ = ENOBUFS;
       return -1;
     }
-    size_t taken = 0;
-    const auto size = static_cast<size_t>(count);
-    while (self.unsent_.empty() && taken < size) {
-      const ssize_t sent = send(self.fd_, bytes + taken, size - taken,
-                                MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (sent < 0 && errno == EINTR) continue;
-      if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-      if (sent < 0) {
-        self.io_errno_ = errno;
-        return -1;
-      }
-      taken += static_cast<size_t>(sent);
-    }
-    self.unsent_.append(bytes + taken, size - taken);
+    self.unsent_.append(bytes, static_cast<size_t>(count));
     return count;
   }
 
@@ -102,8 +90,11 @@ struct TlsStream::Callbacks {
   }
 
   static long Control(BIO* bio, int command, long, void*) {
-    if (command == BIO_CTRL_EOF) return Self(bio).ended_ ? 1 : 0;
-    return command == BIO_CTRL_FLUSH ? 1 : 0;
+    TlsStream& self = Self(bio);
+    if (command == BIO_CTRL_EOF) return self.ended_ ? 1 : 0;
+    if (command != BIO_CTRL_FLUSH) return 0;
+    BIO_clear_retry_flags(bio);
+    return self.SendUnsent() == 0 || errno == EAGAIN ? 1 : 0;
   }
 
   static int Create(BIO* bio) {
@@ -191,7 +182,7 @@ ssize_t TlsStream::Send(absl::Span<const iovec> pieces) {
   size_t total = 0;
   size_t at = 0;      // piece
   size_t offset = 0;  // within it
-  while (at < pieces.size() && unsent_.empty()) {
+  while (at < pieces.size() && unsent_.size() < kBatchBytes) {
     const auto rest = [&] {
       return absl::MakeConstSpan(
                  static_cast<const std::byte*>(pieces[at].iov_base),
@@ -233,6 +224,7 @@ ssize_t TlsStream::Send(absl::Span<const iovec> pieces) {
     }
     total += record.size();
   }
+  if (Flush() != 0 && errno != EAGAIN) return -1;
   return static_cast<ssize_t>(total);
 }
 
@@ -260,6 +252,11 @@ ssize_t TlsStream::Receive(absl::Span<const iovec> pieces) {
 }
 
 int TlsStream::Flush() {
+  if (SendUnsent() == 0) return 0;
+  return errno == EAGAIN ? -1 : Lost();
+}
+
+int TlsStream::SendUnsent() {
   while (!unsent_.empty()) {
     const ssize_t sent =
         send(fd_, unsent_.data(), unsent_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -285,18 +282,7 @@ int TlsStream::Failed(int result) {
       break;
     case SSL_ERROR_SYSCALL:
       if (io_errno_ == 0) break;
-      if (io_errno_ == EPIPE || io_errno_ == ECONNRESET) {
-        // The peer may have said why before it closed.
-        ERR_clear_error();
-        char byte;
-        const int peeked = SSL_peek(ssl_, &byte, 1);
-        if (peeked <= 0 && SSL_get_error(ssl_, peeked) == SSL_ERROR_SSL) {
-          Explain();
-          return -1;
-        }
-      }
-      errno = io_errno_;
-      return -1;
+      return Lost();
     default:
       Explain();
       return -1;
@@ -307,6 +293,21 @@ int TlsStream::Failed(int result) {
                        "(--node-tls-cert)?"
                      : "the peer closed the connection");
   errno = EPROTO;
+  return -1;
+}
+
+int TlsStream::Lost() {
+  if (io_errno_ == EPIPE || io_errno_ == ECONNRESET) {
+    // The peer may have said why before it closed.
+    ERR_clear_error();
+    char byte;
+    const int peeked = SSL_peek(ssl_, &byte, 1);
+    if (peeked <= 0 && SSL_get_error(ssl_, peeked) == SSL_ERROR_SSL) {
+      Explain();
+      return -1;
+    }
+  }
+  errno = io_errno_;
   return -1;
 }
 

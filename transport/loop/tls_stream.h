@@ -24,9 +24,9 @@ namespace refract::transport {
 // stream.cc and tests.
 //
 // OpenSSL's own socket BIO raises SIGPIPE and makes a write wait for room in
-// the middle of a record. This class has a BIO of its own: it keeps what the
-// socket does not take, so a record is always written as a whole, and Send()
-// takes no further bytes until the rest is gone.
+// the middle of a record. This class has a BIO of its own: it collects records
+// and keeps what the socket does not take, so a record is always written as a
+// whole, and Send() takes no further bytes until the rest is gone.
 class TlsStream {
  public:
   // `fd` must outlive the object.
@@ -62,6 +62,10 @@ class TlsStream {
   int Failed(int result);
   // Sets errno if TLS failed before.
   bool Broken();
+  // As send(2) of all that is unsent: 0, or -1 and errno.
+  int SendUnsent();
+  // -1 and errno of the connection's failure, or the peer's alert before it.
+  int Lost();
   // Sets why_ from OpenSSL's error queue.
   void Explain();
 
