@@ -121,6 +121,12 @@ class Sizer {
         sizing_.why_not = "more than a million instances";
         return sizing_;
       }
+      if (HardlyWaits(Result(cns, hns).mean)) {
+        sizing_.why_not = absl::StrFormat(
+            "p99 %.3g ms with %d CN and %d HN, where requests hardly wait",
+            Result(cns, hns).p99_s.mean * 1e3, cns, hns);
+        return sizing_;
+      }
       cns += std::max(1, cns / 3);
       hns += std::max(1, hns / 3);
       if (input_.configuration.whole) hns = cns;
@@ -166,6 +172,13 @@ class Sizer {
       ++sizing_.simulations;
     }
     return at->second;
+  }
+  // More instances would change nothing: the objective is so close to the p99
+  // of an idle deployment that chance decides.
+  static bool HardlyWaits(const SimulationResult& result) {
+    constexpr double kIdle = 0.02;
+    return std::max({result.cn_busy, result.hn_busy, result.cn_nic_busy,
+                     result.hn_nic_busy}) < kIdle;
   }
   bool Meets(int cns, int hns) {
     return Result(cns, hns).p99_s.mean <= input_.service->slo_p99_s;
