@@ -56,7 +56,8 @@ struct Request {
   RequestCost cost;
   int cn = 0;
   int hn = 0;
-  double at = 0;    // when its last step ended
+  double at = 0;  // when its last step ended
+  double half_round_trip_s = 0;
   double sent = 0;  // to the HN
 };
 
@@ -75,6 +76,7 @@ struct CnState {
   // first arrival.
   std::deque<int> starting;
   Nic nic;
+  Draws draws;
 };
 
 struct HnState {
@@ -82,6 +84,7 @@ struct HnState {
   scheduling::DeadlineQueue<int> queue;
   scheduling::ArrivalRate arrivals;
   Nic nic;
+  Draws draws;
 };
 
 // What a CN knows of an HN (cpu_node/dispatch/node_policy.h).
@@ -177,11 +180,13 @@ class Simulator {
     if (index == 0) first_arrival_ = now_;
     const double rows = load_.rows[random_.Below(load_.rows.size())];
     request.cost = costs_.At(rows);
+    request.cn = static_cast<int>(random_.Below(cns_.size()));
     // Both parts of a request on a CN run on the same rows and caches.
-    const double factor = costs_.cn.Draw(random_);
+    const double factor = cns_[request.cn].draws.Next(costs_.cn, random_);
     request.cost.cn_pre_s *= factor;
     request.cost.cn_post_s *= factor;
-    request.cn = static_cast<int>(random_.Below(cns_.size()));
+    request.half_round_trip_s =
+        costs_.round_trip_s / 2 * round_trips_.Next(costs_.round_trip, random_);
     cns_[request.cn].starting.push_back(index);
     if (index + 1 < static_cast<int>(requests_.size())) {
       Schedule(now_ + Gap(), EventKind::kArrival, index + 1);
@@ -238,14 +243,14 @@ class Simulator {
 
   // Called when a message has arrived. The receiver receives while the sender
   // sends, as far as both are free.
-  double Send(Nic& from, double from_rate, Nic& to, double to_rate,
-              double bytes) {
+  double Send(const Request& request, Nic& from, double from_rate, Nic& to,
+              double to_rate, double bytes) {
     const double begin = std::max(now_, from.out_free);
     from.out_free = begin + bytes / from_rate;
     from.out_busy += bytes / from_rate;
     to.in_free = std::max(begin, to.in_free) + bytes / to_rate;
     to.in_busy += bytes / to_rate;
-    return std::max(from.out_free, to.in_free) + costs_.round_trip_s / 2;
+    return std::max(from.out_free, to.in_free) + request.half_round_trip_s;
   }
 
   void OnPreDone(int index) {
@@ -260,7 +265,7 @@ class Simulator {
       OnAtHn(index);
     } else {
       ChooseHn(request);
-      Schedule(Send(cns_[request.cn].nic, system_.cn_nic_bytes_per_s,
+      Schedule(Send(request, cns_[request.cn].nic, system_.cn_nic_bytes_per_s,
                     hns_[request.hn].nic, system_.hn_nic_bytes_per_s,
                     request.cost.up_bytes),
                EventKind::kAtHn, index);
@@ -330,7 +335,7 @@ class Simulator {
       batch.requests.push_back(taken.payload);
       rows += requests_[taken.payload].cost.rows;
     }
-    const double time = ExecutionTime(rows) * costs_.hn.Draw(random_);
+    const double time = ExecutionTime(rows) * hn.draws.Next(costs_.hn, random_);
     for (const int index : batch.requests) {
       if (!Counted(index)) continue;
       result_.hn_wait_s += now_ - requests_[index].at;
@@ -354,8 +359,9 @@ class Simulator {
       if (system_.whole) {
         OnAtCn(index);
       } else {
-        Schedule(Send(hn.nic, system_.hn_nic_bytes_per_s, cns_[request.cn].nic,
-                      system_.cn_nic_bytes_per_s, request.cost.down_bytes),
+        Schedule(Send(request, hn.nic, system_.hn_nic_bytes_per_s,
+                      cns_[request.cn].nic, system_.cn_nic_bytes_per_s,
+                      request.cost.down_bytes),
                  EventKind::kAtCn, index);
       }
     }
@@ -440,6 +446,7 @@ class Simulator {
   const SimulatedSystem& system_;
   const SimulatedLoad& load_;
   Random random_;
+  Draws round_trips_;
   scheduling::ExecutionTimes times_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   uint64_t next_order_ = 0;

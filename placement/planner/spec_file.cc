@@ -68,11 +68,17 @@ NodeType ReadNodeType(Fields& fields, const Prices& prices) {
   return node;
 }
 
-// A number (sigma), or a list of factors.
+// A number (sigma), a list of factors, or {"in_order": list of factors}.
 Variation ReadVariation(Fields& fields, const char* name) {
   Variation variation;
   if (fields.IsList(name)) {
     Assign(fields.Numbers(name, 1e-6, 1e6), &variation.factors);
+  } else if (fields.IsObject(name)) {
+    variation.in_order = true;
+    fields.Object(name, [&](Fields& inner) {
+      Need(inner, "in_order", inner.Numbers("in_order", 1e-6, 1e6),
+           &variation.factors);
+    });
   } else {
     Assign(fields.Number(name, 0, 3), &variation.sigma);
   }
@@ -163,6 +169,9 @@ void ReadModel(Fields& fields, const SpecReaders& readers,
     }
     if (variation.Has("hn")) {
       service.costs.hn = ReadVariation(variation, "hn");
+    }
+    if (variation.Has("round_trip")) {
+      service.costs.round_trip = ReadVariation(variation, "round_trip");
     }
   });
 }

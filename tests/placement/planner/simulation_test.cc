@@ -92,6 +92,26 @@ TEST(Simulation, AgreesWithLindleysRecursion) {
               0.06 * base::Quantile(latencies, 0.99));
 }
 
+// A machine that is slow for long: the mean wait is that of M/D/1 in each
+// phase, averaged, where factors drawn one by one give that of M/G/1.
+TEST(Simulation, KeepsSlowPhases) {
+  ModelCosts costs;
+  costs.points = {{.cn_pre_s = 0.01}};
+  for (int i = 0; i < 40'000; ++i) {
+    costs.cn.factors.push_back(i < 20'000 ? 0.5 : 1.5);
+  }
+  const auto mean_wait_s = [&] {
+    return SimulateRepeatedly(costs, SimulatedSystem(), LoadAt(60), 5)
+        .mean.cn_wait_s;
+  };
+  const double one_by_one = 60 * (0.005 * 0.005 + 0.015 * 0.015) / 2 / 2 / 0.4;
+  EXPECT_NEAR(mean_wait_s(), one_by_one, 0.06 * one_by_one);
+  costs.cn.in_order = true;
+  const double in_phases =
+      (0.3 * 0.005 / (2 * 0.7) + 0.9 * 0.015 / (2 * 0.1)) / 2;
+  EXPECT_NEAR(mean_wait_s(), in_phases, 0.12 * in_phases);
+}
+
 // One request at a time passes every part once: the sum by hand.
 TEST(Simulation, IdleLatencyIsTheSumOfItsParts) {
   ModelCosts costs;
