@@ -16,10 +16,11 @@
 #include "base/process/files.h"
 #include "base/status_macros.h"
 #include "bench/gather/baseline.h"
+#include "bench/gather/cores.h"
+#include "bench/gather/engine.h"
 #include "bench/gather/tables.h"
 #include "bench/runtime/timing.h"
 #include "models/tables/row_format.h"
-#include "runtime/program.h"
 #include "runtime/torch/caller.h"
 #include "runtime/torch/op_library.h"
 #include "tools/bench_json.h"
@@ -27,9 +28,8 @@
 namespace refract::bench {
 namespace {
 
-using models::ValueId;
-
 constexpr double kGib = 0x1p30;
+constexpr char kTableBatched[] = "fbgemm_table_batched";
 
 struct Options {
   std::vector<std::string> formats = {"fp32"};
@@ -43,156 +43,12 @@ struct Options {
   bool apart = false;
   bool thread_time = false;
   bool sources = false;
+  bool cores = false;
+  Place place = Place::kHuge;
   uint64_t seed = 1;
   std::string folder = "/dev/shm";
   std::vector<std::string> libraries;
   std::string json;
-};
-
-// embedding_bag of every table; with `cat`, their results side by side.
-models::Graph MakeGraph(const Tables& tables, bool cat) {
-  models::Graph graph;
-  const auto add = [&](std::string name, base::DType dtype,
-                       std::vector<models::SymExpr> shape) {
-    models::Value value;
-    value.name = std::move(name);
-    value.dtype = dtype;
-    value.has_shape = true;
-    value.shape = std::move(shape);
-    return graph.AddValue(std::move(value));
-  };
-  const auto batch = models::SymExpr::Symbol("B");
-  models::ValueList pooled;
-  for (int64_t t = 0; t < tables.count; ++t) {
-    const ValueId table =
-        add(absl::StrCat("table", t), base::DType::kFloat32,
-            {models::SymExpr(tables.rows), models::SymExpr(tables.layout.dim)});
-    graph.values[table].weight = absl::StrCat("t", t);
-    if (tables.layout.format.element != models::RowElement::kFloat32) {
-      graph.values[table].row_bytes = tables.layout.stride;
-    }
-    const ValueId ids = add(absl::StrCat("ids", t), base::DType::kInt64,
-                            {models::SymExpr::Symbol(absl::StrCat("N", t))});
-    const ValueId offsets =
-        add(absl::StrCat("offsets", t), base::DType::kInt64, {batch});
-    graph.inputs.push_back(ids);
-    graph.inputs.push_back(offsets);
-    models::Node node;
-    node.name = absl::StrCat("bag", t);
-    node.op = "aten.embedding_bag.default";
-    node.args = {{"weight", models::ValueRef{table}},
-                 {"indices", models::ValueRef{ids}},
-                 {"offsets", models::ValueRef{offsets}}};
-    const ValueId result = add(absl::StrCat("pooled", t), base::DType::kFloat32,
-                               {batch, models::SymExpr(tables.layout.dim)});
-    graph.values[result].producer =
-        static_cast<models::NodeId>(graph.nodes.size());
-    node.outputs = {result, models::kNoValue, models::kNoValue,
-                    models::kNoValue};
-    graph.nodes.push_back(std::move(node));
-    pooled.push_back(result);
-  }
-  if (!cat) {
-    for (const ValueId id : pooled) graph.outputs.push_back(id);
-  } else {
-    models::Node node;
-    node.name = "cat";
-    node.op = "aten.cat.default";
-    node.args = {{"tensors", pooled}, {"dim", int64_t{1}}};
-    const ValueId result =
-        add("joined", base::DType::kFloat32,
-            {batch, models::SymExpr(tables.count * tables.layout.dim)});
-    graph.values[result].producer =
-        static_cast<models::NodeId>(graph.nodes.size());
-    node.outputs = {result};
-    graph.nodes.push_back(std::move(node));
-    graph.outputs.push_back(result);
-  }
-  for (size_t i = 0; i < graph.outputs.size(); ++i) {
-    graph.output_names.push_back(absl::StrCat("output_", i));
-  }
-  graph.batch_symbol = "B";
-  return graph;
-}
-
-// The engine, writing into the memory of a message.
-class Engine {
- public:
-  static absl::StatusOr<std::unique_ptr<Engine>> Create(const Tables& tables,
-                                                        bool cat) {
-    auto engine = std::make_unique<Engine>();
-    engine->graph_ = MakeGraph(tables, cat);
-    engine->width_ = tables.layout.dim * (cat ? tables.count : 1);
-    REFRACT_ASSIGN_OR_RETURN(
-        engine->program_,
-        runtime::Program::Compile(engine->graph_,
-                                  runtime::Part::Whole(engine->graph_),
-                                  tables.store, {}));
-    engine->context_.emplace(*engine->program_);
-    return engine;
-  }
-
-  void Run(const Request& request) {
-    const size_t count = graph_.outputs.size();
-    const size_t bytes =
-        static_cast<size_t>(request.batch * width_) * sizeof(float);
-    if (destinations_.empty() || bytes != bytes_) {
-      bytes_ = bytes;
-      message_ = base::AlignedBuffer(bytes * count);
-      destinations_.clear();
-      for (size_t i = 0; i < count; ++i) {
-        destinations_.push_back(message_.data() + i * bytes);
-      }
-    }
-    const absl::Status status = program_->Run(request.views, destinations_,
-                                              *context_, outputs_, nullptr);
-    if (!status.ok()) {
-      std::fprintf(stderr, "bench_gather: %s\n", status.ToString().c_str());
-      std::exit(1);
-    }
-  }
-
-  // As of one table after the other in each item.
-  std::vector<float> Result(int64_t batch) const {
-    std::vector<float> result;
-    for (int64_t b = 0; b < batch; ++b) {
-      for (const std::byte* from : destinations_) {
-        const float* const row =
-            reinterpret_cast<const float*>(from) + b * width_;
-        result.insert(result.end(), row, row + width_);
-      }
-    }
-    return result;
-  }
-
-  // Medians of the parts of a run, microseconds: inputs, each step, outputs.
-  std::vector<double> PartsOf(const Request& request) {
-    std::vector<std::vector<double>> parts(program_->steps().size() + 2);
-    for (int i = 0; i < 51; ++i) {
-      runtime::StepTimes times;
-      const absl::Status status = program_->RunTimed(
-          request.views, destinations_, *context_, outputs_, times);
-      if (!status.ok()) continue;
-      parts.front().push_back(static_cast<double>(times.before) / 1e3);
-      parts.back().push_back(static_cast<double>(times.after) / 1e3);
-      for (size_t s = 0; s < times.steps.size(); ++s) {
-        parts[s + 1].push_back(static_cast<double>(times.steps[s]) / 1e3);
-      }
-    }
-    std::vector<double> medians;
-    for (auto& part : parts) medians.push_back(Percentile(part, 0.5));
-    return medians;
-  }
-
- private:
-  models::Graph graph_;
-  int64_t width_ = 0;
-  std::unique_ptr<const runtime::Program> program_;
-  std::optional<runtime::RunContext> context_;
-  base::AlignedBuffer message_;
-  size_t bytes_ = 0;
-  std::vector<std::byte*> destinations_;
-  std::vector<base::TensorView> outputs_;
 };
 
 // Loads each cache line of the rows of a request once.
@@ -213,32 +69,34 @@ uint64_t LoadLines(const Tables& tables,
 
 struct Variant {
   std::string name;
-  const Tables* tables;
+  bool joined;  // takes Request::joined_ids
   std::function<void(const Request&)> run;
 };
 
-// The variants take turns; each turn has requests of its own, made outside the
-// timed region. Ratios are of turns of the same round.
-Json Compare(const std::vector<Variant>& variants, int64_t batch,
-             int64_t look_ups, const Options& options, uint64_t seed) {
+// The variants take turns; each of their requests has new ids, which are
+// written just before it is timed, as a server writes them when it decodes a
+// message. Ratios are of turns of the same round.
+Json Compare(const std::vector<Variant>& variants, const Tables& tables,
+             int64_t batch, int64_t look_ups, const Options& options,
+             uint64_t seed) {
   // About 2000 rows of each table in a turn.
   const auto runs = static_cast<size_t>(
       std::clamp<int64_t>(2000 / (batch * look_ups), 2, 500));
   std::vector<std::vector<double>> took(variants.size());
-  RowSource source(variants[0].tables->rows, options.skewed, seed);
+  RowSource source(tables.rows, options.skewed, seed);
+  Request request = MakeRequest(tables, batch, look_ups);
+  const Clock clock = options.thread_time ? ThreadSeconds : ClockSeconds;
   for (int round = -2; round < options.rounds; ++round) {
     for (size_t i = 0; i < variants.size(); ++i) {
       const size_t v = (i + static_cast<size_t>(round + 2)) % variants.size();
-      std::vector<Request> requests;
+      double all = 0;
       for (size_t r = 0; r < runs; ++r) {
-        requests.push_back(
-            MakeRequest(*variants[v].tables, batch, look_ups, source));
+        DrawIds(source, variants[v].joined, request);
+        const double begin = clock();
+        variants[v].run(request);
+        all += clock() - begin;
       }
-      const Clock clock = options.thread_time ? ThreadSeconds : ClockSeconds;
-      const double begin = clock();
-      for (const Request& request : requests) variants[v].run(request);
-      const double each = (clock() - begin) / static_cast<double>(runs);
-      if (round >= 0) took[v].push_back(each);
+      if (round >= 0) took[v].push_back(all / static_cast<double>(runs));
     }
   }
   Json result;
@@ -273,6 +131,22 @@ absl::Status CheckEqual(const std::string& name, const std::vector<float>& own,
   return absl::OkStatus();
 }
 
+absl::StatusOr<Tables> Make(const models::RowLayout& layout, int64_t rows,
+                            Place place, const Options& options, Json& json) {
+  size_t huge_bytes = 0;
+  REFRACT_ASSIGN_OR_RETURN(
+      Tables tables, MakeTables(options.folder, place, layout, options.tables,
+                                rows, huge_bytes));
+  const double share =
+      static_cast<double>(huge_bytes) / static_cast<double>(tables.bytes());
+  const std::string format(models::NameOf(layout.format));
+  if (place == Place::kHuge) json["huge_share"][format] = share;
+  std::fprintf(stderr, "%s: %.2f GiB, %.1f %% of it in huge pages\n",
+               format.c_str(), static_cast<double>(tables.bytes()) / kGib,
+               share * 100);
+  return tables;
+}
+
 absl::Status MeasureFormat(const Tables& tables, const Tables* floats,
                            const Options& options, Json& json) {
   const std::string format(models::NameOf(tables.layout.format));
@@ -293,7 +167,7 @@ absl::Status MeasureFormat(const Tables& tables, const Tables* floats,
   }
   if (!options.libraries.empty()) {
     if (auto batched = MakeTableBatched(tables)) {
-      baselines.emplace_back("fbgemm_table_batched", std::move(batched));
+      baselines.emplace_back(kTableBatched, std::move(batched));
     }
   }
   std::vector<const std::byte*> at;
@@ -303,11 +177,13 @@ absl::Status MeasureFormat(const Tables& tables, const Tables* floats,
   for (const int64_t look_ups : options.look_ups) {
     for (const int64_t batch : options.batches) {
       RowSource source(tables.rows, options.skewed, ++seed);
-      const Request request = MakeRequest(tables, batch, look_ups, source);
+      Request request = MakeRequest(tables, batch, look_ups);
+      DrawIds(source, false, request);
+      JoinIds(request);
       engine->Run(request);
       const std::vector<float> own = engine->Result(batch);
       std::vector<Variant> variants;
-      variants.push_back({"refract", &tables, [&](const Request& request) {
+      variants.push_back({"refract", false, [&](const Request& request) {
                             engine->Run(request);
                           }});
       for (const auto& [name, baseline] : baselines) {
@@ -317,7 +193,8 @@ absl::Status MeasureFormat(const Tables& tables, const Tables* floats,
             CheckEqual(name, own, baseline->Result(),
                        3e-6 * static_cast<double>(look_ups)));
         variants.push_back(
-            {name, &tables, [&baseline = *baseline](const Request& request) {
+            {name, name == kTableBatched,
+             [&baseline = *baseline](const Request& request) {
                baseline.Run(request);
              }});
       }
@@ -332,11 +209,11 @@ absl::Status MeasureFormat(const Tables& tables, const Tables* floats,
             CheckEqual("fp32 rows", own, float_engine->Result(batch),
                        (step * 0.55 + 2e-3) * static_cast<double>(look_ups)));
         variants.push_back(
-            {"refract_fp32", floats,
+            {"refract_fp32", false,
              [&](const Request& request) { float_engine->Run(request); }});
       }
       variants.push_back(
-          {"load_every_line", &tables, [&](const Request& request) {
+          {"load_every_line", false, [&](const Request& request) {
              sink = sink + LoadLines(tables, at, request);
            }});
       Json row = {{"format", format},
@@ -346,7 +223,8 @@ absl::Status MeasureFormat(const Tables& tables, const Tables* floats,
                   {"look_ups", look_ups}};
       // Of one request that the caches hold: what is not memory.
       row["engine_parts_hot_us"] = engine->PartsOf(request);
-      row.update(Compare(variants, batch, look_ups, options, ++seed));
+      row.update(
+          Compare(variants, tables, batch, look_ups, options, ++seed));
       std::string line =
           absl::StrCat(format, " batch ", batch, " look-ups ", look_ups, ": ");
       for (const Variant& variant : variants) {
@@ -374,33 +252,27 @@ absl::Status MeasureFormat(const Tables& tables, const Tables* floats,
 
 // The engine on the same tables in huge pages, in 4 KiB pages and in a mapped
 // file, whose results must be the same bits.
-absl::Status MeasureSources(const Tables& mapped, const Options& options,
-                            Json& json) {
-  size_t huge_bytes = 0;
-  size_t none = 0;
-  REFRACT_ASSIGN_OR_RETURN(
-      const Tables huge,
-      InMemory(mapped, base::LargeMemory::Pages::kHuge, huge_bytes));
-  REFRACT_ASSIGN_OR_RETURN(
-      const Tables small,
-      InMemory(mapped, base::LargeMemory::Pages::kSmall, none));
-  const std::pair<const char*, const Tables*> sources[] = {
-      {"huge_pages", &huge}, {"small_pages", &small}, {"mapped", &mapped}};
-  const double share = static_cast<double>(huge_bytes) /
-                       static_cast<double>(mapped.bytes());
-  json["huge_share"] = share;
-  std::fprintf(stderr, "%.2f GiB, %.1f %% of it in huge pages\n",
-               static_cast<double>(mapped.bytes()) / kGib, share * 100);
+absl::Status MeasureSources(const models::RowLayout& layout, int64_t rows,
+                            const Options& options, Json& json) {
+  const std::pair<const char*, Place> sources[] = {
+      {"huge_pages", Place::kHuge},
+      {"small_pages", Place::kSmall},
+      {"mapped", Place::kMapped}};
+  std::vector<Tables> all;
   std::vector<std::unique_ptr<Engine>> engines;
-  for (const auto& [name, tables] : sources) {
+  for (const auto& [name, place] : sources) {
+    REFRACT_ASSIGN_OR_RETURN(all.emplace_back(),
+                             Make(layout, rows, place, options, json));
     REFRACT_ASSIGN_OR_RETURN(engines.emplace_back(),
-                             Engine::Create(*tables, !options.apart));
+                             Engine::Create(all.back(), !options.apart));
   }
+  const Tables& mapped = all.back();
   uint64_t seed = options.seed;
   for (const int64_t look_ups : options.look_ups) {
     for (const int64_t batch : options.batches) {
       RowSource source(mapped.rows, options.skewed, ++seed);
-      const Request request = MakeRequest(mapped, batch, look_ups, source);
+      Request request = MakeRequest(mapped, batch, look_ups);
+      DrawIds(source, false, request);
       std::vector<Variant> variants;
       engines[0]->Run(request);
       const std::vector<float> first = engines[0]->Result(batch);
@@ -408,13 +280,13 @@ absl::Status MeasureSources(const Tables& mapped, const Options& options,
         engines[s]->Run(request);
         REFRACT_RETURN_IF_ERROR(
             CheckEqual(sources[s].first, first, engines[s]->Result(batch), 0));
-        variants.push_back({sources[s].first, &mapped,
+        variants.push_back({sources[s].first, false,
                             [engine = engines[s].get()](const Request& each) {
                               engine->Run(each);
                             }});
       }
       Json row = {{"batch", batch}, {"look_ups", look_ups}};
-      row.update(Compare(variants, batch, look_ups, options, ++seed));
+      row.update(Compare(variants, mapped, batch, look_ups, options, ++seed));
       std::string line = absl::StrCat("batch ", batch, " look-ups ", look_ups);
       for (const Variant& variant : variants) {
         const Json& each = row[variant.name];
@@ -429,6 +301,24 @@ absl::Status MeasureSources(const Tables& mapped, const Options& options,
                         ")");
       }
       std::fprintf(stderr, "%s\n", line.c_str());
+      json["results"].push_back(std::move(row));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MeasureCores(const Tables& tables, const Options& options,
+                          Json& json) {
+  for (const int64_t look_ups : options.look_ups) {
+    for (const int64_t batch : options.batches) {
+      Json row = {{"batch", batch}, {"look_ups", look_ups}};
+      REFRACT_ASSIGN_OR_RETURN(
+          const std::vector<double> ratios,
+          RateOfTwoCores(tables, batch, look_ups, options.rounds,
+                         options.skewed, options.seed));
+      row["rate_of_two_over_one"] = Quartiles(ratios);
+      std::fprintf(stderr, "batch %ld look-ups %ld: %s\n", batch, look_ups,
+                   row["rate_of_two_over_one"].dump().c_str());
       json["results"].push_back(std::move(row));
     }
   }
@@ -450,20 +340,21 @@ absl::Status Measure(const Options& options, Json& json) {
   REFRACT_ASSIGN_OR_RETURN(const models::RowLayout floats, layout_of("fp32"));
   const auto rows = static_cast<int64_t>(
       options.gib * kGib / static_cast<double>(options.tables * floats.stride));
-  std::optional<Tables> base;
-  const auto make = [&](const models::RowLayout& layout) {
-    return MakeTables(options.folder, layout, options.tables, rows);
-  };
-  REFRACT_ASSIGN_OR_RETURN(base, make(floats));
-  if (options.sources) return MeasureSources(*base, options, json);
+  if (options.sources) return MeasureSources(floats, rows, options, json);
+  REFRACT_ASSIGN_OR_RETURN(const Tables base,
+                           Make(floats, rows, options.place, options, json));
+  if (options.cores) {
+    return MeasureCores(base, options, json);
+  }
   for (const std::string& name : options.formats) {
     if (name == "fp32") {
-      REFRACT_RETURN_IF_ERROR(MeasureFormat(*base, nullptr, options, json));
+      REFRACT_RETURN_IF_ERROR(MeasureFormat(base, nullptr, options, json));
       continue;
     }
     REFRACT_ASSIGN_OR_RETURN(const models::RowLayout layout, layout_of(name));
-    REFRACT_ASSIGN_OR_RETURN(const Tables tables, make(layout));
-    REFRACT_RETURN_IF_ERROR(MeasureFormat(tables, &*base, options, json));
+    REFRACT_ASSIGN_OR_RETURN(const Tables tables,
+                             Make(layout, rows, options.place, options, json));
+    REFRACT_RETURN_IF_ERROR(MeasureFormat(tables, &base, options, json));
   }
   return absl::OkStatus();
 }
@@ -499,6 +390,17 @@ int Main(int argc, char** argv) {
                "instead: the engine on fp32 tables in huge pages, in 4 KiB "
                "pages and in a mapped file of --folder; takes three times "
                "--gib");
+  app.add_flag("--cores", options.cores,
+               "instead: rows per second of the engine on two threads ÷ on one "
+               "(fp32)");
+  app.add_option("--place", options.place,
+                 "where tables lie, except with --sources: in huge or in 4 KiB "
+                 "pages of memory, or in a mapped file of --folder")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, Place>{{"huge", Place::kHuge},
+                                       {"small", Place::kSmall},
+                                       {"mapped", Place::kMapped}}))
+      ->default_str("huge");
   app.add_option("--seed", options.seed);
   app.add_option("--folder", options.folder, "for the tables' file");
   app.add_option("--op-library", options.libraries,

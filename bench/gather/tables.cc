@@ -20,14 +20,15 @@ constexpr int64_t kTableAlignBytes = 128;
 // Rows that are encoded; tables repeat them. Every page is memory of its own.
 constexpr int64_t kEncodedRows = 4096 + 7;
 
-absl::Status WriteAll(int file, absl::Span<const std::byte> bytes) {
+absl::Status WriteAt(int file, int64_t at, absl::Span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t done = write(file, bytes.data(), bytes.size());
+    const ssize_t done = pwrite(file, bytes.data(), bytes.size(), at);
     if (done <= 0) {
       return absl::ResourceExhaustedError(
           absl::StrCat("tables: write: ", std::strerror(errno)));
     }
     bytes.remove_prefix(static_cast<size_t>(done));
+    at += done;
   }
   return absl::OkStatus();
 }
@@ -42,9 +43,10 @@ const std::byte* Tables::at(int64_t table) const {
   return store->GetAsStored(absl::StrCat("t", table))->data;
 }
 
-absl::StatusOr<Tables> MakeTables(const std::string& folder,
+absl::StatusOr<Tables> MakeTables(const std::string& folder, Place place,
                                   const models::RowLayout& layout,
-                                  int64_t count, int64_t rows) {
+                                  int64_t count, int64_t rows,
+                                  size_t& huge_bytes) {
   std::mt19937 random(1);
   std::uniform_real_distribution<float> uniform(-1, 1);
   std::vector<std::byte> encoded(
@@ -55,21 +57,30 @@ absl::StatusOr<Tables> MakeTables(const std::string& folder,
     REFRACT_RETURN_IF_ERROR(runtime::cpu::EncodeRow(
         values, layout, encoded.data() + r * layout.stride));
   }
+  const int64_t each = rows * layout.stride;
+  const int64_t apart =
+      (each + kTableAlignBytes - 1) / kTableAlignBytes * kTableAlignBytes;
+  const auto bytes = static_cast<size_t>(apart * count);
   std::string path = absl::StrCat(folder, "/bench_gather_XXXXXX");
   const int file = mkstemp(path.data());
   if (file < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(folder, ": ", std::strerror(errno)));
   }
-  models::WeightTable table;
-  int64_t at = 0;
+  // Without a byte written the file takes no memory.
   absl::Status status;
-  for (int64_t t = 0; t < count && status.ok(); ++t) {
+  if (ftruncate(file, static_cast<off_t>(bytes)) != 0) {
+    status = absl::ResourceExhaustedError(
+        absl::StrCat(path, ": ", std::strerror(errno)));
+  }
+  Tables tables = {layout, count, rows, nullptr};
+  models::WeightTable table;
+  for (int64_t t = 0; t < count; ++t) {
     models::WeightEntry entry;
     entry.name = absl::StrCat("t", t);
     entry.file = path;
-    entry.offset = static_cast<uint64_t>(at);
-    entry.bytes = static_cast<uint64_t>(rows * layout.stride);
+    entry.offset = static_cast<uint64_t>(t * apart);
+    entry.bytes = static_cast<uint64_t>(each);
     entry.dtype = base::DType::kFloat32;
     entry.sizes = {rows, layout.dim};
     entry.strides = {layout.dim, 1};
@@ -77,51 +88,46 @@ absl::StatusOr<Tables> MakeTables(const std::string& folder,
       entry.rows = layout;
     }
     table.entries.push_back(entry);
+  }
+  table.files.push_back({path, static_cast<uint64_t>(bytes), {}});
+  std::shared_ptr<base::LargeMemory> memory;
+  if (status.ok() && place != Place::kMapped) {
+    auto allocated = base::LargeMemory::Allocate(
+        bytes, place == Place::kHuge ? base::LargeMemory::Pages::kHuge
+                                     : base::LargeMemory::Pages::kSmall);
+    status = allocated.status();
+    if (status.ok()) memory = *std::move(allocated);
+  }
+  for (int64_t t = 0; t < count && status.ok(); ++t) {
     for (int64_t r = 0; r < rows && status.ok(); r += kEncodedRows) {
-      const int64_t some = std::min(kEncodedRows, rows - r);
-      status = WriteAll(
-          file, {encoded.data(), static_cast<size_t>(some * layout.stride)});
+      const auto some = static_cast<size_t>(
+          std::min(kEncodedRows, rows - r) * layout.stride);
+      const int64_t at = t * apart + r * layout.stride;
+      if (memory != nullptr) {
+        std::memcpy(memory->bytes().data() + at, encoded.data(), some);
+      } else {
+        status = WriteAt(file, at, {encoded.data(), some});
+      }
     }
-    at += rows * layout.stride;
-    const std::vector<std::byte> padding(static_cast<size_t>(
-        (kTableAlignBytes - at % kTableAlignBytes) % kTableAlignBytes));
-    if (status.ok()) status = WriteAll(file, padding);
-    at += static_cast<int64_t>(padding.size());
   }
   close(file);
-  Tables tables = {layout, count, rows, nullptr};
   if (status.ok()) {
-    table.files.push_back({path, static_cast<uint64_t>(at), {}});
     auto store = models::WeightStore::Open("", table);
     status = store.status();
     if (store.ok()) tables.store = *std::move(store);
   }
   unlink(path.c_str());
   if (!status.ok()) return status;
-  return tables;
-}
-
-absl::StatusOr<Tables> InMemory(const Tables& tables,
-                                base::LargeMemory::Pages pages,
-                                size_t& huge_bytes) {
-  const auto each = static_cast<size_t>(tables.rows * tables.layout.stride);
-  const size_t apart =
-      (each + kTableAlignBytes - 1) / kTableAlignBytes * kTableAlignBytes;
-  REFRACT_ASSIGN_OR_RETURN(
-      std::shared_ptr<base::LargeMemory> memory,
-      base::LargeMemory::Allocate(
-          apart * static_cast<size_t>(tables.count), pages));
-  absl::flat_hash_map<std::string, const std::byte*> data;
-  std::byte* to = memory->bytes().data();
-  for (int64_t t = 0; t < tables.count; ++t, to += apart) {
-    std::memcpy(to, tables.at(t), each);
-    data[absl::StrCat("t", t)] = to;
-  }
+  huge_bytes = 0;
+  if (memory == nullptr) return tables;
   huge_bytes = memory->HugeBytes();
-  Tables result = tables;
-  REFRACT_ASSIGN_OR_RETURN(result.store,
+  absl::flat_hash_map<std::string, const std::byte*> data;
+  for (int64_t t = 0; t < count; ++t) {
+    data[absl::StrCat("t", t)] = memory->bytes().data() + t * apart;
+  }
+  REFRACT_ASSIGN_OR_RETURN(tables.store,
                            tables.store->WithData(data, std::move(memory)));
-  return result;
+  return tables;
 }
 
 RowSource::RowSource(int64_t rows, bool skewed, uint64_t seed)
@@ -184,24 +190,21 @@ int64_t RowSource::Next() {
   return static_cast<int64_t>(kPrime * rank % static_cast<uint64_t>(rows_));
 }
 
-Request MakeRequest(const Tables& tables, int64_t batch, int64_t look_ups,
-                    RowSource& source) {
+Request MakeRequest(const Tables& tables, int64_t batch, int64_t look_ups) {
   Request request;
   request.batch = batch;
+  request.look_ups = look_ups;
   const int64_t per_table = batch * look_ups;
   request.joined_ids = Ints(tables.count * per_table);
   request.joined_offsets = Ints(tables.count * batch + 1);
-  const auto joined = request.joined_ids.as<int64_t>();
+  std::ranges::fill(request.joined_ids.as<int64_t>(), 0);
   for (int64_t t = 0; t < tables.count; ++t) {
-    base::Tensor ids = Ints(per_table);
-    for (int64_t& id : ids.as<int64_t>()) id = source.Next();
-    std::copy(ids.as<int64_t>().begin(), ids.as<int64_t>().end(),
-              joined.begin() + t * per_table);
+    request.ids.push_back(Ints(per_table));
+    std::ranges::fill(request.ids.back().as<int64_t>(), 0);
     base::Tensor offsets = Ints(batch);
     for (int64_t b = 0; b < batch; ++b) {
       offsets.as<int64_t>()[static_cast<size_t>(b)] = b * look_ups;
     }
-    request.ids.push_back(std::move(ids));
     request.offsets.push_back(std::move(offsets));
   }
   const auto bags = request.joined_offsets.as<int64_t>();
@@ -213,6 +216,23 @@ Request MakeRequest(const Tables& tables, int64_t batch, int64_t look_ups,
     request.views.push_back(request.offsets[t].view());
   }
   return request;
+}
+
+void DrawIds(RowSource& source, bool joined, Request& request) {
+  if (joined) {
+    for (int64_t& id : request.joined_ids.as<int64_t>()) id = source.Next();
+    return;
+  }
+  for (base::Tensor& ids : request.ids) {
+    for (int64_t& id : ids.as<int64_t>()) id = source.Next();
+  }
+}
+
+void JoinIds(Request& request) {
+  int64_t* to = request.joined_ids.as<int64_t>().data();
+  for (base::Tensor& ids : request.ids) {
+    to = std::ranges::copy(ids.as<int64_t>(), to).out;
+  }
 }
 
 }  // namespace refract::bench

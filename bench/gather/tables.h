@@ -18,7 +18,7 @@
 
 namespace refract::bench {
 
-// Equal tables in one file, every byte of which has been written.
+// Equal tables, every byte of which has been written.
 struct Tables {
   models::RowLayout layout;
   int64_t count = 0;
@@ -30,21 +30,22 @@ struct Tables {
   int64_t bytes() const { return count * rows * layout.stride; }
 };
 
-// Writes `count` tables to a file in `folder`, which is unlinked once it is
-// mapped. Each table starts at a multiple of 128 bytes.
-absl::StatusOr<Tables> MakeTables(const std::string& folder,
+// Where tables lie: in this process's memory, in huge or in 4 KiB pages, or in a
+// mapped file.
+enum class Place { kHuge, kSmall, kMapped };
+
+// `count` tables of the same rows wherever they lie. Each starts at a multiple
+// of 128 bytes. `folder` is for their file, which is unlinked once it is mapped.
+// `huge_bytes`: how much of them lies in huge pages.
+absl::StatusOr<Tables> MakeTables(const std::string& folder, Place place,
                                   const models::RowLayout& layout,
-                                  int64_t count, int64_t rows);
+                                  int64_t count, int64_t rows,
+                                  size_t& huge_bytes);
 
-// The same tables in memory of this process, in huge or in 4 KiB pages.
-// `huge_bytes`: how much of it lies in huge pages.
-absl::StatusOr<Tables> InMemory(const Tables& tables,
-                                base::LargeMemory::Pages pages,
-                                size_t& huge_bytes);
-
-// Ids of every table, as requests bring them.
+// The inputs of a request: ids of every table, and where bags begin.
 struct Request {
   int64_t batch = 0;
+  int64_t look_ups = 0;  // of each bag
   std::vector<base::Tensor> ids;      // int64 per table
   std::vector<base::Tensor> offsets;  // int64 [batch] per table
   // All tables' ids, and where the bags begin, for FBGEMM.
@@ -73,9 +74,13 @@ class RowSource {
   std::mt19937_64 random_;
 };
 
-// `look_ups` ids in each bag of each table.
-Request MakeRequest(const Tables& tables, int64_t batch, int64_t look_ups,
-                    RowSource& source);
+// With ids that are all 0.
+Request MakeRequest(const Tables& tables, int64_t batch, int64_t look_ups);
+// Draws new ids: into `joined_ids` for baselines that take those, else into
+// `ids`.
+void DrawIds(RowSource& source, bool joined, Request& request);
+// Copies `ids` to `joined_ids`.
+void JoinIds(Request& request);
 
 }  // namespace refract::bench
 

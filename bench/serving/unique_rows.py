@@ -6,12 +6,18 @@ in them. Three plans of one model: plain (every tensor as it is), unique rows,
 and unique rows with fp16 elements. Bytes are those that the CPU node sent to
 the GPU node, per request; times are of the same requests in turn, over the
 given transport. Scores are compared with PyTorch's before anything is timed.
+
+--mbit limits each direction of the connections between the nodes, in a network
+namespace of this process's own: with the kernel's token buckets (tc, htb) on the
+ports of the GPU nodes. It takes root's rights. Clients are not slowed down.
 """
 
 import argparse
 import contextlib
 import json
+import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import time
@@ -40,11 +46,49 @@ def parse_arguments():
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--rows", type=int, default=10_000, help="of each table")
     parser.add_argument("--transport", default="shm", choices=("shm", "tcp"))
+    parser.add_argument("--mbit", type=int, help="of each direction; for tcp")
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--requests", type=int, default=10, help="per round")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=pathlib.Path)
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.mbit and arguments.transport != "tcp":
+        parser.error("--mbit needs --transport tcp")
+    return arguments
+
+
+class SlowLink:
+    """Token buckets on the loopback of this process's network namespace."""
+
+    IN_NAMESPACE = "REFRACT_BENCH_SLOW_LINK"
+
+    def __init__(self, mbit):
+        if self.IN_NAMESPACE not in os.environ:
+            os.environ[self.IN_NAMESPACE] = "1"
+            os.execvp("unshare", ["unshare", "--net", sys.executable, *sys.argv])
+        self.run("ip", "link", "set", "lo", "up")
+        self.tc("qdisc", "add", "dev", "lo", "root", "handle", "1:", "htb", "r2q", 1000)
+        # A burst holds one segment that the loopback hands over as a whole.
+        for direction in (1, 2):
+            self.tc(
+                "class", "add", "dev", "lo", "parent", "1:", "classid",
+                f"1:{direction}", "htb", "rate", f"{mbit}mbit", "burst", "64k",
+                "cburst", "64k",
+            )
+
+    def add(self, port):
+        for direction, end in ((1, "dport"), (2, "sport")):
+            self.tc(
+                "filter", "add", "dev", "lo", "parent", "1:", "protocol", "ip", "u32",
+                "match", "ip", end, port, "0xffff", "flowid", f"1:{direction}",
+            )
+
+    def tc(self, *arguments):
+        self.run("tc", *(str(part) for part in arguments))
+
+    @staticmethod
+    def run(*command):
+        subprocess.run(command, check=True)
 
 
 class Ranker(torch.nn.Module):
@@ -82,13 +126,15 @@ def sent_bytes(node):
 class Served:
     """A plan with its two nodes."""
 
-    def __init__(self, repository, arguments, stack, *flags):
+    def __init__(self, repository, arguments, stack, link, *flags):
         repositories.refract(
             "partition", repository / MODEL, "--method", "heuristic", "--write",
             *flags,
         )
         hn = nodes.gpu_node(repository)
         stack.callback(hn.close)
+        if link:
+            link.add(hn.port)
         self.cn = nodes.cpu_node(
             repository, [hn.address], "--transport", arguments.transport
         )
@@ -111,7 +157,7 @@ class Served:
         return sorted(took)[len(took) // 2]
 
 
-def measure(arguments, folder, stack):
+def measure(arguments, folder, stack, link):
     torch.manual_seed(arguments.seed)
     generator = torch.Generator().manual_seed(arguments.seed)
     model = Ranker(arguments.rows, arguments.dim).eval()
@@ -134,7 +180,7 @@ def measure(arguments, folder, stack):
             "import", folder / "model.pt2", "--repo", repository, "--name", MODEL
         )
         served[name] = Served(
-            repository, arguments, stack, "--batch", arguments.items, *flags
+            repository, arguments, stack, link, "--batch", arguments.items, *flags
         )
     checked = request(arguments, generator)
     with torch.no_grad():
@@ -154,6 +200,9 @@ def measure(arguments, folder, stack):
         names = list(served)
         order = names[number % 3 :] + names[: number % 3]
         rounds.append({name: served[name].seconds(requests) for name in order})
+    result["p50_ms"] = {
+        name: quartiles([r[name] * 1e3 for r in rounds]) for name in served
+    }
     for name in ("unique", "unique_fp16"):
         result[f"{name}_bytes_over_plain"] = (
             result["bytes"][name] / result["bytes"]["plain"]
@@ -166,15 +215,18 @@ def measure(arguments, folder, stack):
         "items": arguments.items,
         "dim": arguments.dim,
         "transport": arguments.transport,
+        "mbit": arguments.mbit,
+        "rounds": arguments.rounds,
         **result,
     }
 
 
 def main():
     arguments = parse_arguments()
+    link = SlowLink(arguments.mbit) if arguments.mbit else None
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        result = measure(arguments, folder, stack)
+        result = measure(arguments, folder, stack, link)
     print(json.dumps(result, indent=1))
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")

@@ -87,6 +87,7 @@ Signature::Dim Signature::DescribeDim(const models::SymExpr& expr) {
     dim.symbols.push_back(SymbolIndex(name));
   }
   dim.is_symbol = expr.symbol().has_value();
+  has_expressions_ |= !dim.constant && !dim.is_symbol;
   dim.solvable = names.size() == 1 && IsSolvable(expr, names[0]);
   return dim;
 }
@@ -153,9 +154,12 @@ void Signature::Learn(const Dim& dim, int64_t value, int input,
     if (!solution) return;  // CheckSizes() reports it
     learned = solution->value;
   }
-  // Bind() made an entry per symbol, so that a warm call allocates nothing.
-  symbols.values_.find(symbols_[index].name)->second = learned;
+  symbols.values_[index] = learned;
   symbols.source_[index] = input;
+  // Bind() made an entry per symbol, so that a warm call allocates nothing.
+  if (has_expressions_) {
+    symbols.named_.find(symbols_[index].name)->second = learned;
+  }
 }
 
 std::optional<int64_t> Signature::Evaluate(const Dim& dim,
@@ -165,10 +169,8 @@ std::optional<int64_t> Signature::Evaluate(const Dim& dim,
   for (int symbol : dim.symbols) {
     if (symbols.source_[symbol] < 0) return std::nullopt;
   }
-  if (dim.is_symbol) {
-    return symbols.values_.find(symbols_[dim.symbols[0]].name)->second;
-  }
-  const auto value = dim.expr.Evaluate(symbols.values_);
+  if (dim.is_symbol) return symbols.values_[dim.symbols[0]];
+  const auto value = dim.expr.Evaluate(symbols.named_);
   if (!value.ok()) return std::nullopt;
   return *value;
 }
@@ -183,8 +185,7 @@ std::string Signature::Explain(const Dim& dim,
   if (source < 0) return "";
   return absl::StrCat(" (", dim.expr.ToString(), ", where input '",
                       inputs_[source].name, "' makes ", symbols_[symbol].name,
-                      " = ",
-                      symbols.values_.find(symbols_[symbol].name)->second, ")");
+                      " = ", symbols.values_[symbol], ")");
 }
 
 absl::Status Signature::CheckSizes(absl::Span<const TensorView> inputs,
@@ -227,7 +228,7 @@ absl::Status Signature::CheckRanges(const SymbolValues& symbols) const {
     const int source = symbols.source_[i];
     if (source < 0) continue;
     const Symbol& symbol = symbols_[i];
-    const int64_t value = symbols.values_.find(symbol.name)->second;
+    const int64_t value = symbols.values_[i];
     const std::string& name = inputs_[source].name;
     if (symbol.is_batch && value == 0) {
       return absl::InvalidArgumentError(
@@ -255,8 +256,11 @@ absl::Status Signature::Bind(absl::Span<const TensorView> inputs,
   }
   // First use of `symbols`: allocates all entries once.
   if (symbols.source_.size() != symbols_.size()) {
-    symbols.values_.clear();
-    for (const Symbol& symbol : symbols_) symbols.values_[symbol.name] = 0;
+    symbols.values_.assign(symbols_.size(), 0);
+    symbols.named_.clear();
+    if (has_expressions_) {
+      for (const Symbol& symbol : symbols_) symbols.named_[symbol.name] = 0;
+    }
   }
   symbols.source_.assign(symbols_.size(), -1);
   for (size_t i = 0; i < inputs_.size(); ++i) {
@@ -266,6 +270,7 @@ absl::Status Signature::Bind(absl::Span<const TensorView> inputs,
   // Sizes that are a plain symbol come first, because solving an expression
   // may be ambiguous.
   for (bool symbols_only : {true, false}) {
+    if (!symbols_only && !has_expressions_) break;
     for (size_t i = 0; i < inputs_.size(); ++i) {
       const Tensor& tensor = inputs_[i];
       const int input = static_cast<int>(i);

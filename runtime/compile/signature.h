@@ -25,8 +25,10 @@ class Signature;
 class SymbolValues {
  private:
   friend class Signature;
-  models::SymbolBindings values_;  // has every symbol, bound or not
-  std::vector<int> source_;        // input that gave the symbol, or -1
+  std::vector<int64_t> values_;  // of each symbol, bound or not
+  std::vector<int> source_;      // input that gave the symbol, or -1
+  // The same values by name, for expressions; empty if the signature has none.
+  models::SymbolBindings named_;
 };
 
 // Immutable, thread-safe.
@@ -93,6 +95,8 @@ class Signature {
   std::vector<Tensor> outputs_;
   std::vector<Symbol> symbols_;
   int64_t min_batch_;
+  // Some size is neither a constant nor a plain symbol.
+  bool has_expressions_ = false;
 };
 
 }  // namespace refract::runtime

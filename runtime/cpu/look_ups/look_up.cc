@@ -10,6 +10,7 @@
 #include <array>
 #include <vector>
 
+#include "absl/container/fixed_array.h"
 #include "base/status_macros.h"
 #include "runtime/cpu/look_ups/gather_kernels.h"
 #include "runtime/cpu/look_ups/sharded_look_ups.h"
@@ -24,9 +25,14 @@ constexpr size_t kLookUpsAtOnce = 64;
 // Bags of a tile. 16 items of 26 × 128 floats are 208 KiB, which fit a cache of
 // second level.
 constexpr int64_t kTileBags = 16;
+// From this many ids a bag on, results are the smaller part of the bytes, and
+// one table after the other needs fewer pages at a time.
+constexpr int64_t kIdsPerPooledBag = 4;
 
-// Rows of at most five lines.
-constexpr int64_t kShortRowBytes = 256;
+// Rows of which only the ends are prefetched.
+constexpr int64_t kShortRowBytes = 512;
+// Bytes of each of the first rows that are prefetched before the loops.
+constexpr size_t kFirstRowBytes = 512;
 
 // A row of zeros in every format: scale and bias are zero as well.
 constexpr int64_t kZeroRowBytes = 1 << 16;
@@ -201,20 +207,35 @@ void CopyApart(const LookUp& look_up) {
   }
 }
 
-// Ids of the bags before `bag`, and of no bag behind the last.
-int64_t FirstId(const LookUp& look_up, int64_t bag) {
-  if (look_up.offsets == nullptr) return bag;
-  return bag < look_up.offsets->num_elements() ? IntAt(*look_up.offsets, bag)
-                                               : look_up.ids->num_elements();
-}
+// A look-up in the stream.
+struct Stream {
+  explicit Stream(const LookUp& of)
+      : look_up(of),
+        function(of.out == nullptr ? nullptr : FunctionOf(of)),
+        num_ids(of.ids->num_elements()),
+        num_offsets(of.offsets == nullptr ? 0 : of.offsets->num_elements()) {}
+
+  // Ids of the bags before `bag`, and of no bag behind the last.
+  int64_t FirstId(int64_t bag) const {
+    if (look_up.offsets == nullptr) return bag;
+    return bag < num_offsets ? IntAt(*look_up.offsets, bag) : num_ids;
+  }
+
+  const LookUp& look_up;
+  const GatherFunction function;  // null: not in the stream
+  const int64_t num_ids;
+  const int64_t num_offsets;
+  bool replaces = false;
+};
 
 // Bags [first, end) of a look-up; `rows` are the addresses of their ids.
-void RunGathered(const LookUp& look_up, int64_t first, int64_t end,
-                 const std::byte* const* rows, GatherFunction function) {
+void RunGathered(const Stream& stream, int64_t first, int64_t end,
+                 const std::byte* const* rows) {
+  const LookUp& look_up = stream.look_up;
   GatheredBags bags;
   // Offsets count from the first id of the look-up, and so do weights.
-  bags.rows = rows - FirstId(look_up, first);
-  bags.num_ids = look_up.ids->num_elements();
+  bags.rows = rows - stream.FirstId(first);
+  bags.num_ids = stream.num_ids;
   bags.num_bags = end - first;
   if (look_up.offsets == nullptr) {
     bags.rows = rows;
@@ -236,8 +257,7 @@ void RunGathered(const LookUp& look_up, int64_t first, int64_t end,
   bags.mode = static_cast<GatherMode>(look_up.mode);
   bags.dim = look_up.dim;
   bags.row_bytes = static_cast<int64_t>(look_up.table.row_bytes);
-  bags.prefetch_ends =
-      bags.num_ids <= look_up.num_bags && bags.row_bytes <= kShortRowBytes;
+  bags.prefetch_ends = bags.row_bytes <= kShortRowBytes;
   if (const models::RowLayout* layout = look_up.table.layout) {
     bags.payload = layout->payload;
     bags.parameters = layout->parameters;
@@ -246,24 +266,43 @@ void RunGathered(const LookUp& look_up, int64_t first, int64_t end,
   }
   bags.out = look_up.out + first * look_up.out_stride;
   bags.out_stride = look_up.out_stride;
-  function(bags);
+  stream.function(bags);
 }
 
 // A run of the stream: bags [first, end) of one look-up.
 template <typename F>
-absl::Status ForEachTile(absl::Span<const LookUp> look_ups, F f) {
+absl::Status ForEachTile(absl::Span<Stream> streams, F f) {
   int64_t most = 0;
-  for (const LookUp& look_up : look_ups) {
-    most = std::max(most, look_up.num_bags);
+  int64_t all_bags = 0;
+  int64_t all_ids = 0;
+  for (const Stream& stream : streams) {
+    most = std::max(most, stream.look_up.num_bags);
+    all_bags += stream.look_up.num_bags;
+    all_ids += stream.num_ids;
   }
-  for (int64_t first = 0; first < most; first += kTileBags) {
-    for (size_t i = 0; i < look_ups.size(); ++i) {
-      const int64_t end = std::min(first + kTileBags, look_ups[i].num_bags);
-      if (first >= end) continue;
+  const int64_t tile =
+      all_ids >= kIdsPerPooledBag * all_bags ? most : kTileBags;
+  for (int64_t first = 0; first < most; first += tile) {
+    for (size_t i = 0; i < streams.size(); ++i) {
+      const int64_t end =
+          std::min(first + tile, streams[i].look_up.num_bags);
+      if (first >= end || streams[i].function == nullptr) continue;
       REFRACT_RETURN_IF_ERROR(f(i, first, end));
     }
   }
   return absl::OkStatus();
+}
+
+// For the loops' first rows, before which no row is read.
+void PrefetchFirst(const LookUp& look_up, const std::byte* const* rows,
+                   int64_t count) {
+  const size_t bytes = std::min(look_up.table.row_bytes, kFirstRowBytes);
+  for (int64_t i = 0; i < count; ++i) {
+    for (size_t at = 0; at < bytes; at += 64) {
+      __builtin_prefetch(rows[i] + at);
+    }
+    __builtin_prefetch(rows[i] + bytes - 1);
+  }
 }
 
 // Rows of the stream that come from sources.
@@ -337,38 +376,35 @@ Fetching& ThreadFetching() {
 }
 
 absl::Status RunSome(absl::Span<const LookUp> look_ups, RunStats& stats) {
+  absl::FixedArray<Stream, kLookUpsAtOnce> streams(look_ups.begin(),
+                                                   look_ups.end());
   int64_t total = 0;
-  for (const LookUp& look_up : look_ups) total += look_up.ids->num_elements();
+  for (const Stream& stream : streams) total += stream.num_ids;
   const auto** const addresses =
       reinterpret_cast<const std::byte**>(ThreadScratch(
           ScratchUse::kKernel, static_cast<size_t>(total + kGatherAhead) *
                                    sizeof(const std::byte*)));
-  GatherFunction functions[kLookUpsAtOnce];
-  bool replaces[kLookUpsAtOnce] = {};
-  for (size_t i = 0; i < look_ups.size(); ++i) {
-    functions[i] = FunctionOf(look_ups[i]);
+  for (Stream& stream : streams) {
     // Ids that no bag has are checked as well, as in LibTorch.
-    const LookUp& look_up = look_ups[i];
-    const bool apart =
-        functions[i] == nullptr || look_up.out == nullptr ||
-        look_up.num_bags == 0 ||
-        FirstId(look_up, look_up.num_bags) < look_up.ids->num_elements();
+    const LookUp& look_up = stream.look_up;
+    const bool apart = stream.function == nullptr || look_up.num_bags == 0 ||
+                       stream.FirstId(look_up.num_bags) < stream.num_ids;
     if (!apart) continue;
     REFRACT_ASSIGN_OR_RETURN(
         const int64_t outside,
         look_up.use->Check(*look_up.ids, look_up.table.rows, stats,
                            look_up.given_ids));
-    replaces[i] = outside > 0;
-    if (look_up.out == nullptr) functions[i] = nullptr;
+    stream.replaces = outside > 0;
   }
   Fetching& fetching = ThreadFetching();
   int64_t at = 0;
   REFRACT_RETURN_IF_ERROR(ForEachTile(
-      look_ups, [&](size_t i, int64_t first, int64_t end) -> absl::Status {
-        if (functions[i] == nullptr) return absl::OkStatus();
-        const LookUp& look_up = look_ups[i];
-        const int64_t from = FirstId(look_up, first);
-        const int64_t to = FirstId(look_up, end);
+      absl::MakeSpan(streams),
+      [&](size_t i, int64_t first, int64_t end) -> absl::Status {
+        Stream& stream = streams[i];
+        const LookUp& look_up = stream.look_up;
+        const int64_t from = stream.FirstId(first);
+        const int64_t to = stream.FirstId(end);
         const bool inside = look_up.ids->dtype == base::DType::kInt64
                                 ? Locate(look_up, look_up.ids->as<int64_t>(),
                                          from, to, addresses + at)
@@ -376,7 +412,7 @@ absl::Status RunSome(absl::Span<const LookUp> look_ups, RunStats& stats) {
                                          from, to, addresses + at);
         if (!inside) [[unlikely]] {
           // Counts all wrong ids of the look-up, at the first tile with one.
-          if (!replaces[i]) {
+          if (!stream.replaces) {
             const absl::Status status =
                 look_up.use
                     ->Check(*look_up.ids, look_up.table.rows, stats,
@@ -386,7 +422,7 @@ absl::Status RunSome(absl::Span<const LookUp> look_ups, RunStats& stats) {
               REFRACT_RETURN_IF_ERROR(CheckIds(look_ups.first(i)));
               return status;
             }
-            replaces[i] = true;
+            stream.replaces = true;
           }
           LocateReplacing(look_up, from, to, addresses + at);
         }
@@ -399,6 +435,9 @@ absl::Status RunSome(absl::Span<const LookUp> look_ups, RunStats& stats) {
         }
         if (look_up.table.source.source != nullptr) {
           fetching.Add(i, look_up.table, addresses + at, to - from);
+        } else if (at < kGatherAhead) {
+          PrefetchFirst(look_up, addresses + at,
+                        std::min(to - from, kGatherAhead - at));
         }
         at += to - from;
         return absl::OkStatus();
@@ -408,23 +447,23 @@ absl::Status RunSome(absl::Span<const LookUp> look_ups, RunStats& stats) {
   std::fill_n(addresses + at, kGatherAhead, zero_row);
   at = 0;
   REFRACT_RETURN_IF_ERROR(ForEachTile(
-      look_ups, [&](size_t i, int64_t first, int64_t end) -> absl::Status {
-        if (functions[i] == nullptr) return absl::OkStatus();
-        const LookUp& look_up = look_ups[i];
-        RunGathered(look_up, first, end, addresses + at, functions[i]);
-        at += FirstId(look_up, end) - FirstId(look_up, first);
+      absl::MakeSpan(streams),
+      [&](size_t i, int64_t first, int64_t end) -> absl::Status {
+        const Stream& stream = streams[i];
+        RunGathered(stream, first, end, addresses + at);
+        at += stream.FirstId(end) - stream.FirstId(first);
         return absl::OkStatus();
       }));
-  for (size_t i = 0; i < look_ups.size(); ++i) {
-    const LookUp& look_up = look_ups[i];
-    if (functions[i] != nullptr || look_up.out == nullptr ||
+  for (const Stream& stream : streams) {
+    const LookUp& look_up = stream.look_up;
+    if (stream.function != nullptr || look_up.out == nullptr ||
         look_up.num_bags == 0) {
       continue;
     }
     if (look_up.copies) {
       CopyApart(look_up);
     } else {
-      REFRACT_RETURN_IF_ERROR(RunApart(look_up, replaces[i], stats));
+      REFRACT_RETURN_IF_ERROR(RunApart(look_up, stream.replaces, stats));
     }
   }
   return absl::OkStatus();

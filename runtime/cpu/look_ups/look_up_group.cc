@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/container/fixed_array.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "runtime/cpu/look_ups/look_up.h"
@@ -91,7 +92,8 @@ absl::Status LookUpGroup::Run(const Operands& operands,
                               absl::Span<const KernelOutput> outputs,
                               RunStats& stats) const {
   // Destinations of the members: their own results, or columns of the cat's.
-  std::array<LookUp, kMembersAtOnce> look_ups;
+  absl::FixedArray<LookUp, kMembersAtOnce> look_ups(
+      std::min(kMembersAtOnce, members_->size()));
   const KernelOutput* const joined =
       cat_ ? &outputs[first_output_.back()] : nullptr;
   const int64_t stride =
