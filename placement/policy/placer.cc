@@ -6,6 +6,8 @@
 #include <tuple>
 #include <utility>
 
+#include "placement/policy/leaf_order.h"
+
 namespace refract::placement {
 namespace {
 
@@ -93,12 +95,7 @@ int Placer::Choose(absl::Span<const int> nodes, const Instance& instance,
   const Score& best_score = cache[best].score;
   const std::vector<Leaf>& leaves = state_.cluster().leaves;
   const int pod = leaves[state_.cluster().nodes[best].leaf].pod;
-  std::vector<std::pair<int, int>> order;  // −instances, leaf
-  for (const auto& [leaf, count] : state_.LeavesOf(instance.app)) {
-    if (leaves[leaf].pod == pod) order.push_back({-count, leaf});
-  }
-  std::sort(order.begin(), order.end());
-  for (const auto& [count, leaf] : order) {
+  for (const int leaf : PreferredLeaves(instance.app, pod)) {
     // If the leaf's best node is too far from the best of all, so are its other
     // nodes.
     const int node = BestOf(state_.nodes_of_leaf(leaf), instance, cache);
@@ -111,6 +108,40 @@ int Placer::Choose(absl::Span<const int> nodes, const Instance& instance,
     }
   }
   return best;
+}
+
+std::vector<int> Placer::PreferredLeaves(int app, int pod) const {
+  std::vector<int> preferred;
+  if (const auto batch = batch_leaves_.find(app);
+      batch != batch_leaves_.end()) {
+    preferred = batch->second;
+  }
+  std::vector<std::pair<int, int>> order;  // −instances, leaf
+  for (const auto& [leaf, count] : state_.LeavesOf(app)) {
+    order.push_back({-count, leaf});
+  }
+  std::sort(order.begin(), order.end());
+  for (const auto& [count, leaf] : order) preferred.push_back(leaf);
+  std::erase_if(preferred, [&](int leaf) {
+    return state_.cluster().leaves[leaf].pod != pod;
+  });
+  return preferred;
+}
+
+void Placer::BeginBatch(absl::Span<const Instance> batch) {
+  if (batch.empty() || batch.front().app < 0 || !options_.pack_leaves) return;
+  const int app = batch.front().app;
+  int pod = -1;
+  if (options_.keep_pod) {
+    pod = state_.PodOf(app) >= 0 ? state_.PodOf(app) : PodsByRoom(app).front();
+  }
+  std::vector<int> leaves;
+  for (size_t leaf = 0; leaf < state_.cluster().leaves.size(); ++leaf) {
+    if (pod < 0 || state_.cluster().leaves[leaf].pod == pod) {
+      leaves.push_back(static_cast<int>(leaf));
+    }
+  }
+  batch_leaves_[app] = LeafOrder(state_, leaves, batch);
 }
 
 Placer::CachedNodes& Placer::CacheFor(Demand demand) {

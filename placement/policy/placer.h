@@ -77,6 +77,10 @@ class Placer {
   Placer(const State& state, const FragmentMeter* meter,
          absl::Span<const AppTarget> targets, const PlacerOptions& options);
 
+  // Instances of one app that Decide() is asked for next. With `pack_leaves`,
+  // leaves are preferred in the order of LeafOrder() to others, until the next
+  // batch of the app.
+  void BeginBatch(absl::Span<const Instance> batch);
   // Changes nothing: the caller adds the instance to the state.
   Decision Decide(const Instance& instance);
 
@@ -110,6 +114,8 @@ class Placer {
   int Choose(absl::Span<const int> nodes, const Instance& instance,
              CachedNodes& cache);
   int RandomNode(const Instance& instance, CachedNodes& cache);
+  // Leaves to prefer, the first one first.
+  std::vector<int> PreferredLeaves(int app, int pod) const;
   // Pods, the least full with `app` in it first.
   std::vector<int> PodsByRoom(int app) const;
 
@@ -121,6 +127,7 @@ class Placer {
   std::vector<std::vector<int>> pod_nodes_;
   std::vector<int> all_nodes_;
   absl::flat_hash_map<Demand, CachedNodes> caches_;
+  absl::flat_hash_map<int, std::vector<int>> batch_leaves_;  // by app
   // GPU fragment of each node at the version beside it.
   std::vector<std::pair<uint32_t, double>> fragments_;
 };

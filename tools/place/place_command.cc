@@ -180,8 +180,21 @@ absl::Status RunPlace(const PlaceCommand& options, std::ostream& out) {
   json["policy"] = options.policy;
   json["placements"] = nlohmann::ordered_json::array();
   int without = 0;
-  for (const int index : BatchOrder(lists.all, lists.to_place)) {
+  const std::vector<int> order = BatchOrder(lists.all, lists.to_place);
+  int batch_app = -1;
+  for (size_t i = 0; i < order.size(); ++i) {
+    const int index = order[i];
     const placement::Instance& instance = lists.all.instances[index];
+    if (instance.app >= 0 && instance.app != batch_app) {
+      // The order has an app's instances one after another.
+      batch_app = instance.app;
+      std::vector<placement::Instance> batch;
+      for (size_t k = i; k < order.size(); ++k) {
+        if (lists.all.instances[order[k]].app != batch_app) break;
+        batch.push_back(lists.all.instances[order[k]]);
+      }
+      placer.BeginBatch(batch);
+    }
     const placement::Decision decision = placer.Decide(instance);
     nlohmann::ordered_json entry = {{"instance", instance.name}};
     if (decision.node >= 0) {
