@@ -302,6 +302,9 @@ void AddDeltas(CLI::App& app, Flags& flags) {
                  "Deltas are in DIR/MODEL/VERSION; without this flag in the "
                  "folder \"deltas\" of each version in the repository")
       ->type_name("DIR");
+  app.add_flag("--deltas-by-request", flags.deltas_by_request,
+               "Take deltas over gRPC and write them into the folder; clients "
+               "need a control token where there are tokens");
   app.add_option("--deltas-poll", flags.deltas_poll_s,
                  "How often the folders of deltas are read")
       ->type_name("SECONDS")

@@ -76,6 +76,7 @@ struct Flags {
   size_t shard = 0;
   bool deltas = true;
   std::string deltas_folder;  // empty: "deltas" in each version's folder
+  bool deltas_by_request = false;
   double deltas_poll_s = 0.2;
   double deltas_cpu_percent = 20;
   std::string table_memory = "map";       // models::TableMemoryNamed()

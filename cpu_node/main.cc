@@ -359,6 +359,8 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   FrontendOptions frontend_options;
   frontend_options.control = control.get();
   frontend_options.tls = flags.tls;
+  frontend_options.deltas_by_request = flags.deltas_by_request;
+  frontend_options.deltas_folder = flags.deltas_folder;
   frontend_options.access = access.get();
   frontend_options.host = flags.grpc_host;
   frontend_options.port = flags.grpc_port;

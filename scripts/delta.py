@@ -7,12 +7,14 @@ serve (docs/how-to/deltas.md).
     scripts/delta.py easyrec REPOSITORY/NAME/VERSION FILE_OR_FOLDER…
     scripts/delta.py torchrec REPOSITORY/NAME/VERSION --tracked FILE --weights FILE
     scripts/delta.py merge REPOSITORY/NAME/VERSION
+    scripts/delta.py push REPOSITORY/NAME/VERSION --to HOST:PORT
 
 diff: the rows in which two checkpoints differ (.safetensors, or a state dict that
 torch.load reads). rows: tensors "TABLE/ids" [n] and "TABLE/rows" [n, dim], and
 "TABLE/deleted" [m] if wanted. easyrec: parquet deltas of TorchEasyRec, a delta for each
 global step. torchrec: ids of ModelDeltaTracker.get_unique() or get_unique_ids(), kept by
 torch.save, with the rows of a checkpoint. merge: all deltas of the folder become one.
+push: a CPU node gets those deltas of the folder over gRPC that it does not have.
 A new delta takes the next free sequence, and the last delta is its parent.
 """
 
@@ -26,7 +28,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from scripts.lib import delta_sources, deltas
+from scripts.lib import delta_push, delta_sources, deltas
 
 
 def read_checkpoint(path):
@@ -58,7 +60,9 @@ def read_rows(path):
 
 def folder_of(version, folder):
     path = pathlib.Path(version).absolute()
-    if not (path / "graph.pb").is_file() or not path.name.isdigit():
+    # A trainer's machine may have a folder of deltas and no repository.
+    is_version = folder or (path / "graph.pb").is_file()
+    if not is_version or not path.name.isdigit():
         raise deltas.DeltaError(f"{version} is no version: DIR/NAME/VERSION")
     return deltas.Folder(
         folder or path / "deltas", path.parent.name, int(path.name)
@@ -117,7 +121,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("diff", "rows", "easyrec", "torchrec", "merge"):
+    for name in ("diff", "rows", "easyrec", "torchrec", "merge", "push"):
         command = commands.add_parser(name)
         command.add_argument("version", metavar="REPOSITORY/NAME/VERSION")
         command.add_argument(
@@ -140,6 +144,12 @@ def main():
         if name == "torchrec":
             command.add_argument("--tracked", required=True, metavar="FILE")
             command.add_argument("--weights", required=True, metavar="FILE")
+        if name == "push":
+            command.add_argument("--to", required=True, metavar="HOST:PORT")
+            command.add_argument("--token", metavar="FILE", help="with the control token")
+            command.add_argument(
+                "--ca", metavar="FILE", help="certificate authorities, for TLS"
+            )
         if name in ("easyrec", "torchrec"):
             command.add_argument(
                 "--rename", action="append", default=[], metavar="NAME=TABLE",
@@ -150,6 +160,10 @@ def main():
         folder = folder_of(arguments.version, arguments.folder)
         if arguments.command == "merge":
             print(f"{folder.merge()} deltas merged in {folder.path}")
+        elif arguments.command == "push":
+            token = arguments.token and pathlib.Path(arguments.token).read_text().strip()
+            count = delta_push.push(folder, arguments.to, token, arguments.ca)
+            print(f"{count} deltas of {folder.path} added at {arguments.to}")
         elif arguments.command == "easyrec":
             write_easyrec(folder, arguments)
         else:

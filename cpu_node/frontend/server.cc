@@ -11,6 +11,7 @@
 #include "base/process/thread.h"
 #include "base/status_macros.h"
 #include "cpu_node/frontend/acceptor.h"
+#include "cpu_node/frontend/delta_service.h"
 #include "cpu_node/frontend/node_status.h"
 #include "cpu_node/frontend/service.h"
 #include "glog/logging.h"
@@ -125,12 +126,16 @@ std::shared_ptr<grpc::ServerCredentials> Credentials(
 }  // namespace
 
 struct Frontend::Impl {
-  Impl(Engine* engine, ModelControl* control, const AccessControl* access,
-       size_t request_memory, size_t max_message_bytes)
+  Impl(Engine* engine, const FrontendOptions& options, size_t request_memory,
+       size_t max_message_bytes)
       : engine(engine),
         memory(request_memory, base::kRequestMemoryFlag),
-        service(engine, control, access, &memory, max_message_bytes),
-        status_service(engine, access) {}
+        service(engine, options.control, options.access, &memory,
+                max_message_bytes),
+        status_service(engine, options.access),
+        delta_service(engine, options.access,
+                      {options.deltas_by_request, options.deltas_folder,
+                       max_message_bytes}) {}
 
   // Copies the engine's readiness into grpc.health.v1: "" for the server, and
   // one service per loaded model (its newest version).
@@ -152,6 +157,7 @@ struct Frontend::Impl {
   base::ByteBudget memory;
   InferenceService service;
   NodeStatusService status_service;
+  DeltaService delta_service;
   std::unique_ptr<Acceptor> acceptor;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> connections;
   std::unique_ptr<grpc::Server> server;
@@ -174,8 +180,8 @@ absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Create(
                  << base::kRequestMemoryFlag << " allows no more";
   }
   auto impl =
-      std::make_unique<Impl>(engine, options.control, options.access,
-                             options.request_memory / 2, limits.service);
+      std::make_unique<Impl>(engine, options, options.request_memory / 2,
+                             limits.service);
   REFRACT_ASSIGN_OR_RETURN(impl->acceptor,
                            Acceptor::Create(options.host, options.port));
   grpc::ServerBuilder builder;
@@ -185,6 +191,7 @@ absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Create(
   SetLimits(options, limits, builder);
   builder.RegisterService(&impl->service);
   builder.RegisterService(&impl->status_service);
+  builder.RegisterService(&impl->delta_service);
   {
     // gRPC's threads would interrupt the workers for each request that comes,
     // also for requests that are refused.

@@ -1,7 +1,7 @@
 #ifndef REFRACT_CPU_NODE_FRONTEND_SERVER_H_
 #define REFRACT_CPU_NODE_FRONTEND_SERVER_H_
 
-// The gRPC server: KServe v2, NodeStatus, grpc.health.v1 and reflection. No
+// The gRPC server: KServe v2, NodeStatus, Deltas, grpc.health.v1 and reflection. No
 // gRPC type in this header.
 
 #include <cstddef>
@@ -53,6 +53,9 @@ struct FrontendOptions {
   // Loads and unloads models on request; null: requests are refused. Outlives
   // the front end; stopped before Shutdown(), so that its calls are answered.
   ModelControl* control = nullptr;
+  // Takes deltas of tables (proto/deltas.proto).
+  bool deltas_by_request = false;
+  std::string deltas_folder;  // as in ServedModelOptions
   // Empty: no TLS. base::TlsContexts must have read the files before: gRPC
   // reports nothing about unusable files.
   base::TlsFiles tls;

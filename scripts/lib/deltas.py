@@ -4,10 +4,12 @@
     folder.write({"user.weight": deltas.Rows(ids, rows)})
 
 A delta is written aside and appears by rename, the manifest last, so that a node
-never finds half of it. One writer at a time per folder.
+never finds half of it. Writers of a folder take turns.
 """
 
+import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
@@ -97,6 +99,19 @@ class Folder:
         `created`: when the data ended, in seconds since 1970; now by default.
         `parent`: (sequence, id) of another delta than the last one.
         """
+        with self._locked():
+            return self._write(tables, created, parent, sequence, id)
+
+    @contextlib.contextmanager
+    def _locked(self):
+        """Held while the last delta is looked for and the next one added; a CPU node
+        that takes deltas over gRPC holds it, too."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with open(self.path / ".lock", "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _write(self, tables, created, parent, sequence, id):
         parent = parent or self.last()
         sequence = sequence or parent[0] + 1
         tensors, metadata, counts = {}, {}, {}
@@ -126,7 +141,6 @@ class Folder:
             "rows": {"file": name, "bytes": len(data), "sha256": digest},
             "tables": counts,
         }
-        self.path.mkdir(parents=True, exist_ok=True)
         self._replace(name, data)
         text = json.dumps(manifest, indent=1).encode()
         self._replace(name_of(sequence), text)
@@ -172,6 +186,10 @@ class Folder:
         on with the old files until these are gone, and then with the merged one
         only after a start: let nodes catch up first.
         """
+        with self._locked():
+            return self._merge()
+
+    def _merge(self):
         manifests = self.manifests()
         chain, state = [], (0, "")
         while True:
@@ -210,7 +228,7 @@ class Folder:
                 form,
             )
         last = chain[-1]
-        self.write(
+        self._write(
             tables, last["created_unix_ms"] / 1e3, (0, ""), last["sequence"], last["id"]
         )
         for manifest in chain[:-1]:

@@ -15,11 +15,12 @@ import urllib.request
 import torch
 from safetensors.torch import save_file
 
-from scripts.lib import deltas
+from scripts.lib import delta_push, deltas
 from tests.e2e import support
 from tests.scripts import delta_sources_test
 
 try:
+    import grpc
     import tritonclient.grpc as triton
     from tritonclient.utils import InferenceServerException
 except ImportError as error:
@@ -83,9 +84,10 @@ class Deltas(unittest.TestCase):
         self.addCleanup(self.hn.close)
         self.start_cn()
 
-    def start_cn(self):
+    def start_cn(self, by_request=True):
         self.cn = support.cpu_node(
-            self.repository, [self.hn.address], "--deltas-poll", "0.02"
+            self.repository, [self.hn.address], "--deltas-poll", "0.02",
+            *(["--deltas-by-request"] if by_request else []),
         )
         self.addCleanup(self.cn.close)
         self.client = triton.InferenceServerClient(self.cn.address)
@@ -137,8 +139,9 @@ class Deltas(unittest.TestCase):
             sys.executable, "scripts/delta.py", command, self.version, *arguments
         ).stdout
 
-    def change(self, count):
+    def change(self, count, folder=None):
         """New values of `count` rows of both tables, as a delta; its sequence."""
+        folder = folder or self.deltas
         changes = {}
         for name, table in self.tables.items():
             # The first ids are among those of the request.
@@ -147,9 +150,9 @@ class Deltas(unittest.TestCase):
             ids = torch.cat([asked[:1], ids[ids != asked[0]]])
             table[ids] = torch.randn(len(ids), DIM)
             changes[name] = deltas.Rows(ids, table[ids])
-        sequence = self.deltas.last()[0] + 1
+        sequence = folder.last()[0] + 1
         self.expected[sequence] = self.scores()  # known before it is served
-        return self.deltas.write(changes)
+        return folder.write(changes)
 
     def metric(self, name):
         with urllib.request.urlopen(self.cn.metrics_url) as answer:
@@ -239,6 +242,102 @@ class Deltas(unittest.TestCase):
             )
         self.delta("easyrec", outbox, "--rename", "items=one.weight")
         self.await_delta(2)
+
+    def outbox(self):
+        """A folder of deltas on a trainer's machine."""
+        return deltas.Folder(tempfile.mkdtemp(dir=self.folder), MODEL, 1)
+
+    def test_no_delta_acknowledged_over_grpc_is_lost_by_kill_9(self):
+        self.assertEqual(self.first_answer(), 0)
+        outbox, known = self.outbox(), 0
+        for count in (1, BURST // 2, BURST // 4):
+            for _ in range(count):
+                self.change(100, outbox)
+            printed = self.delta(
+                "push", "--folder", outbox.path, "--to", self.cn.address
+            )
+            self.assertIn(f"{count} deltas of", printed)
+            self.cn.kill()  # acknowledged, and perhaps not applied
+            known += count
+            self.start_cn()
+            self.assertEqual(self.first_answer(), known)
+        names = {f.name for f in outbox.path.iterdir() if f.name[0] != "."}
+        self.assertEqual(
+            names, {f.name for f in self.deltas.path.iterdir() if f.name[0] != "."}
+        )
+        for name in names:
+            self.assertEqual(
+                (self.deltas.path / name).read_bytes(), (outbox.path / name).read_bytes()
+            )
+        # Sent again: after an acknowledgement that was lost, and after a merge.
+        self.assertEqual(delta_push.push(outbox, self.cn.address), 0)
+        self.deltas.merge()
+        self.assertEqual(delta_push.push(outbox, self.cn.address), 0)
+        self.assertEqual(self.ask(), known)
+        self.change(100, outbox)
+        self.assertEqual(delta_push.push(outbox, self.cn.address), 1)
+        self.await_delta(known + 1)
+
+    def test_what_does_not_fit_is_refused_over_grpc(self):
+        self.assertEqual(self.first_answer(), 0)
+        outbox = self.outbox()
+        self.change(20, outbox)
+        delta_push.push(outbox, self.cn.address)
+        self.await_delta(1)
+        state, before = outbox.last(), sorted(self.deltas.path.iterdir())
+        row = {"one.weight": deltas.Rows([3], torch.ones(1, DIM))}
+        nan = {"one.weight": deltas.Rows([3], torch.full((1, DIM), float("nan")))}
+        cases = (
+            ({"parent": (4, "x")}, row, None, "FAILED_PRECONDITION", "gap: the parent is"),
+            ({"parent": (1, "x"), "sequence": 2}, row, None, "FAILED_PRECONDITION",
+             "wrong parent"),
+            ({"parent": state}, row, -1, "DATA_LOSS", "sha256"),
+            ({"parent": state}, nan, None, "INVALID_ARGUMENT", "column 0 is nan"),
+            ({"parent": state}, {"users": row["one.weight"]}, None, "NOT_FOUND",
+             "no table 'users'"),
+        )
+        with delta_push.channel(self.cn.address) as channel:
+            def send(folder, spoil=None):
+                ((sequence, manifest),) = folder.manifests().items()
+                rows = bytearray((folder.path / manifest["rows"]["file"]).read_bytes())
+                if spoil is not None:
+                    rows[spoil] ^= 1
+                text = (folder.path / deltas.name_of(sequence)).read_bytes()
+                return delta_push.append(channel, text, bytes(rows))
+
+            for options, tables, spoil, code, reason in cases:
+                with self.subTest(reason), self.assertRaises(grpc.RpcError) as raised:
+                    folder = self.outbox()
+                    folder.write(tables, **options)
+                    send(folder, spoil)
+                self.assertEqual(raised.exception.code().name, code)
+                self.assertIn(reason, raised.exception.details())
+                self.assertEqual(sorted(self.deltas.path.iterdir()), before)
+            other = deltas.Folder(self.outbox().path, "another", 1)
+            other.write(row)
+            with self.assertRaises(grpc.RpcError) as raised:
+                send(other)
+            self.assertEqual(raised.exception.code().name, "NOT_FOUND")
+            # Two writers: at the same time, and one after the other.
+            folder = self.outbox()
+            folder.write(row, parent=state)
+            with self.deltas._locked(), self.assertRaises(grpc.RpcError) as raised:
+                send(folder)
+            self.assertEqual(raised.exception.code().name, "ABORTED")
+            self.assertIn("another writer", raised.exception.details())
+            self.change(20)
+            with self.assertRaises(grpc.RpcError) as raised:
+                send(folder)
+            self.assertEqual(raised.exception.code().name, "FAILED_PRECONDITION")
+            self.assertIn("Another writer has added", raised.exception.details())
+        self.await_delta(2)
+        # Not asked for.
+        self.cn.kill()
+        self.start_cn(by_request=False)
+        self.assertEqual(self.first_answer(), 2)
+        with self.assertRaises(deltas.DeltaError) as raised:
+            delta_push.push(outbox, self.cn.address)
+        self.assertIn("PERMISSION_DENIED: the node takes no deltas", str(raised.exception))
 
     def test_wrong_deltas_are_refused_by_name_and_change_nothing(self):
         self.assertEqual(self.first_answer(), 0)
