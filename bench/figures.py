@@ -90,7 +90,26 @@ def gather(name):
     return text
 
 
+def predicted_p99():
+    """Predicted and measured p99 by load, up to 80 % of the knee and beyond."""
+    text = header("model", "rate/s", "of the knee", "requests", "p50, predicted ÷ measured",
+                  "p99, ms, predicted", "measured", "ratio")
+    for name in ("dlrm",):
+        run = report(f"xeon207/predicted_p99_{name}.json")
+        for point in run["points"]:
+            ratio = f"{point['p99_ratio']:.2f}"
+            within = 0.75 <= point["p99_ratio"] <= 1.33
+            text += row(
+                f"{run['model']}, {run['items']} items", f"{point['requests_per_s']:.0f}",
+                f"{point['part_of_knee']:.2f}", str(point["requests"]),
+                f"{point['p50_ratio']:.2f}", f"{point['predicted_p99_ms']:.1f}",
+                f"{point['measured_p99_ms']:.1f}", ratio if within else f"**{ratio}**",
+            )
+    return text
+
+
 TABLES = {
+    "predicted_p99": predicted_p99,
     "gpu_check": gpu_check,
     "gather": lambda: gather("xeon207/gather.json"),
 }

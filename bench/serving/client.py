@@ -16,7 +16,7 @@ class Client:
         self.count = 0
 
     def start(self, qps, duration, seed, timeout=10, max_in_flight=None,
-              ids="uniform"):
+              ids="uniform", csv=None):
         self.count += 1
         self.report = self.folder / f"{self.model}-{self.count}.json"
         self.process = subprocess.Popen(
@@ -28,6 +28,7 @@ class Client:
                 "--timeout", f"{timeout:g}", "--seed", str(seed),
                 "--ids", ids,
                 "--json", str(self.report),
+                *(() if csv is None else ("--csv", str(csv))),
                 *(() if max_in_flight is None
                   else ("--max-in-flight", str(max_in_flight))),
             ],

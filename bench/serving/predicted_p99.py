@@ -3,25 +3,28 @@
 
 A CPU node with one worker on one processor, a GPU node on its CPU on another,
 and an open-loop client, which shares the processor of the node that has less
-to do. Two runs measure the costs of one
-request in each part; `refract plan` predicts from these figures the
-latency of one CN and one HN by load, and its knee. Then the nodes get those
-loads, and each measured p99 is printed with its prediction.
+to do. Each round runs the nodes at one calibration load and at every measured
+load. The traces of the calibration load give the profile of a request: its
+time on the CN worker, its execution on the HN, and the time of the way and of
+the front end, each with its variation in the order of measurement. `refract
+plan` predicts p99 at the measured rates and the knee from this profile alone.
 
-Prints predicted ÷ measured per load. Other processes on the machine appear in
-the measured p99 and in nothing else.
+Prints predicted ÷ measured p99 of all rounds together, and the range of the
+measured p99 of single rounds. Rounds are kept in --samples, so that several
+short calls add up (on a machine that must not be occupied for long).
 """
 
 import argparse
 import contextlib
 import json
+import math
 import os
 import pathlib
-import re
 import statistics
+import subprocess
 import sys
 import tempfile
-import urllib.request
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -29,13 +32,16 @@ sys.path.insert(0, str(ROOT))
 from bench.serving.client import Client  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
-# Rates of the runs that measure costs, as parts of the capacity. Requests that
-# come rarely find threads asleep and caches cold, as at low load, where these
-# delays make up most of p99.
-BUSY, ALONE = 0.85, 0.2
-# Beyond the 99th percentile a short run has too few requests to tell the nodes'
-# own times from a single stall of the machine, and counts them as a stall.
-QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+# The calibration load, as a part of the capacity: queues are short, and a few
+# seconds have hundreds of requests.
+CALIBRATION = 0.4
+# Spans of a request on the CN worker; `gpu_node` lies between them.
+PRE, POST = ("decode", "cn_pre"), ("resume", "cn_post", "encode")
+# The objective of the knee ÷ the predicted p99 of a request that never waits.
+OBJECTIVE = 4
+# An objective that never binds: p99 at a rate is asked for.
+MOST_MS = 5000
+MS = 1e-6  # of the nanoseconds of traces
 
 
 def parse_arguments():
@@ -46,14 +52,18 @@ def parse_arguments():
     parser.add_argument("--repository", type=pathlib.Path,
                         help="with the model; without: a DLRM, exported here")
     parser.add_argument("--model", default="dlrm", metavar="NAME")
-    parser.add_argument("--items", type=int, default=16, metavar="N",
-                        help="per request (default: 16, so that a short run "
-                        "has thousands of requests)")
-    parser.add_argument("--loads", default="0.2,0.3,0.4,0.5,0.6,0.7,0.8",
-                        metavar="LIST", help="parts of the predicted knee")
+    parser.add_argument("--items", type=int, default=64, metavar="N",
+                        help="per request (default: 64)")
+    parser.add_argument("--loads", default="0.2,0.3,0.4,0.5,0.6,0.7",
+                        metavar="LIST", help="rates, as parts of the capacity")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--duration", type=float, default=8, metavar="S")
+    parser.add_argument("--duration", type=float, default=6, metavar="S",
+                        help="of each load in each round")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--samples", type=pathlib.Path, metavar="FILE",
+                        help="add rounds to this file (JSON)")
+    parser.add_argument("--unordered", action="store_true",
+                        help="predict with the times drawn one by one")
     parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
     arguments.loads = [float(load) for load in arguments.loads.split(",")]
@@ -62,10 +72,12 @@ def parse_arguments():
 
 def make_repository(arguments, folder):
     exported = repositories.export(
-        "dlrm", folder / "dlrm", "--tables-gib", "0.05", preset="default"
+        arguments.model, folder / arguments.model, "--tables-gib", "0.05",
+        preset="default",
     )
     repositories.add_model(folder / "repository", arguments.model,
-                           exported / "dlrm.pt2", method="heuristic")
+                           exported / f"{arguments.model}.pt2",
+                           method="heuristic")
     return folder / "repository"
 
 
@@ -76,210 +88,265 @@ def cpu_seconds(process):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def sums(node, metric):
-    """Sum and count of a histogram over all its labels but `stage`."""
-    text = urllib.request.urlopen(node.metrics_url, timeout=10).read().decode()
-    found = {}
-    for name, labels, value in re.findall(
-        rf"^({metric}_(?:sum|count))\{{(.*)\}} (\S+)$", text, re.M
-    ):
-        stage = re.search(r'stage="([^"]*)"', labels)
-        key = (stage.group(1) if stage else "", name.rpartition("_")[2])
-        found[key] = found.get(key, 0.0) + float(value)
-    return found
-
-
-class Costs:
-    """Costs of a request.
-
-    A busy run gives the processor time per request: idle threads spin before
-    they sleep, so at low load processor time is no cost of requests. A run whose
-    requests never meet (those that would are left out) gives the latency without
-    queues: its median beyond the processor times is the round trip, its spread
-    that of the longer part.
-    """
-
-    def __init__(self, client, cn, hn, capacity, duration, seed):
-        before = [cpu_seconds(node.process) for node in (cn, hn)]
-        executed = self.executions(hn)
-        report = client.run(BUSY * capacity, duration, seed)
-        cn_cpu, hn_cpu = (
-            cpu_seconds(node.process) - cpu
-            for node, cpu in zip((cn, hn), before)
-        )
-        seconds, count = (
-            b - a for a, b in zip(executed, self.executions(hn))
-        )
-        server = report["server_ms"]
-        requests = server["requests"]
-        # All of a node's processor time per request: the workers' parts, the
-        # front end's and the transport's, which share its processor.
-        self.execution = 1e3 * seconds / max(count, 1)
-        self.hn = max(1e3 * hn_cpu / requests, self.execution)
-        self.cn = max(1e3 * cn_cpu / requests,
-                      server["cpu_before"] + server["cpu_after"])
-        self.post = server["cpu_after"]
-        self.pre = self.cn - self.post
-        # Twice as long, since its requests are few.
-        alone = client.run(ALONE * capacity, 2 * duration, seed + 1,
-                           max_in_flight=1)
-        self.latency = alone["latency_ms"]
-        self.requests = alone["succeeded"]
-        self.rest = max(0.0, self.latency["p50"] - self.cn - self.hn)
-        self.factors = self.spread()
-
-    @staticmethod
-    def executions(hn):
-        found = sums(hn, "refract_gpu_node_execution_duration_seconds")
-        return found.get(("", "sum"), 0.0), found.get(("", "count"), 0.0)
-
-    def spread(self):
-        """Factors of the longer part's time, equally likely, which give the
-        quantiles of the latency without queues. Their mean is 1, since the
-        processor time is a mean."""
-        latency, median = self.latency, self.latency["p50"]
-        busy = max(self.cn, self.hn)
-        points = [(0.0, median * 0.97)] + [
-            (q, latency[name]) for name, q in QUANTILES.items()
-        ]
-        points.append((1.0, latency["p99"]))
-        factors = []
-        for i in range(1000):
-            at = (i + 0.5) / 1000
-            for (q1, a), (q2, b) in zip(points, points[1:]):
-                if q1 <= at <= q2:
-                    value = a + (b - a) * (at - q1) / (q2 - q1)
-                    break
-            factors.append(max(0.2, 1 + (value - median) / busy))
-        mean = statistics.mean(factors)
-        return [factor / mean for factor in factors]
-
-
-def spec(arguments, costs, slo_ms):
-    part = {"node": "here", "memory_gib": 0}
+def spans(line):
+    """Start and milliseconds of each span of a trace."""
     return {
-        "name": "here",
-        "nodes": [{"name": "here", "cores": 1, "memory_gib": 1, "gpus": 1,
-                   "nic_gbps": 1e6, "price_per_h": 1}],
-        "services": [{
-            "name": arguments.model,
-            "model": {
-                "profile": [{
-                    "rows": arguments.items, "cn_pre_ms": costs.pre,
-                    "cn_post_ms": costs.post, "hn_ms": costs.hn,
-                    "up_kib": 0, "down_kib": 0,
-                }],
-                "round_trip_us": 1e3 * costs.rest,
-                # All of the spread is the longer part's.
-                "variation": {
-                    "cn" if costs.cn > costs.hn else "hn": costs.factors
-                },
-            },
-            "slo": {"p99_ms": slo_ms},
-            "traffic": {"queries_per_s": 0.1,
-                        "query_sizes": f"fixed:{arguments.items}"},
-            "cn": part | {"cores": 1},
-            "hn": part | {"cores": 1},
-        }],
+        span["name"]: (
+            int(span["startTimeUnixNano"]),
+            (int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"]))
+            * MS,
+        )
+        for resource in json.loads(line)["resourceSpans"]
+        for scope in resource["scopeSpans"]
+        for span in scope["spans"]
     }
 
 
-def predict(arguments, costs, folder):
-    slo_ms = max(8 * costs.latency["p50"], 3 * costs.latency["p99"])
-    path, answer = folder / "spec.json", folder / "plan.json"
-    path.write_text(json.dumps(spec(arguments, costs, slo_ms), indent=1))
-    repositories.refract("plan", path, "--json", answer, "--no-sensitivity",
-                         "--requests", 50000, timeout=600)
-    found = json.loads(answer.read_text())["services"][0]["answer"]
-    if (found["cns"], found["hns"]) != (1, 1):
-        sys.exit(f"the plan has {found['cns']} CN and {found['hns']} HN")
-    return found["knee"], {
-        round(point["requests_per_s"] / found["knee"], 2): point
-        for point in found["sweep"]
-    }
+class Pair:
+    """A CN and an HN, whose requests are all traced, and their client."""
+
+    def __init__(self, stack, arguments, folder, repository):
+        processors = sorted(os.sched_getaffinity(0))
+        if len(processors) < 2:
+            sys.exit("needs two processors")
+        self.traces = folder / "traces.jsonl"
+        os.sched_setaffinity(0, processors[1:])  # inherited by the HN
+        self.hn = nodes.gpu_node(repository)
+        stack.callback(self.hn.close)
+        os.sched_setaffinity(0, processors[:1])
+        self.cn = nodes.cpu_node(
+            repository, [self.hn.address], "--workers", 1,
+            "--trace-config", f"triton,file={self.traces}",
+            "--trace-config", "rate=1",
+        )
+        stack.callback(self.cn.close)
+        self.folder = folder
+        self.client = Client(folder, self.cn, arguments.model, arguments.items)
+        self.client.run(50, 1, arguments.seed)
+        if cpu_seconds(self.cn.process) > cpu_seconds(self.hn.process):
+            os.sched_setaffinity(0, processors[1:])
+        self.read = 0
+
+    def run(self, qps, duration, seed):
+        """Latencies of a run, and its traces, both in milliseconds."""
+        self.new_traces()
+        table = self.folder / "latencies.csv"
+        report = self.client.run(qps, duration, seed, csv=table)
+        rows = [line.split(",") for line in table.read_text().split()][1:]
+        latencies = [float(row[3]) for row in rows if row[4] == "OK"]
+        time.sleep(0.3)  # the node writes traces after the answers
+        return report, latencies, self.new_traces()
+
+    def new_traces(self):
+        if not self.traces.exists():
+            return []
+        with open(self.traces, encoding="utf-8") as file:
+            file.seek(self.read)
+            text = file.read()
+        end = text.rfind("\n") + 1
+        self.read += len(text[:end].encode())
+        found = [spans(line) for line in text[:end].split("\n") if line]
+        return [trace for trace in found if "hn_execute" in trace]
 
 
-def main():
-    arguments = parse_arguments()
+def calibration(report, latencies, traces):
+    """What a profile needs of each request, in order of execution."""
+    traces.sort(key=lambda trace: trace["hn_execute"][0])
+    parts = []
+    for trace in traces:
+        def of(*names, trace=trace):
+            return sum(trace[name][1] for name in names if name in trace)
+        parts.append([
+            of(*PRE), of(*POST), of("hn_execute"),
+            # The way to the HN and back, and the hand-overs between threads.
+            of("request") - of("cn_queue", "hn_queue", "hn_execute", *PRE,
+                               *POST),
+        ])
+    # gRPC and the client, outside the CN's own spans.
+    client = statistics.median(latencies) - statistics.median(
+        trace["request"][1] for trace in traces)
+    return {"parts_ms": parts, "client_ms": max(0.0, client),
+            "late": report["client_was_late"]}
+
+
+def measure(arguments, kept):
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(
             stack.enter_context(tempfile.TemporaryDirectory())
         )
         repository = arguments.repository or make_repository(arguments, folder)
-        processors = sorted(os.sched_getaffinity(0))
-        if len(processors) < 2:
-            sys.exit("needs two processors")
-        os.sched_setaffinity(0, processors[1:])  # inherited by the HN
-        hn = nodes.gpu_node(repository)
-        stack.callback(hn.close)
-        os.sched_setaffinity(0, processors[:1])
-        cn = nodes.cpu_node(repository, [hn.address], "--workers", 1)
-        stack.callback(cn.close)
-        client = Client(folder, cn, arguments.model, arguments.items)
-        client.capacity(arguments.seed)
-        if cpu_seconds(cn.process) > cpu_seconds(hn.process):
-            os.sched_setaffinity(0, processors[1:])
-        capacity = client.capacity(arguments.seed)
-        rounds = []
-        for number in range(arguments.rounds):
-            print(f"round {number + 1}: capacity {capacity:.0f}/s", flush=True)
+        pair = Pair(stack, arguments, folder, repository)
+        if "capacity" not in kept:
+            kept["capacity"] = pair.client.capacity(arguments.seed)
+            kept["processor"] = processor()
+        capacity = kept["capacity"]
+        print(f"capacity {capacity:.0f}/s", flush=True)
+        for _ in range(arguments.rounds):
+            number = len(kept["rounds"])
+            seed = arguments.seed + 100 * number
+            one = {"calibrations": [], "loads": {}}
             for count, load in enumerate(arguments.loads):
-                # Costs directly before: a shared machine's speed drifts.
-                seed = arguments.seed + 1000 * number + 10 * count
-                costs = Costs(client, cn, hn, capacity, arguments.duration,
-                              seed)
-                knee, sweep = predict(arguments, costs, folder)
-                point = sweep[load]
-                executed = costs.executions(hn)
-                report = client.run(point["requests_per_s"],
-                                    arguments.duration, seed + 2)
-                seconds, executions = (
-                    b - a for a, b in zip(executed, costs.executions(hn))
-                )
-                measured = report["latency_ms"]["p99"]
-                predicted = point["p99_ms"]["mean"]
-                rounds.append({
-                    "round": number, "load": load,
-                    "qps": point["requests_per_s"], "knee": knee,
-                    "cn_ms": costs.cn, "hn_ms": costs.hn,
-                    "besides_ms": costs.rest,
-                    "execution_ms": costs.execution,
-                    "execution_ms_then": 1e3 * seconds / max(executions, 1),
-                    "predicted_p50_ms": point["p50_ms"]["mean"],
-                    "measured_p50_ms": report["latency_ms"]["p50"],
-                    "predicted_p99_ms": predicted,
-                    "measured_p99_ms": measured,
-                    "ratio": predicted / measured,
-                    "client_was_late": report["client_was_late"],
-                    "failed": report["errors"],
-                })
-                print(
-                    f"  {load:g} × knee, {point['requests_per_s']:.0f}/s: CN "
-                    f"{costs.cn:.2f} ms, HN {costs.hn:.2f} ms, besides "
-                    f"{costs.rest:.2f} ms; p50 "
-                    f"{point['p50_ms']['mean']:.2f} / "
-                    f"{report['latency_ms']['p50']:.2f} ms, p99 "
-                    f"{predicted:.2f} / {measured:.2f} ms: "
-                    f"{predicted / measured:.2f}"
-                    + (" (the client was late)"
-                       if report["client_was_late"] else ""),
-                    flush=True,
-                )
-    print("predicted ÷ measured p99, median of the rounds:")
-    within = True
-    for load in arguments.loads:
-        ratios = [r["ratio"] for r in rounds if r["load"] == load]
-        median = statistics.median(ratios)
-        within &= 0.75 <= median <= 1.33
-        print(f"  {load:g} × knee: {median:.2f} "
-              f"[{min(ratios):.2f}, {max(ratios):.2f}]")
-    print("all within [0.75, 1.33]" if within else
-          "not all within [0.75, 1.33]")
+                if count % 3 == 0:
+                    one["calibrations"].append(calibration(*pair.run(
+                        CALIBRATION * capacity, arguments.duration,
+                        seed + 50 + count)))
+                report, latencies, _ = pair.run(
+                    load * capacity, arguments.duration, seed + count)
+                if report["errors"]:
+                    sys.exit(f"failed requests: {report['errors']}")
+                one["loads"][f"{load:g}"] = latencies
+                print(f"round {number}: {load * capacity:.0f}/s, p99 "
+                      f"{quantile(latencies, 0.99):.1f} ms", flush=True)
+            kept["rounds"].append(one)
+
+
+def processor():
+    text = pathlib.Path("/proc/cpuinfo").read_text()
+    found = {}
+    for line in text.split("\n"):
+        name, _, value = line.partition(":")
+        found.setdefault(name.strip(), value.strip())
+    return (f"{found.get('model name', 'unknown')}, family "
+            f"{found.get('cpu family')}, model {found.get('model')}")
+
+
+def quantile(values, q):
+    values = sorted(values)
+    return values[min(len(values) - 1, math.ceil(q * len(values)) - 1)]
+
+
+def profile(kept):
+    """The `model` of a spec."""
+    runs = [run for one in kept["rounds"] for run in one["calibrations"]]
+    parts = [part for run in runs for part in run["parts_ms"]]
+    cn = [pre + post for pre, post, _, _ in parts]
+    hn = [part[2] for part in parts]
+    way = [max(1e-3, part[3]) for part in parts]
+    post = statistics.median(part[1] for part in parts)
+    client = statistics.median(run["client_ms"] for run in runs)
+    medians = {name: statistics.median(values)
+               for name, values in (("cn", cn), ("hn", hn), ("way", way))}
+
+    def in_order(values, besides=0.0):
+        whole = statistics.median(values) + besides
+        factors = [max(1e-3, (value + besides) / whole) for value in values]
+        return factors if kept["unordered"] else {"in_order": factors}
+
+    return {
+        "profile": [{"rows": kept["items"], "cn_pre_ms": medians["cn"] - post,
+                     "cn_post_ms": post, "hn_ms": medians["hn"],
+                     "up_kib": 0, "down_kib": 0}],
+        "round_trip_us": 1e3 * (medians["way"] + client),
+        "variation": {"cn": in_order(cn), "hn": in_order(hn),
+                      "round_trip": in_order(way, client)},
+    }
+
+
+def spec(kept, qps, slo_ms):
+    part = {"node": "here", "memory_gib": 0, "cores": 1}
+    return {
+        "name": "here",
+        "nodes": [{"name": "here", "cores": 1, "memory_gib": 1, "gpus": 1,
+                   "nic_gbps": 1e6, "price_per_h": 1}],
+        "services": [{
+            "name": kept["model"].replace("_", "-"),
+            "model": profile(kept),
+            "slo": {"p99_ms": slo_ms},
+            "traffic": {"queries_per_s": qps,
+                        "query_sizes": f"fixed:{kept['items']}"},
+            "cn": part,
+            # As the GPU node without --batching-window-us.
+            "hn": part | {"batching_window_us": "off"},
+        }],
+    }
+
+
+def plan(kept, qps, slo_ms, folder):
+    path, answer = folder / "spec.json", folder / "plan.json"
+    path.write_text(json.dumps(spec(kept, qps, slo_ms)))
+    repositories.refract("plan", path, "--json", answer, "--no-sensitivity",
+                         "--requests", 20000, "--seeds", 3,
+                         timeout=600)
+    return json.loads(answer.read_text())["services"][0]["answer"]
+
+
+def compare(kept):
+    """Predicted and measured p50 and p99 by load."""
+    points = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        idle = plan(kept, 0.01, MOST_MS, folder)["at_design_rate"]["p99_ms"]["mean"]
+        knee = plan(kept, 0.01, OBJECTIVE * idle, folder)["knee"]
+        loads = {load for one in kept["rounds"] for load in one["loads"]}
+        for load in sorted(loads, key=float):
+            qps = float(load) * kept["capacity"]
+            found = plan(kept, qps, MOST_MS, folder)
+            if (found["cns"], found["hns"]) != (1, 1):
+                print(f"{qps:.0f}/s needs more than one CN and one HN")
+                continue
+            rounds = [one["loads"][load] for one in kept["rounds"]
+                      if load in one["loads"]]
+            measured = [value for latencies in rounds for value in latencies]
+            single = [quantile(latencies, 0.99) for latencies in rounds]
+            point = {
+                "requests_per_s": qps, "part_of_knee": qps / knee,
+                "requests": len(measured),
+                "single_rounds_p99_ms": single,
+            }
+            for key, q in (("p50", 0.5), ("p99", 0.99)):
+                predicted = found["at_design_rate"][f"{key}_ms"]["mean"]
+                real = quantile(measured, q)
+                point |= {f"predicted_{key}_ms": predicted,
+                          f"measured_{key}_ms": real,
+                          f"{key}_ratio": predicted / real}
+            points.append(point)
+    return OBJECTIVE * idle, knee, points
+
+
+def main():
+    arguments = parse_arguments()
+    kept = {"model": arguments.model, "items": arguments.items, "rounds": []}
+    if arguments.samples and arguments.samples.exists():
+        kept = json.loads(arguments.samples.read_text())
+        if (kept["model"], kept["items"]) != (arguments.model,
+                                              arguments.items):
+            sys.exit(f"{arguments.samples}: has rounds of {kept['model']}, "
+                     f"{kept['items']} items")
+    kept["unordered"] = arguments.unordered
+    if arguments.rounds:
+        measure(arguments, kept)
+        if arguments.samples:
+            arguments.samples.write_text(json.dumps(kept))
+    if arguments.samples and not arguments.json:
+        return
+    objective, knee, points = compare(kept)
+    print(f"{kept['model']}, {kept['items']} items, {len(kept['rounds'])} "
+          f"rounds, {kept['processor']}; knee {knee:.0f}/s at p99 ≤ "
+          f"{objective:.0f} ms")
+    print("rate/s, of knee: p50 predicted ÷ measured, p99 predicted ÷ "
+          "measured [p99 of single rounds], ms")
+    for point in points:
+        single = point["single_rounds_p99_ms"]
+        print(f"{point['requests_per_s']:7.0f}  "
+              f"{point['part_of_knee']:.2f}: "
+              f"{point['p50_ratio']:.2f}  "
+              f"{point['predicted_p99_ms']:.1f} ÷ "
+              f"{point['measured_p99_ms']:.1f} = {point['p99_ratio']:.2f} "
+              f"[{min(single):.1f}, {max(single):.1f}]")
+    within = [0.75 <= point["p99_ratio"] <= 1.33 for point in points
+              if point["part_of_knee"] <= 0.8]
+    print(f"{sum(within)} of {len(within)} points up to 80 % of the knee are "
+          "within [0.75, 1.33]")
     if arguments.json:
-        arguments.json.write_text(
-            json.dumps({"benchmark": "predicted_p99", "model": arguments.model,
-                        "items": arguments.items, "points": rounds}, indent=2)
-            + "\n")
+        revision = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, text=True,
+            capture_output=True, check=False).stdout.strip()
+        arguments.json.write_text(json.dumps(
+            {"benchmark": "predicted_p99", "revision": revision,
+             "processor": kept["processor"], "model": kept["model"],
+             "items": kept["items"], "rounds": len(kept["rounds"]),
+             "objective_p99_ms": objective, "knee_per_s": knee,
+             "points": points}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
