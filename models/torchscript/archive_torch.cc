@@ -129,18 +129,20 @@ base::DType TypeOf(const at::Tensor& tensor) {
 
 absl::StatusOr<WeightEntry> Archive::Locate(const at::Tensor& tensor) const {
   if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
-    return absl::UnimplementedError("it is not a plain dense tensor");
+    return absl::UnimplementedError(
+        "it is a sparse or quantized tensor; weights must be dense");
   }
   if (tensor.is_conj() || tensor.is_neg()) {
     return absl::UnimplementedError(
-        "PyTorch only marked it as conjugate or negative: save it after "
-        "resolve_conj() and resolve_neg()");
+        "it is a lazy conjugate or negative of another tensor; apply "
+        "resolve_conj() and resolve_neg() before you save the module");
   }
   WeightEntry entry;
   entry.dtype = TypeOf(tensor);
   if (entry.dtype == base::DType::kUnknown) {
-    return absl::UnimplementedError(absl::StrCat(
-        "it has element type ", c10::toString(tensor.scalar_type())));
+    return absl::UnimplementedError(
+        absl::StrCat("the graph lacks its element type ",
+                     c10::toString(tensor.scalar_type())));
   }
   entry.file = zip_.file()->path();
   entry.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
@@ -151,7 +153,8 @@ absl::StatusOr<WeightEntry> Archive::Locate(const at::Tensor& tensor) const {
   const ZipEntry* found = Find(tensor);
   if (found == nullptr) {
     return absl::UnimplementedError(
-        "its bytes are not stored uncompressed in the file");
+        "the file does not hold its bytes uncompressed; save the module again "
+        "with torch.jit.save()");
   }
   entry.offset = found->offset;
   entry.bytes = found->bytes;

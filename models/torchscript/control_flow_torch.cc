@@ -34,7 +34,8 @@ absl::Status Converter::ConvertIf(const JitNode& node) {
       return TakeBlock(node, *node.blocks()[first_raises ? 1 : 0]);
     }
     return absl::UnimplementedError(
-        "a branch that data decides has no form in the graph IR");
+        "the condition of this branch depends on a request's tensors, so no "
+        "part of the graph can stand for the branch");
   }
   return TakeBlock(node, *node.blocks()[condition.literal.toBool() ? 0 : 1]);
 }
@@ -52,7 +53,8 @@ absl::Status Converter::TakeBlock(const JitNode& node, const JitBlock& block) {
 
 absl::Status Converter::ConvertLoop(const JitNode& node) {
   const absl::Status no_form = absl::UnimplementedError(
-      "a loop whose rounds data decides has no form in the graph IR");
+      "the number of rounds of this loop depends on a request's tensors or is "
+      "too large, so the loop cannot be unrolled into the graph");
   // Only Trace() unrolls loops. In the flat graph, loops are in regions.
   if (traced_.graph == nullptr || whole_loops_->contains(&node)) {
     return no_form;
@@ -101,7 +103,9 @@ absl::Status Converter::ConvertRange(const JitNode& node, bool length) {
   for (const Item& item : Inputs(node)) {
     const auto number = KnownNumber(item, /*constants=*/true);
     if (!number || number->kind != runtime::aten::Operand::Kind::kInt) {
-      return absl::UnimplementedError("a range that data decides");
+      return absl::UnimplementedError(
+          "the bounds or the step of this range() depend on a request's "
+          "tensors, so it cannot be unrolled into the graph");
     }
     numbers.push_back(number->i);
   }
@@ -110,7 +114,9 @@ absl::Status Converter::ConvertRange(const JitNode& node, bool length) {
     return Set(node, Item::Literal(numbers[1] + first * numbers[2]));
   }
   const int64_t step = numbers[2];
-  if (step == 0) return absl::InvalidArgumentError("a range of step 0");
+  if (step == 0)
+    return absl::InvalidArgumentError(
+        "the step of this range() is 0, which Python refuses, too");
   const int64_t span = step > 0 ? numbers[1] - first : first - numbers[1];
   const int64_t stride = step > 0 ? step : -step;
   return Set(node, Item::Literal(span <= 0 ? int64_t{0}

@@ -74,9 +74,9 @@ absl::Status ResolveContexts(const std::shared_ptr<torch::jit::Graph>& graph) {
     if (absl::StrContains(name, "autocast_mode.")) {
       casts = true;
     } else if (!absl::StrContains(name, "torch.autograd.grad_mode.")) {
-      return absl::UnimplementedError(absl::StrCat("enters the context ", name,
-                                                   ", whose meaning is not "
-                                                   "known outside Python"));
+      return absl::UnimplementedError(absl::StrCat(
+          "enters the context manager ", name,
+          ", which only Python can run; leave it out of forward()"));
     }
   }
   if (casts) {
@@ -142,7 +142,8 @@ absl::StatusOr<Converted> Convert(const Archive& archive,
                                   const Examples& examples,
                                   const KeyLists& keys) {
   const auto method = archive.module().find_method("forward");
-  if (!method) return absl::InvalidArgumentError("has no forward()");
+  if (!method)
+    return absl::InvalidArgumentError("the module has no method forward()");
   const std::shared_ptr<torch::jit::Graph> source = method->graph()->copy();
   REFRACT_RETURN_IF_ERROR(MakeClassInputs(examples, keys, *source));
   torch::jit::Inline(*source);

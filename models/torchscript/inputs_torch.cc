@@ -153,10 +153,11 @@ absl::StatusOr<Item> Converter::InputOf(const c10::Type& type,
     return DictInput(*dict, name);
   }
   if (list != nullptr && CanBeInput(*list->getElementType())) {
-    return absl::UnimplementedError(absl::StrCat(
-        "input ", name, " is a ", type.str(),
-        "; its length is known with a --sample FILE only, which has ", name,
-        "_0, ", name, "_1, ..."));
+    return absl::UnimplementedError(
+        absl::StrCat("input ", name, " is a ", type.str(),
+                     "; its length is known only from an example request: give "
+                     "--sample FILE with ",
+                     name, "_0, ", name, "_1, ..."));
   }
   return absl::UnimplementedError(absl::StrCat(
       "input ", name, " is a ", type.str(),
@@ -324,8 +325,9 @@ class Maker {
     }
     for (const auto& [name, list] : keys_) {
       if (!used_.contains(name)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("no argument \"", name, "\" takes keys"));
+        return absl::InvalidArgumentError(absl::StrCat(
+            "--keys names the argument \"", name,
+            "\", which forward() does not have or which takes no keys"));
       }
     }
     return absl::OkStatus();
@@ -360,8 +362,9 @@ class Maker {
     if (keys.empty()) {
       return absl::UnimplementedError(
           absl::StrCat("input ", name, " is a ", type->str(),
-                       "; its keys are known with a --sample only, as ", name,
-                       "_KEY__values and so on"));
+                       "; its keys are known only from an example request: "
+                       "give --sample FILE with tensors named ",
+                       name, "_KEY__values and so on"));
     }
     return graph_
         .insertNode(graph_.createDict(dict->getKeyType(), dict->getValueType(),
@@ -413,9 +416,9 @@ class Maker {
       const bool given = examples_.contains(part);
       if (argument.type()->kind() == c10::TypeKind::TensorType) {
         if (!given) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("input ", name, " is a ", type->str(),
-                           "; the sample has no ", part));
+          return absl::InvalidArgumentError(absl::StrCat(
+              "input ", name, " is a ", type->str(),
+              "; the example request (--sample FILE) has no ", part));
         }
         arguments.push_back(AddInput(part));
       } else if (IsOptionalTensor(*argument.type()) && given) {
@@ -435,7 +438,8 @@ class Maker {
       } else if (argument.default_value()) {
         arguments.push_back(graph_.insertConstant(*argument.default_value()));
       } else {
-        return cannot(absl::StrCat(", whose part ", argument.name(), " is a ",
+        return cannot(absl::StrCat(", whose constructor argument ",
+                                   argument.name(), " is a ",
                                    argument.type()->str()));
       }
     }

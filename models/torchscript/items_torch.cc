@@ -42,7 +42,7 @@ bool IsDropped(const c10::Argument& argument) {
 
 absl::Status NoForm(absl::string_view what) {
   return absl::UnimplementedError(
-      absl::StrCat(what, " has no form in the graph IR"));
+      absl::StrCat(what, " cannot be an argument of a node of the graph"));
 }
 
 absl::StatusOr<Argument> FromLiteral(const c10::Argument& argument,
@@ -87,7 +87,8 @@ absl::StatusOr<Argument> FromLiteral(const c10::Argument& argument,
 absl::StatusOr<Argument> FromList(const c10::Argument& argument,
                                   const std::vector<Item>& elements) {
   const auto* type = Unwrap(*argument.type()).castRaw<c10::ListType>();
-  if (type == nullptr) return NoForm("a tuple");
+  if (type == nullptr)
+    return NoForm("a list or tuple where the operator takes none");
   switch (Unwrap(*type->getElementType()).kind()) {
     case c10::TypeKind::TensorType: {
       ValueList list;
@@ -97,7 +98,7 @@ absl::StatusOr<Argument> FromList(const c10::Argument& argument,
         } else if (item.kind == Item::Kind::kValue) {
           list.push_back(item.value);
         } else {
-          return NoForm("a list of tensors and other things");
+          return NoForm("a list with elements that are not tensors");
         }
       }
       return Argument(std::move(list));
@@ -111,7 +112,9 @@ absl::StatusOr<Argument> FromList(const c10::Argument& argument,
         }
         const auto number = KnownNumber(item, /*constants=*/true);
         if (!number || number->kind != runtime::aten::Operand::Kind::kInt) {
-          return NoForm("a list of sizes and other things");
+          return NoForm(
+              "a list with elements that are neither sizes nor constant "
+              "integers");
         }
         list.push_back({.literal = number->i});
       }
@@ -123,7 +126,7 @@ absl::StatusOr<Argument> FromList(const c10::Argument& argument,
       for (const Item& item : elements) {
         const auto number = KnownNumber(item, /*constants=*/true);
         if (!number || number->kind == runtime::aten::Operand::Kind::kBool) {
-          return NoForm("a list of computed numbers");
+          return NoForm("a list of floats that are not constants");
         }
         list.push_back(number->kind == runtime::aten::Operand::Kind::kInt
                            ? static_cast<double>(number->i)
@@ -135,7 +138,7 @@ absl::StatusOr<Argument> FromList(const c10::Argument& argument,
       BoolList list;
       for (const Item& item : elements) {
         if (item.kind != Item::Kind::kLiteral || !item.literal.isBool()) {
-          return NoForm("a list of computed truth values");
+          return NoForm("a list of bools that are not constants");
         }
         list.push_back(item.literal.toBool());
       }
@@ -236,16 +239,17 @@ absl::StatusOr<std::optional<Argument>> ToArgument(
       result = NoForm("a dictionary");
       break;
     case Item::Kind::kSizes:
-      result = NoForm("a size() whose rank is not known");
+      result = NoForm("the size() of a tensor of unknown rank");
       break;
     case Item::Kind::kDTypeOf:
-      result = NoForm("a dtype taken from a tensor");
+      result = NoForm("the dtype of another tensor");
       break;
     case Item::Kind::kModule:
       result = NoForm("a module");
       break;
     case Item::Kind::kOpaque:
-      result = NoForm("what an operator without a form in it made");
+      result = NoForm(
+          "a list, dictionary or object that LibTorch's interpreter makes");
       break;
   }
   if (!result.ok()) {

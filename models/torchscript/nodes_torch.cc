@@ -64,7 +64,9 @@ absl::Status Converter::ConvertBlock(const JitBlock& block) {
     JitNode* copy = tracing && !control ? Copy(*node) : nullptr;
     absl::Status status =
         copy != nullptr && ReadsOpaque(*node)
-            ? absl::UnimplementedError("reads what has no form in the graph IR")
+            ? absl::UnimplementedError(
+                  "reads a list or object that LibTorch's interpreter makes, "
+                  "and only the interpreter can read it")
             : ConvertNode(*node);
     if (tracing && absl::IsUnimplemented(status)) {
       if (copy == nullptr) copy = Copy(*node);
@@ -142,7 +144,8 @@ absl::Status Converter::ConvertNode(const JitNode& node) {
   if (op == "prim::If") return ConvertIf(node);
   if (op == "prim::Loop") return ConvertLoop(node);
   if (op == "prim::RaiseException") {
-    return absl::InvalidArgumentError("the model always raises this");
+    return absl::InvalidArgumentError(
+        "forward() reaches this raise statement whatever the request is");
   }
   if (op == "aten::warn" || op == "prim::Print") return absl::OkStatus();
   if (op == "prim::Uninitialized") return Set(node, Item());
@@ -188,7 +191,8 @@ absl::Status Converter::ConvertNode(const JitNode& node) {
                            : Item::Literal(example->is_floating_point()));
     }
     return absl::UnimplementedError(
-        "the rank or dtype of a tensor: needs a --sample that runs");
+        "the rank or dtype of this tensor is known only from an example "
+        "request that the model accepts");
   }
   if (op == "aten::__range_length" || op == "aten::__derive_index") {
     return ConvertRange(node, op == "aten::__range_length");
@@ -232,7 +236,8 @@ absl::Status Converter::ConvertNode(const JitNode& node) {
 absl::Status Converter::ConvertConstant(const JitNode& node) {
   const auto literal = torch::jit::toIValue(node.output());
   if (!literal) {
-    return absl::UnimplementedError("a constant of unknown kind");
+    return absl::UnimplementedError(
+        "LibTorch gives no value for this constant");
   }
   REFRACT_ASSIGN_OR_RETURN(Item item, FromIValue(*literal, ""));
   return Set(node, std::move(item));
@@ -280,7 +285,7 @@ absl::StatusOr<Item> Converter::FromIValue(const c10::IValue& value,
     if (!value.type()->is_module()) {
       return absl::UnimplementedError(
           absl::StrCat("an object of class ", value.type()->str(),
-                       " has no form in the graph IR"));
+                       " cannot be a value of the graph"));
     }
     Item item;
     item.kind = Item::Kind::kModule;
@@ -295,8 +300,8 @@ absl::Status Converter::ConvertGetAttr(const JitNode& node) {
   const Item& object = Input(node, 0);
   const std::string& name = node.s(c10::attr::name);
   if (object.kind != Item::Kind::kModule) {
-    return absl::UnimplementedError(
-        absl::StrCat("an attribute \"", name, "\" of no module"));
+    return absl::UnimplementedError(absl::StrCat(
+        "attribute \"", name, "\" belongs to an object that is no module"));
   }
   const std::string path =
       object.path.empty() ? name : absl::StrCat(object.path, ".", name);
@@ -324,7 +329,9 @@ absl::Status Converter::ConvertUnpack(const JitNode& node) {
   }
   if (list.kind != Item::Kind::kList ||
       list.elements().size() != node.outputs().size()) {
-    return absl::UnimplementedError("unpacks what is not known to fit");
+    return absl::UnimplementedError(
+        "the number of elements in this list or tuple is not known to be the "
+        "number of names that it is unpacked to");
   }
   for (size_t i = 0; i < node.outputs().size(); ++i) {
     items_[node.output(i)] = list.elements()[i];
@@ -338,7 +345,8 @@ absl::Status Converter::ConvertIs(const JitNode& node, bool is) {
     // nn.MultiheadAttention asks whether query, key and value are one tensor.
     if (Input(node, 0).kind != Item::Kind::kValue ||
         Input(node, 1).kind != Item::Kind::kValue) {
-      return absl::UnimplementedError("compares objects");
+      return absl::UnimplementedError(
+          "\"is\" compares a value that is neither a tensor nor None");
     }
     const bool same = Input(node, 0).value == Input(node, 1).value;
     return Set(node, Item::Literal(same == is));
@@ -387,7 +395,8 @@ absl::Status Converter::ConvertTo(const JitNode& node) {
                : runtime::aten::FromScalarType(scalar);
   }
   if (type == base::DType::kUnknown) {
-    return absl::UnimplementedError("a cast to a type that the IR lacks");
+    return absl::UnimplementedError(
+        "the graph has no such element type as this cast gives");
   }
   std::vector<NamedArgument> args = {{"self", ValueRef{self.value}},
                                      {"dtype", type}};
@@ -406,7 +415,9 @@ absl::Status Converter::ConvertOperator(const JitNode& node,
   const c10::FunctionSchema* schema = node.maybeSchema();
   if (schema == nullptr ||
       !c10::Dispatcher::singleton().findSchema(schema->operator_name())) {
-    return absl::UnimplementedError("has no form in the graph IR");
+    return absl::UnimplementedError(
+        "PyTorch's dispatcher has no such operator, so no node of the graph "
+        "can call it");
   }
   const absl::string_view full = schema->name();
   const size_t colons = full.find("::");
@@ -426,8 +437,10 @@ absl::Status Converter::ConvertOperator(const JitNode& node,
     // Functionalize() recognises writes by the operator's name: "add_".
     if (writes && (i != 0 || !absl::EndsWith(name, "_")) &&
         !absl::StartsWith(name, "__i")) {
-      return absl::UnimplementedError(
-          absl::StrCat("writes into its argument \"", argument.name(), "\""));
+      return absl::UnimplementedError(absl::StrCat(
+          "in-place writes are read only from operators whose name ends in _ "
+          "and only into their first argument, and this one writes into \"",
+          argument.name(), "\""));
     }
     REFRACT_ASSIGN_OR_RETURN(std::optional<Argument> value,
                              ToArgument(argument, inputs[i]));
@@ -478,7 +491,7 @@ absl::Status Converter::AddResults(const JitNode& node,
     if (result.type()->kind() != c10::TypeKind::TensorType) {
       return absl::UnimplementedError(
           absl::StrCat("a result of type ", result.type()->str(),
-                       " has no form in the graph IR"));
+                       " cannot be a value of the graph"));
     }
   }
   const bool complex = GivesComplex(build_.graph(), out);
@@ -510,7 +523,8 @@ absl::StatusOr<size_t> Converter::ListLength(const JitNode& node,
     }
   }
   return absl::UnimplementedError(
-      "a list of tensors whose length is not known");
+      "the number of tensors in the resulting list is not known; unpack the "
+      "list to names, or give the sizes as constants");
 }
 
 }  // namespace refract::models::torchscript

@@ -53,8 +53,9 @@ absl::Status CheckServable(const JitNode& node) {
   const absl::string_view op = node.kind().toQualString();
   if (node.isNondeterministic() && !DropsNothing(node)) {
     return absl::InvalidArgumentError(
-        "gives other results on every call; call model.eval() before the "
-        "export (dropout draws in training mode), and export no sampling");
+        "draws random numbers, so its results differ from call to call; call "
+        "model.eval() before the export, which switches dropout off, and take "
+        "random operators out of forward()");
   }
   if (node.kind() == c10::prim::SetAttr && node.input(0)->type()->is_module()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -63,7 +64,8 @@ absl::Status CheckServable(const JitNode& node) {
   }
   if (op == "prim::PythonOp" || op == "prim::fork" || op == "aten::wait" ||
       op == "prim::awaitable" || op == "prim::Enter" || op == "prim::Exit") {
-    return absl::UnimplementedError("has no form in the graph IR");
+    return absl::UnimplementedError(
+        "LibTorch's interpreter must not run this on a node");
   }
   for (const JitBlock* block : node.blocks()) {
     for (const JitNode* inner : block->nodes()) {
@@ -71,7 +73,7 @@ absl::Status CheckServable(const JitNode& node) {
       if (!status.ok()) {
         // The caller adds the name of the outermost node.
         return base::Annotate(
-            status, absl::StrCat("in it ", inner->kind().toQualString(),
+            status, absl::StrCat("in its body, ", inner->kind().toQualString(),
                                  Location(*inner)));
       }
     }
@@ -128,8 +130,11 @@ absl::Status Converter::MakeOpaque(const JitNode& node, JitNode* copy,
   // Without a sample the results of such a node are not known, and the missing
   // sample may be the very reason why the node has no form.
   if (examples_.empty()) {
-    return absl::UnimplementedError(absl::StrCat(
-        why.message(), "; LibTorch can interpret it, which takes a --sample"));
+    return absl::UnimplementedError(
+        absl::StrCat(why.message(),
+                     "; give an example request with --sample FILE: the import "
+                     "reads ranks, lengths and keys from it, and leaves to "
+                     "LibTorch's interpreter what the graph cannot express"));
   }
   const absl::Status servable = CheckServable(node);
   if (!servable.ok()) {
@@ -215,7 +220,8 @@ absl::Status Converter::ReturnFrom(const JitValue* source, JitValue* value,
   if (const auto* type = value->type()->castRaw<c10::OptionalType>()) {
     if (example.isNone()) {
       return absl::UnimplementedError(
-          "returns something that may be None and is for the sample");
+          "an Optional output of forward() is None for the example request, so "
+          "its shape is not known; give a --sample for which it is a tensor");
     }
     JitNode* cast = flat.create(c10::prim::unchecked_cast, {value});
     cast->output()->setType(type->getElementType());
@@ -269,7 +275,9 @@ absl::Status Converter::ReturnFrom(const JitValue* source, JitValue* value,
     }
   }
   return absl::UnimplementedError(
-      absl::StrCat("returns a ", value->type()->str(), ", which is no tensor"));
+      absl::StrCat("forward() returns a ", value->type()->str(),
+                   ", which cannot be taken apart into tensors; return "
+                   "tensors, or lists, tuples or dictionaries of tensors"));
 }
 
 }  // namespace refract::models::torchscript

@@ -105,7 +105,9 @@ absl::StatusOr<Item> Arithmetic(const torch::jit::Node& node,
     } else if ((op != "aten::add" && op != "aten::sub") || !alpha ||
                alpha->kind != runtime::aten::Operand::Kind::kInt ||
                alpha->i != 1) {
-      return absl::UnimplementedError("arithmetic on sizes with a factor");
+      return absl::UnimplementedError(
+          "arithmetic on sizes takes no alpha but 1 and no rounding_mode but a "
+          "constant; write the multiplication out");
     }
   }
   REFRACT_ASSIGN_OR_RETURN(Item result, builder.Compute(python, operands));
@@ -132,14 +134,17 @@ absl::StatusOr<Item> ToNumber(const torch::jit::Node& node,
     return builder.Compute(python, {item});
   }
   if (item.kind != Item::Kind::kValue) {
-    return absl::UnimplementedError("a number made of no tensor");
+    return absl::UnimplementedError(
+        "int(), float() or bool() of a value that is neither a tensor nor a "
+        "number");
   }
   ValueKind kind = ValueKind::kSymInt;
   if (absl::StrContains(op, "Float")) kind = ValueKind::kSymFloat;
   if (absl::StrContains(op, "Bool")) kind = ValueKind::kSymBool;
   if (op == "aten::ScalarImplicit" || op == "aten::item") {
     return absl::UnimplementedError(
-        "a number of unknown type that data decides");
+        "the type of the number that item() returns is not known at import; "
+        "write int(x), float(x) or bool(x) in place of x.item()");
   }
   Item number = Item::Number(builder.Emit(
       "item", "aten.item.default", {{"self", ValueRef{item.value}}}, kind));
@@ -159,7 +164,8 @@ absl::StatusOr<Item> Size(const torch::jit::Node& node,
   const Item& of = inputs[0];
   if (of.kind == Item::Kind::kDict && !of.path.empty()) {
     return absl::UnimplementedError(
-        "how many keys an input has needs --sample");
+        "the number of keys of this input dictionary is known only from an "
+        "example request");
   }
   if (of.kind == Item::Kind::kList ||
       of.kind == Item::Kind::kDict) {  // aten::len
@@ -175,12 +181,16 @@ absl::StatusOr<Item> Size(const torch::jit::Node& node,
   if (op == "aten::len" && of.kind == Item::Kind::kSizes) {
     const at::Tensor* example = of.example_tensor();
     if (example == nullptr) {
-      return absl::UnimplementedError("a rank that only a sample tells");
+      return absl::UnimplementedError(
+          "the rank of this tensor is known only from an example request that "
+          "the model accepts");
     }
     return Item::Literal(example->dim());
   }
   if (of.kind != Item::Kind::kValue || of.is_number) {
-    return absl::UnimplementedError("the size of no tensor");
+    return absl::UnimplementedError(
+        "len(), size() or numel() of a value that is not known to be a tensor, "
+        "list or dictionary");
   }
   if (op == "aten::len") return builder.SizeOf(of, 0);
   if (op == "aten::numel") {
@@ -199,7 +209,9 @@ absl::StatusOr<Item> Size(const torch::jit::Node& node,
   }
   const auto dim = KnownNumber(inputs[1], /*constants=*/true);
   if (!dim || dim->kind != runtime::aten::Operand::Kind::kInt) {
-    return absl::UnimplementedError("a dimension that data decides");
+    return absl::UnimplementedError(
+        "the dimension that size() is asked for depends on a request's "
+        "tensors");
   }
   return builder.SizeOf(of, dim->i);
 }
@@ -209,7 +221,8 @@ absl::StatusOr<Item> Element(const std::vector<Item>& inputs,
   const Item& list = inputs[0];
   const auto index = KnownNumber(inputs[1], /*constants=*/true);
   if (!index || index->kind != runtime::aten::Operand::Kind::kInt) {
-    return absl::UnimplementedError("an index that data decides");
+    return absl::UnimplementedError(
+        "the index into this list or tuple depends on a request's tensors");
   }
   if (list.kind == Item::Kind::kSizes) {
     return builder.SizeOf(list, index->i);
@@ -219,17 +232,22 @@ absl::StatusOr<Item> Element(const std::vector<Item>& inputs,
     const auto size = static_cast<int64_t>(elements.size());
     const int64_t i = index->i < 0 ? index->i + size : index->i;
     if (i < 0 || i >= size) {
-      return absl::InvalidArgumentError("an index outside its list");
+      return absl::InvalidArgumentError(
+          "the index is outside its list or tuple; Python raises IndexError "
+          "here, too");
     }
     return Item::Literal(elements[i]);
   }
   if (list.kind != Item::Kind::kList) {
-    return absl::UnimplementedError("an element of no list");
+    return absl::UnimplementedError(
+        "the value before [] is not known to be a list or tuple");
   }
   const auto size = static_cast<int64_t>(list.elements().size());
   const int64_t i = index->i < 0 ? index->i + size : index->i;
   if (i < 0 || i >= size) {
-    return absl::InvalidArgumentError("an index outside its list");
+    return absl::InvalidArgumentError(
+        "the index is outside its list or tuple; Python raises IndexError "
+        "here, too");
   }
   return Item(list.elements()[i]);
 }
@@ -237,7 +255,8 @@ absl::StatusOr<Item> Element(const std::vector<Item>& inputs,
 namespace {
 
 absl::Status NotKnown(absl::string_view what) {
-  return absl::UnimplementedError(absl::StrCat(what, " that data decides"));
+  return absl::UnimplementedError(
+      absl::StrCat(what, " is not known at import"));
 }
 
 std::optional<int64_t> IntOf(const Item& item) {
@@ -265,7 +284,9 @@ absl::StatusOr<Item> DictOp(
   const Item& dict = inputs[0];
   if (op == "aten::keys" || op == "aten::values" || op == "aten::items") {
     if (!dict.path.empty()) {
-      return absl::UnimplementedError("the keys of an input need a --sample");
+      return absl::UnimplementedError(
+          "the keys of this input dictionary are known only from an example "
+          "request");
     }
     std::vector<Item> elements;
     for (size_t i = 0; i < dict.keys->size(); ++i) {
@@ -283,7 +304,7 @@ absl::StatusOr<Item> DictOp(
   const Item& key = inputs[1];
   if (key.kind != Item::Kind::kLiteral ||
       !(key.literal.isString() || key.literal.isInt())) {
-    return NotKnown("a key");
+    return NotKnown("the key that this dictionary is asked for");
   }
   const std::optional<size_t> place = Find(dict, key.literal);
   if (op == "aten::_set_item") {
@@ -296,14 +317,15 @@ absl::StatusOr<Item> DictOp(
     return Item();
   }
   if (op == "aten::__contains__") {
-    if (!place && !dict.path.empty()) return NotKnown("a key of an input");
+    if (!place && !dict.path.empty())
+      return NotKnown("whether the dictionary of a request has this key");
     return Item::Literal(place.has_value());
   }
   if (place) return Item(dict.elements()[*place]);
   if (op == "aten::get") return inputs.size() > 2 ? Item(inputs[2]) : Item();
   if (dict.path.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("no key ", TextOf(key.literal), " in a dictionary"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the dictionary has no key \"", TextOf(key.literal), "\""));
   }
   Item input = add_input(absl::StrCat(dict.path, "_", TextOf(key.literal)));
   dict.keys->push_back(key.literal);
@@ -322,7 +344,8 @@ absl::StatusOr<Item> Slice(const std::vector<Item>& inputs) {
   const std::optional<int64_t> start = bound(1, 0);
   const std::optional<int64_t> end = bound(2, size);
   const std::optional<int64_t> step = inputs.size() > 3 ? IntOf(inputs[3]) : 1;
-  if (!start || !end || !step || *step < 1) return NotKnown("a part of a list");
+  if (!start || !end || !step || *step < 1)
+    return NotKnown("a bound or the step of this slice of a list");
   std::vector<Item> part;
   for (int64_t i = *start; i < *end; i += *step) {
     part.push_back(inputs[0].elements()[i]);
@@ -343,7 +366,9 @@ absl::StatusOr<Item> ListOp(absl::string_view op,
     bool any = false;
     for (const Item& item : list) {
       const auto number = KnownNumber(item, /*constants=*/false);
-      if (!number) return NotKnown("a truth value");
+      if (!number)
+        return NotKnown(
+            "the truth of an element in the list that all() or any() reads");
       const bool truth = item.literal.toScalar().toDouble() != 0;
       all &= truth;
       any |= truth;
@@ -354,12 +379,16 @@ absl::StatusOr<Item> ListOp(absl::string_view op,
     std::optional<int64_t> best;
     for (const Item& item : list) {
       const std::optional<int64_t> number = IntOf(item);
-      if (!number) return NotKnown("the end of a loop");
+      if (!number)
+        return NotKnown("an element of the list that min() or max() reads");
       if (!best) best = number;
       best = op == "prim::min" ? std::min(*best, *number)
                                : std::max(*best, *number);
     }
-    if (!best) return absl::InvalidArgumentError("the minimum of nothing");
+    if (!best)
+      return absl::InvalidArgumentError(
+          "min() or max() of an empty list; Python raises ValueError here, "
+          "too");
     return Item::Literal(*best);
   }
   if (op == "aten::__contains__") {
@@ -370,7 +399,7 @@ absl::StatusOr<Item> ListOp(absl::string_view op,
       known &= item.kind == Item::Kind::kLiteral;
       found |= known && item.literal == wanted.literal;
     }
-    if (!known) return NotKnown("an element");
+    if (!known) return NotKnown("an element of the list that \"in\" searches");
     return Item::Literal(found);
   }
   if (op == "aten::list" || op == "aten::copy") return Item::List(list);
@@ -379,7 +408,8 @@ absl::StatusOr<Item> ListOp(absl::string_view op,
     return Item();
   }
   if (op == "aten::add" || op == "aten::add_" || op == "aten::extend") {
-    if (inputs[1].kind != Item::Kind::kList) return NotKnown("a list");
+    if (inputs[1].kind != Item::Kind::kList)
+      return NotKnown("the content of the list to add");
     std::vector<Item> both = list;
     both.insert(both.end(), inputs[1].elements().begin(),
                 inputs[1].elements().end());
@@ -389,7 +419,7 @@ absl::StatusOr<Item> ListOp(absl::string_view op,
   }
   if (op == "aten::mul") {
     const std::optional<int64_t> times = IntOf(inputs[1]);
-    if (!times) return NotKnown("the length of a list");
+    if (!times) return NotKnown("the number of times to repeat this list");
     std::vector<Item> all;
     for (int64_t i = 0; i < *times; ++i) {
       all.insert(all.end(), list.begin(), list.end());
@@ -398,11 +428,13 @@ absl::StatusOr<Item> ListOp(absl::string_view op,
   }
   const auto size = static_cast<int64_t>(list.size());
   std::optional<int64_t> at = inputs.size() > 1 ? IntOf(inputs[1]) : size - 1;
-  if (!at) return NotKnown("an index");
+  if (!at) return NotKnown("the index into this list");
   if (*at < 0) at = *at + size;
   const bool inserts = op == "aten::insert";
   if (*at < 0 || *at > size || (!inserts && *at == size)) {
-    return absl::InvalidArgumentError("an index outside its list");
+    return absl::InvalidArgumentError(
+        "the index is outside its list or tuple; Python raises IndexError "
+        "here, too");
   }
   if (inserts) {
     list.insert(list.begin() + *at, inputs[2]);

@@ -75,7 +75,8 @@ class RegionBuilder {
     for (const auto& [module, object] : modules_) {
       if (module->hasUses()) {
         return absl::UnimplementedError(
-            "uses a module as a value, which has no form in the graph IR");
+            "passes a module as a value; the graph has only the weights of "
+            "modules");
       }
     }
     CopyWhatIsWritten();
@@ -258,9 +259,9 @@ class RegionBuilder {
       default:
         break;
     }
-    return absl::UnimplementedError(
-        absl::StrCat("a value of type ", type->str(),
-                     " has no way into a part that LibTorch interprets"));
+    return absl::UnimplementedError(absl::StrCat(
+        "a value of type ", type->str(),
+        " cannot enter a region that LibTorch's interpreter runs"));
   }
 
   // A trace holds numbers in tensors.
@@ -286,7 +287,8 @@ class RegionBuilder {
     if ((tuple == nullptr && list == nullptr && dict == nullptr) ||
         (tuple != nullptr && tuple->elements().size() != elements.size())) {
       return absl::UnimplementedError(
-          absl::StrCat("a ", type->str(), " of another length"));
+          absl::StrCat("a ", type->str(),
+                       " with another number of elements than its type says"));
     }
     std::vector<JitValue*> parts;
     for (size_t i = 0; i < elements.size(); ++i) {
@@ -446,9 +448,11 @@ class RegionBuilder {
         if (std::any_of(uses.begin(), uses.end(), [&](const auto& use) {
               return TopNode(use.user, top)->isAfter(nodes_.front());
             })) {
-          return absl::UnimplementedError(absl::StrCat(
-              "writes into \"", value->debugName(), "\", which \"",
-              other->debugName(), "\" is a view of, and that is read later"));
+          return absl::UnimplementedError(
+              absl::StrCat("writes into \"", value->debugName(), "\" while \"",
+                           other->debugName(),
+                           "\" shares its memory and is read later; write into "
+                           "a clone() instead"));
         }
       }
     }

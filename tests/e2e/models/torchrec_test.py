@@ -298,7 +298,7 @@ class Arguments(unittest.TestCase):
         sample = self.folder / "keyed.sample.safetensors"
         self.assertIn("--keys Features=KEY,KEY,...", refusal("keyed", sample))
         self.assertIn(
-            'no argument "features" takes keys',
+            '--keys names the argument "features", which',
             refusal("keyed", sample, "--keys", "Features=user,item,context",
                     "--keys", "features=user"),
         )
@@ -317,7 +317,7 @@ class Arguments(unittest.TestCase):
         partial = self.folder / "partial.safetensors"
         safetensors_io.write(partial, tensors)
         self.assertIn(
-            "the sample has no Features__values",
+            "the example request (--sample FILE) has no Features__values",
             refusal("keyed", partial, "--keys", "Features=user,item,context"),
         )
 
