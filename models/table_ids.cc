@@ -161,9 +161,10 @@ absl::Status RowNumbersToIds(const Graph& graph, const TableIds& all,
   }
   for (const auto& [table, ids] : all) {
     if (reached.contains(table)) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "table ", table, " has ids, but no input is looked up in it without "
-        "arithmetic"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("table ", table,
+                     " has ids, but no input reaches a look-up in it "
+                     "unchanged; leave arithmetic on ids out of forward()"));
   }
   return absl::OkStatus();
 }

@@ -24,7 +24,9 @@ absl::StatusOr<Graph> UnpackGraph(const std::string& text) {
   std::string bytes;
   proto::Graph stored;
   if (!absl::Base64Unescape(text, &bytes) || !stored.ParseFromString(bytes)) {
-    return absl::InvalidArgumentError("a graph in it is damaged");
+    return absl::InvalidArgumentError(
+        "the graph of a branch or loop body is damaged; import the model "
+        "again");
   }
   return FromProto(stored);
 }
@@ -33,7 +35,8 @@ template <typename T>
 absl::StatusOr<T> Get(const Node& node, absl::string_view name) {
   const Argument* arg = node.FindArg(name);
   if (arg == nullptr || !std::holds_alternative<T>(*arg)) {
-    return absl::InvalidArgumentError(absl::StrCat("has no ", name));
+    return absl::InvalidArgumentError(
+        absl::StrCat("lacks the argument ", name));
   }
   return std::get<T>(*arg);
 }

@@ -140,15 +140,16 @@ absl::Status ComplexToPairs(Graph& graph) {
     if (!IsComplexValue(graph, id)) continue;
     return absl::UnimplementedError(
         absl::StrCat("input ", graph.value(id).name,
-                     " is complex: requests have no such element type; take "
-                     "its parts and torch.view_as_complex()"));
+                     " is complex, an element type that requests cannot carry; "
+                     "let forward() take a float tensor [..., 2] and call "
+                     "torch.view_as_complex()"));
   }
   for (size_t i = 0; i < graph.outputs.size(); ++i) {
     if (!IsComplexValue(graph, graph.outputs[i])) continue;
     return absl::UnimplementedError(
         absl::StrCat("output ", graph.output_names[i],
-                     " is complex: requests have no such element type; return "
-                     "torch.view_as_real()"));
+                     " is complex, an element type that answers cannot carry; "
+                     "return torch.view_as_real() of it"));
   }
   for (Node& node : graph.nodes) {
     REFRACT_RETURN_IF_ERROR(ToPairs(graph, node));

@@ -101,7 +101,8 @@ class Functionalizer {
       return absl::UnimplementedError(
           absl::StrCat(root.writer, " writes into memory that ",
                        views_[objects_[object].view].name,
-                       " may or may not share, and both are read"));
+                       " may or may not share, and both are read; call clone() "
+                       "on one of the two"));
     }
     REFRACT_ASSIGN_OR_RETURN(const ValueId parent,
                              ReadObject(objects_[object].parent));
@@ -140,7 +141,8 @@ class Functionalizer {
     if (node.outputs.empty()) {
       if (IsCheck(node.op)) return absl::OkStatus();
       return absl::UnimplementedError(
-          "has no result, so it may write into its arguments");
+          "the operator returns nothing, so it may write into its arguments, "
+          "which the graph cannot express");
     }
     const Argument* source = SourceArg(node);
     ValueId parent = kNoValue;
@@ -172,7 +174,8 @@ class Functionalizer {
       case Sharing::kView:
         return VisitView(node, parent, sharing);
     }
-    return absl::InternalError("bad sharing");
+    return absl::InternalError(
+        "the operator record has an unknown kind of memory sharing");
   }
 
   absl::Status VisitView(Node& node, ValueId parent, Sharing sharing) {
@@ -203,7 +206,9 @@ class Functionalizer {
     const Argument* source = SourceArg(node);
     if (source == nullptr || !std::holds_alternative<ValueRef>(*source) ||
         node.outputs.size() != 1 || node.outputs[0] == kNoValue) {
-      return absl::UnimplementedError("changes the shape of no one tensor");
+      return absl::UnimplementedError(
+          "changes shapes in place, but not of exactly one tensor; use the "
+          "operator without _ at its end");
     }
     const ValueId object = same_[std::get<ValueRef>(*source).id];
     const ValueId result = node.outputs[0];
@@ -239,7 +244,9 @@ class Functionalizer {
     const Argument* source = SourceArg(node);
     if (source == nullptr || !std::holds_alternative<ValueRef>(*source) ||
         node.outputs.size() > 1) {
-      return absl::UnimplementedError("writes into more than one tensor");
+      return absl::UnimplementedError(
+          "writes in place, but not into exactly one tensor; use the operator "
+          "without _ at its end");
     }
     const ValueId object = same_[std::get<ValueRef>(*source).id];
     const ValueId result = node.outputs.empty() ? kNoValue : node.outputs[0];
@@ -347,7 +354,8 @@ class Functionalizer {
       const std::string reason =
           absl::StrCat(writer, " writes into memory that ",
                        views_[objects_[child].view].name,
-                       " may or may not share, and both are read");
+                       " may or may not share, and both are read; call clone() "
+                       "on one of the two");
       for (ValueId id = objects_[child].parent; id != kNoValue;
            id = objects_[id].parent) {
         objects_[id].lost = reason;

@@ -114,10 +114,10 @@ void RemoveNoOpCasts(Graph& graph) {
 absl::Status CheckRunnable(const Graph& graph) {
   for (const Node& node : graph.nodes) {
     if (IsRandom(node)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(node.name, " (", node.op,
-                       ") gives other values on every call; call "
-                       "model.eval() before exporting, or remove it"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          node.name, " (", node.op,
+          ") draws random numbers, so answers would differ from call to call; "
+          "call model.eval() before exporting, or remove it"));
     }
     if (UpdatesStatistics(node)) {
       return absl::InvalidArgumentError(

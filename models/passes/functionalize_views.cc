@@ -223,9 +223,10 @@ absl::StatusOr<Node> InverseOf(const Node& view, size_t output, ValueId base,
       return ScatterSlice(base, contents, IntArg(view, "dim", 0), start, end);
     }
   }
-  return absl::UnimplementedError(absl::StrCat("writes through ", view.name,
-                                               " (", view.op,
-                                               "), which cannot be undone"));
+  return absl::UnimplementedError(absl::StrCat(
+      "writes through ", view.name, " (", view.op,
+      "), a view for which no operator puts the written elements back into the "
+      "viewed tensor; write into a clone() instead"));
 }
 
 absl::StatusOr<std::string> FunctionalForm(absl::string_view op) {
@@ -241,7 +242,8 @@ absl::StatusOr<std::string> FunctionalForm(absl::string_view op) {
     return absl::StrCat(name.space, ".", it->second, ".", name.overload);
   }
   if (name.overload == "out" || absl::EndsWith(name.overload, "_out")) {
-    return absl::UnimplementedError("writes into an argument \"out\"");
+    return absl::UnimplementedError(
+        "writes into an argument \"out\"; use the operator's result instead");
   }
   if (!absl::EndsWith(name.name, "_") || absl::EndsWith(name.name, "__")) {
     return std::string();
@@ -251,7 +253,9 @@ absl::StatusOr<std::string> FunctionalForm(absl::string_view op) {
           "set_",    "resize_", "resize_as_", "as_strided_", "swap_",
           "rename_", "apply_",  "map_",       "map2_"};
   if (changes_shape.contains(name.name)) {
-    return absl::UnimplementedError("changes a shape or a storage in place");
+    return absl::UnimplementedError(
+        "changes a tensor's shape or storage in place, which the graph cannot "
+        "express; use view(), reshape() or clone()");
   }
   return absl::StrCat(name.space, ".", absl::StripSuffix(name.name, "_"), ".",
                       name.overload);

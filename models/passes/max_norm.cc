@@ -147,24 +147,27 @@ class Rewriter {
       const auto refused = [&](absl::string_view why) {
         return absl::UnimplementedError(absl::StrCat(
             "max_norm scales rows of the table ", name, " in place, and ", why,
-            ": what a request gets would depend on earlier ones"));
+            ", so answers would depend on earlier requests; scale the rows "
+            "before the export and remove max_norm"));
       };
       for (const Renorm& renorm : renorms) {
         if (renorm.max_norm < 0 || renorm.norm_type < 0 ||
             renorm.max_norm != renorms.front().max_norm ||
             renorm.norm_type != renorms.front().norm_type) {
-          return refused("not always to one norm");
+          return refused("several look-ups use different norms");
         }
       }
       for (const ValueId output : graph_.outputs) {
-        if (Table(output) == table) return refused("it is a result");
+        if (Table(output) == table)
+          return refused("the model returns the table");
       }
       for (size_t n = 0; n < graph_.nodes.size(); ++n) {
         const Node& node = graph_.nodes[n];
         if (TableOf(node) != table || IsRenorm(node) || IsAlias(node)) continue;
         if (!IsScaled(node, static_cast<NodeId>(n), renorms)) {
-          return refused(absl::StrCat(node.name, " (", node.op,
-                                      ") reads it without, or otherwise"));
+          return refused(absl::StrCat(
+              node.name, " (", node.op,
+              ") reads the table other than by the look-up that scales it"));
         }
       }
     }

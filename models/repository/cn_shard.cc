@@ -51,10 +51,9 @@ absl::Status TakeRows(int64_t first, int64_t count, WeightEntry& entry) {
     if (entry.sizes.size() != 2 || entry.strides.size() != 2 ||
         (entry.strides[1] != 1 && entry.sizes[1] != 1) ||
         (entry.strides[0] != entry.sizes[1] && entry.sizes[0] != 1)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("table '", entry.name,
-                       "' cannot be divided: its rows do not follow each "
-                       "other in its file"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "table '", entry.name,
+          "' cannot be divided: its rows are not contiguous in its file"));
     }
     row_bytes = entry.sizes[1] * element;
   }
@@ -83,7 +82,7 @@ absl::StatusOr<std::optional<CnShard>> ReadCnShard(const std::string& folder,
   };
   if (!stored.ParseFromString(text) ||
       stored.format_version() != kCnShardFormatVersion) {
-    return error("is damaged or of another format");
+    return error("is damaged or written by another version of Refract");
   }
   if (!(model.digest == base::Digest{.low = stored.model().low(),
                                      .high = stored.model().high()})) {

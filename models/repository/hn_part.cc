@@ -57,8 +57,10 @@ absl::StatusOr<std::optional<WeightTable>> ReadHnPart(
   const google::protobuf::LogSilencer silencer;  // Protobuf would print errors
   if (!stored.ParseFromString(text) ||
       stored.format_version() != kHnPartFormatVersion) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": is damaged or of another format; package the version again"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path,
+                     ": is damaged or written by another version of Refract; "
+                     "package the version again"));
   }
   if (!(model == base::Digest{.low = stored.model().low(),
                               .high = stored.model().high()})) {

@@ -227,10 +227,10 @@ absl::Status CheckWeights(const LoadedModel& model,
       }
     }
     if (!agrees) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("weight ", value.weight, " is ", base::Name(view.dtype),
-                       base::DimsToString(view.sizes),
-                       ", which is not what the graph reads"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "weight ", value.weight, " is ", base::Name(view.dtype),
+          base::DimsToString(view.sizes),
+          ", unlike the graph's value of that name; import the model again"));
     }
   }
   return absl::OkStatus();
@@ -459,7 +459,9 @@ absl::StatusOr<int64_t> Repository::AddVersion(
     }
   }
   return absl::AbortedError(
-      absl::StrCat(model_folder, ": other imports keep taking the version"));
+      absl::StrCat(model_folder,
+                   ": other imports took the next version number again and "
+                   "again; run this import alone"));
 }
 
 absl::Status Repository::RemoveVersion(absl::string_view name,

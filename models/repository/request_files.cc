@@ -195,8 +195,8 @@ absl::Status WriteGolden(absl::string_view path, const Graph& graph,
 absl::Status WriteOutputs(absl::string_view path, const Graph& graph,
                           absl::Span<const base::TensorView> outputs) {
   if (outputs.size() != graph.output_names.size()) {
-    return absl::InternalError(absl::StrCat("the run gave ", outputs.size(),
-                                            " outputs of ",
+    return absl::InternalError(absl::StrCat("the run returned ", outputs.size(),
+                                            " outputs, but the model has ",
                                             graph.output_names.size()));
   }
   std::vector<std::pair<std::string, base::TensorView>> tensors;

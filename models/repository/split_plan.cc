@@ -82,10 +82,12 @@ absl::Status CheckEdges(const Graph& graph, const SplitPlan& plan) {
     for (const ValueId id : InputsOf(graph.nodes[n])) {
       const Stage from = StageOfProducer(graph, plan, id);
       if (from <= plan.stages[n]) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          "node ", graph.nodes[n].name, " in stage ", Number(plan.stages[n]),
-          " reads value ", graph.value(id).name, " made in stage ",
-          Number(from), ": stages must not fall along an edge"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("node ", graph.nodes[n].name, " in stage ",
+                       Number(plan.stages[n]), " reads value ",
+                       graph.value(id).name, " made in stage ", Number(from),
+                       "; no node may read from a later stage; run refract "
+                       "partition again"));
     }
   }
   return absl::OkStatus();
@@ -145,15 +147,15 @@ absl::Status CheckCrossings(const Graph& graph,
       return absl::StrCat("value ", graph.value(id).name);
     };
     return absl::InvalidArgumentError(
-        absl::StrCat(name(found), " crosses ", direction, " at place ", i,
-                     " where the stages need ", name(wanted),
+        absl::StrCat(name(found), " crosses ", direction, " at position ", i,
+                     ", but the stages of the nodes need ", name(wanted),
                      "; refract partition makes a plan that fits"));
   }
   for (const ValueId id : needed) {
     if (!MayCross(graph.value(id))) {
       return absl::InvalidArgumentError(
           absl::StrCat("value ", graph.value(id).name, " crosses ", direction,
-                       " but has no element type that can be sent"));
+                       ", but messages cannot carry its element type"));
     }
   }
   return absl::OkStatus();
@@ -174,9 +176,9 @@ absl::Status CheckForms(const Graph& graph, const std::vector<ValueId>& ids,
     if (!forms[i].unique_rows) continue;
     ++tensors;
     if (!unique_rows_allowed) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("value ", value.name, " crosses ", direction,
-                       " with unique rows, which only CN to HN has"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "value ", value.name, " crosses ", direction,
+          " with unique rows, which are possible only from CN to HN"));
     }
     if (tensors > kMaxMessageTensors) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -203,11 +205,12 @@ absl::Status CheckRowClaims(const RowDependence& claimed,
       (!claimed.may_coalesce || found.may_coalesce)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the plan says that rows of ", what,
-      claimed.may_coalesce && !found.may_coalesce ? " may be put together"
-                                                  : " may be cut apart",
-      ": ", found.why));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the plan says that rows of ", what,
+                   claimed.may_coalesce && !found.may_coalesce
+                       ? " may be merged with those of other requests"
+                       : " may be executed in several pieces",
+                   ": ", found.why));
 }
 
 void AddSchema(const Graph& graph, const std::vector<ValueId>& ids,

@@ -37,7 +37,7 @@ std::string WhyNotDivisible(const Graph& graph, const SplitPlan& plan,
     }
     if (!value.has_shape || value.shape.size() != 2 ||
         !value.shape[0].constant() || !value.shape[1].constant()) {
-      return "it is no matrix of fixed sizes";
+      return "it is not a matrix of fixed sizes";
     }
     if (std::find(graph.outputs.begin(), graph.outputs.end(),
                   static_cast<ValueId>(id)) != graph.outputs.end()) {
@@ -52,7 +52,7 @@ std::string WhyNotDivisible(const Graph& graph, const SplitPlan& plan,
       if (uses > 1 ||
           TableOperand(graph, node) != static_cast<ValueId>(id)) {
         return absl::StrCat("node ", node.name, " (", node.op,
-                            ") reads it otherwise than by a look-up");
+                            ") reads it other than by a look-up");
       }
       if (plan.stages[n] != Stage::kCnPre) {
         return absl::StrCat("node ", node.name,
@@ -76,7 +76,8 @@ absl::Status CheckShards(const Graph& graph, const SplitPlan& plan) {
       return absl::InvalidArgumentError(absl::StrCat(
           "the plan divides table '", shards.table, "' over CPU nodes: ", why));
     };
-    if (!seen.insert(shards.table).second) return error("twice");
+    if (!seen.insert(shards.table).second)
+      return error("the plan lists it twice");
     if (const std::string why = WhyNotDivisible(graph, plan, shards.table);
         !why.empty()) {
       return error(why);
@@ -89,7 +90,8 @@ absl::Status CheckShards(const Graph& graph, const SplitPlan& plan) {
         !std::is_sorted(shards.ends.begin(), shards.ends.end()) ||
         shards.ends.back() != rows) {
       return error(absl::StrCat("its ", rows,
-                                " rows do not have one owner each"));
+                                " rows do not each belong to exactly one "
+                                "shard; run refract partition --shards again"));
     }
   }
   return absl::OkStatus();

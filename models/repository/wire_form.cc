@@ -67,14 +67,15 @@ absl::Status CheckWireForm(const Value& value, WireForm form) {
         absl::StrCat("value ", value.name, " cannot cross as ", Name(form.type),
                      form.unique_rows ? " with unique rows" : "", ": ", why));
   };
-  if (value.kind != ValueKind::kTensor) return refusal("it is no tensor");
+  if (value.kind != ValueKind::kTensor)
+    return refusal("it is a number, not a tensor");
   if (!Fits(value.dtype, form.type)) {
     return refusal(absl::StrCat("it is ", base::Name(value.dtype)));
   }
   const bool in_rows = RecordOf(form.type).row_extra > 0;
   const bool has_rows = form.unique_rows || in_rows;
   if (has_rows && (!value.has_shape || value.shape.empty())) {
-    return refusal("it has no known rows");
+    return refusal("its shape is not known or has no dimension of rows");
   }
   if (form.unique_rows && in_rows && value.shape.size() < 2) {
     return refusal("its rows are single elements");

@@ -90,21 +90,22 @@ class Walk {
     for (const ValueId id : inputs) {
       if (flows_[id].shared() || flows_[id].rows()) continue;
       if (IsSizeOfBatch(id)) continue;
-      result.why = absl::StrCat(graph_.value(id).name,
-                                " holds bags or offsets, not rows");
+      result.why = absl::StrCat(
+          graph_.value(id).name,
+          " holds entries or offsets of bags, and has no slice for each row");
       return result;
     }
     result.may_split = true;
     for (const ValueId id : inputs) {
       if (flows_[id].kind != Kind::kRequest || fixed[id]) continue;
       result.why =
-          absl::StrCat(Described(id), " is one for all rows of a request");
+          absl::StrCat(Described(id), " is shared by all rows of a request");
       return result;
     }
     for (const ValueId id : outputs) {
       if (flows_[id].kind != Kind::kRequest) continue;
-      result.why =
-          absl::StrCat("result ", graph_.value(id).name, " has no rows");
+      result.why = absl::StrCat("result ", graph_.value(id).name,
+                                " does not have one entry per row");
       return result;
     }
     result.may_coalesce = true;
@@ -132,17 +133,18 @@ class Walk {
     const NodeId n = mixed ? flow.origin : graph_.value(output).producer;
     result.use = mixed && !flow.certain ? RowUse::kUnknown : RowUse::kTogether;
     if (n == kNoNode) {
-      result.why = absl::StrCat("the layout of ", graph_.value(output).name,
-                                " does not tell which entries are one row's");
+      result.why =
+          absl::StrCat("the layout of ", graph_.value(output).name,
+                       " does not show which elements belong to which row");
       return result;
     }
     const Node& node = graph_.nodes[n];
     result.node = node.name;
-    result.why =
-        absl::StrCat(node.name, " (", node.op, ") ",
-                     result.use == RowUse::kTogether
-                         ? "works across the batch"
-                         : "is not known to keep the rows of a request apart");
+    result.why = absl::StrCat(node.name, " (", node.op, ") ",
+                              result.use == RowUse::kTogether
+                                  ? "combines rows of the batch"
+                                  : "has no rule that shows that it keeps the "
+                                    "rows of a request apart");
     return result;
   }
 
@@ -224,7 +226,7 @@ RowDependence RowDependenceOf(const Graph& graph) {
 }
 
 RowDependence FindHnRowDependence(const Graph& graph, const SplitPlan& plan) {
-  if (!plan.uses_hn()) return {.why = "nothing runs on the HN"};
+  if (!plan.uses_hn()) return {.why = "the plan has no HN part"};
   if (graph.batch_symbol.empty()) {
     return {.why = "the model has no batch dimension"};
   }

@@ -38,8 +38,8 @@ absl::Status Specialised(const Graph& graph, const Evidence& evidence) {
       " does not follow the batch (", evidence.what, " with ",
       evidence.bad_rows,
       " rows); compute sizes from tensors (x.shape[0], not len(x) or a number) "
-      "or use torch.export, and trace again. Where the result is right to have "
-      "as many rows whatever the batch, give a --sample with another batch"));
+      "or use torch.export, and trace again. If this size rightly stays the "
+      "same at any batch, give a --sample with another batch"));
 }
 
 // The number of output rows depends on no variable size.
@@ -61,8 +61,9 @@ absl::Status ExplainNoBatch(const Graph& graph, const Prober& prober,
   }
   if (dims.empty()) {
     return absl::InvalidArgumentError(
-        "no size of any input may change; give a --sample with two rows or "
-        "more, of which no size is the batch's by chance");
+        "the model runs at no other size of any input, so its batch dimension "
+        "is not found; give a --sample with two rows or more, in which no "
+        "other size equals the number of rows by chance");
   }
   InterpreterRun bad;
   const absl::Status status = prober.Run(dims, bad);

@@ -72,8 +72,9 @@ absl::Status Interpreter::Run(absl::Span<const base::TensorView> inputs,
   run = {};
   const Graph& graph = *graph_;
   if (inputs.size() != graph.inputs.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        inputs.size(), " inputs where the model has ", graph.inputs.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat(inputs.size(), " inputs given, but the model has ",
+                     graph.inputs.size()));
   }
   run.values.resize(graph.values.size());
   std::vector<runtime::aten::HeldValue> slots(graph.values.size());

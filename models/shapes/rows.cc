@@ -82,8 +82,10 @@ class RowPicker {
     for (size_t i = 0; i < graph.inputs.size(); ++i) {
       if (picker.roles_[i] == Role::kFixed || !maker.ragged(i)) continue;
       if (maker.sample()[i].dims.size() != 1) {
-        return absl::UnimplementedError(absl::StrCat(
-            "input ", graph.value(graph.inputs[i]).name, " is a matrix"));
+        return absl::UnimplementedError(
+            absl::StrCat("input ", graph.value(graph.inputs[i]).name,
+                         " holds bag offsets as a matrix, which the check "
+                         "cannot cut by rows"));
       }
       picker.roles_[maker.ragged(i)->ids] = Role::kBags;
       picker.bags_of_.resize(graph.inputs.size());
@@ -97,12 +99,14 @@ class RowPicker {
           picker.roles_[ragged->ids] == Role::kRows) {
         return absl::UnimplementedError(absl::StrCat(
             "the rows of input ", graph.value(graph.inputs[ragged->ids]).name,
-            " lie in the bags of input ", graph.value(graph.inputs[i]).name));
+            " are entries of the bags of input ",
+            graph.value(graph.inputs[i]).name));
       }
     }
     picker.FindBesideBags(graph);
     if (picker.rows_ == 0) {
-      return absl::UnimplementedError("no input has the batch as a size");
+      return absl::UnimplementedError(
+          "no input has the batch size as a dimension");
     }
     picker.FindKeyed(graph);
     for (const size_t i : several) {
@@ -394,8 +398,9 @@ absl::Status CheckRows(absl::Span<const NamedTensor> sample,
                            ProbeMaker::Create(graph, sample));
   const absl::StatusOr<RowPicker> picker = RowPicker::Create(graph, maker);
   if (absl::IsUnimplemented(picker.status())) {
-    notes.push_back(absl::StrCat("a batch of 1 was not checked: ",
-                                 picker.status().message()));
+    notes.push_back(
+        absl::StrCat("a batch of 1 was not compared with larger batches: ",
+                     picker.status().message()));
     return absl::OkStatus();
   }
   if (!picker.ok()) return picker.status();
@@ -410,7 +415,8 @@ absl::Status CheckRows(absl::Span<const NamedTensor> sample,
     // The exporter has proved its sizes: rows were not separated correctly. Or
     // the model needs more than two rows.
     notes.push_back(
-        absl::StrCat("a batch of 1 was not checked: ", tried.message()));
+        absl::StrCat("a batch of 1 was not compared with larger batches: ",
+                     tried.message()));
     return absl::OkStatus();
   }
   if (!tried.ok()) return tried;
@@ -423,7 +429,9 @@ absl::Status CheckRows(absl::Span<const NamedTensor> sample,
   }
   if (mixes) {
     graph.rows = {.use = RowUse::kTogether,
-                  .why = "results of the sample's rows depend on other rows"};
+                  .why =
+                      "the sample's rows get other results beside other rows, "
+                      "so rows depend on each other"};
   }
   if (graph.min_batch > 2) return absl::OkStatus();
   InterpreterRun one;
@@ -433,16 +441,18 @@ absl::Status CheckRows(absl::Span<const NamedTensor> sample,
   if (!status.ok()) {
     problem = std::string(status.message());
   } else if (!SameFirstRows(one, 1, two, 2) && !mixes) {
-    problem = "one row alone gives another result than the same row twice";
+    problem =
+        "a row alone gets another result than in a batch of two equal rows";
   }
   if (problem.empty()) picker->LowerLimits(single, graph);
   if (!problem.empty()) {
     graph.min_batch = 2;
-    notes.push_back(absl::StrCat("the graph needs a batch of 2: ", problem));
+    notes.push_back(absl::StrCat("requests need 2 rows or more: ", problem));
   } else if (graph.min_batch == 2) {
     graph.min_batch = 1;
     notes.push_back(
-        "the export guards against a batch of 1, but the graph agrees for it");
+        "the export requires a batch of 2 or more, but the graph gives the "
+        "same results at a batch of 1, so it is served");
   }
   return absl::OkStatus();
 }

@@ -36,7 +36,9 @@ class Finder {
   absl::StatusOr<FoundSymbols> Find() {
     found_.base = prober_.maker().sample_dims();
     const absl::Status status = prober_.Run(found_.base, base_run_);
-    if (!status.ok()) return base::Annotate(status, "the example does not run");
+    if (!status.ok())
+      return base::Annotate(
+          status, "the model fails on the example request (--sample)");
     LeaveOneRow();
     FindFreePlaces();
     FindClasses(leading_);

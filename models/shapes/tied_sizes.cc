@@ -267,7 +267,8 @@ class RowTies {
       const auto symbol = (a == batch ? b : a).symbol();
       const auto led = symbol ? LedBy(graph_, *symbol) : std::nullopt;
       if (led && Agrees(*led, /*if_unknown=*/true)) {
-        Tie(*symbol, *led, "rows of it are gathered by row");
+        Tie(*symbol, *led,
+            "gather() or scatter() indexes it by the batch's rows");
         return true;
       }
     }
@@ -286,7 +287,8 @@ class RowTies {
       };
       if (led && std::all_of(led->begin(), led->end(), unread) &&
           Agrees(*led, /*if_unknown=*/false)) {
-        Tie(range.symbol, *led, "nothing reads it");
+        Tie(range.symbol, *led,
+            "no operator reads it, and the sample has equal sizes");
       }
     }
   }
@@ -310,8 +312,9 @@ class RowTies {
   void Tie(const std::string& symbol, const std::vector<ValueId>& led,
            absl::string_view why) {
     for (const ValueId id : led) {
-      notes_.push_back(absl::StrCat("input ", graph_.value(id).name,
-                                    " has the batch's rows: ", why));
+      notes_.push_back(
+          absl::StrCat("input ", graph_.value(id).name,
+                       " must have as many rows as the batch: ", why));
     }
     Apply({.symbol = symbol, .factor = 1}, graph_);
   }

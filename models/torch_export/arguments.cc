@@ -18,8 +18,8 @@ absl::StatusOr<ValueId> Lookup(const Scope& scope, const std::string* name,
   if (name == nullptr) return Malformed(tag);
   const auto it = scope.find(*name);
   if (it == scope.end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("reads ", *name, ", which nothing before it defines"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "reads ", *name, ", which no earlier node or input defines"));
   }
   return it->second;
 }

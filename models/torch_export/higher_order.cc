@@ -103,8 +103,9 @@ absl::StatusOr<Argument> ValueOf(const Tagged& item, const Scope& scope) {
                    std::holds_alternative<bool>(*argument))) {
     return *argument;
   }
-  return absl::UnimplementedError(absl::StrCat(
-      "an argument (", *item.tag, ") is neither a tensor nor a number"));
+  return absl::UnimplementedError(
+      absl::StrCat("an argument of this branch or loop (", *item.tag,
+                   ") is neither a tensor nor a number"));
 }
 
 // "aten::sin", "fbgemm::…", operator libraries' first: all that graphs call.
@@ -210,12 +211,12 @@ absl::Status NodeReader::InlineSubgraph(const Json& json, Scope& scope) {
     const std::string* inside = NameOf((*inputs)[i]);
     if (inside == nullptr) {
       return absl::UnimplementedError(absl::StrCat(
-          "input ", i, " of the subgraph is neither tensor nor size"));
+          "input ", i, " of the subgraph is neither a tensor nor a size"));
     }
     const auto value = scope.find(*outside[i]);
     if (value == scope.end()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "reads ", *outside[i], ", which nothing before it defines"));
+          "reads ", *outside[i], ", which no earlier node or input defines"));
     }
     inner[*inside] = value->second;
   }
@@ -257,7 +258,7 @@ absl::StatusOr<Graph> NodeReader::ReadSubgraph(const Json& section) {
     const std::string* name = item ? NameOf(*item) : nullptr;
     if (name == nullptr) {
       return absl::UnimplementedError(
-          "an input of the subgraph is neither tensor nor size");
+          "an input of the subgraph is neither a tensor nor a size");
     }
     const std::string& tag = *item->tag;
     const ValueKind kind = tag == "as_sym_int"     ? ValueKind::kSymInt
@@ -275,7 +276,7 @@ absl::StatusOr<Graph> NodeReader::ReadSubgraph(const Json& section) {
     const auto id = name == nullptr ? scope.end() : scope.find(*name);
     if (id == scope.end()) {
       return absl::UnimplementedError(
-          "an output of the subgraph is neither tensor nor size");
+          "an output of the subgraph is neither a tensor nor a size");
     }
     graph.output_names.push_back(absl::StrCat("output_", graph.outputs.size()));
     graph.outputs.push_back(id->second);

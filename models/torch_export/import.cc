@@ -106,7 +106,8 @@ class Payloads {
     }
     if (torch_export::Bool(Member(meta, "use_pickle")).value_or(false)) {
       return absl::UnimplementedError(
-          "is stored as a Python pickle (a tensor subclass?)");
+          "is stored as a Python pickle, as PyTorch stores tensor subclasses; "
+          "export the model with plain tensors");
     }
     const Json* tensor = Member(meta, "tensor_meta");
     const Json* dtype = tensor ? Member(*tensor, "dtype") : nullptr;
@@ -137,7 +138,9 @@ class Payloads {
   static absl::StatusOr<int64_t> Constant(const Json& json) {
     REFRACT_ASSIGN_OR_RETURN(const SymExpr size, torch_export::ParseSize(json));
     if (!size.constant()) {
-      return absl::InvalidArgumentError("a size of it is no number");
+      return absl::InvalidArgumentError(
+          "one of its sizes or strides is symbolic, but weights have fixed "
+          "sizes");
     }
     return *size.constant();
   }
@@ -185,7 +188,8 @@ absl::Status AddWeights(const ZipArchive& archive, const Layout& layout,
     }
     if (found == nullptr) {
       return annotate(absl::InvalidArgumentError(
-          "is in the graph's signature but not in the archive"));
+          "the archive lacks its values, which the graph's signature names; "
+          "save the model again with torch.export.save()"));
     }
     auto entry = found->Locate(archive, path, value.weight);
     if (!entry.ok()) return annotate(entry.status());

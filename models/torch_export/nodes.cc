@@ -102,7 +102,9 @@ absl::Status NodeReader::ReadNodes(const Json& section, Scope& scope) {
   const Json* nodes = Array(Member(section, "nodes"));
   if (nodes == nullptr) return Malformed("list of nodes");
   if (++depth_ > kMaxSubgraphDepth) {
-    return absl::UnimplementedError("subgraphs nest too deep");
+    return absl::UnimplementedError(
+        "subgraphs (cond, while_loop, …) are nested more deeply than this "
+        "import reads");
   }
   for (size_t i = 0; i < nodes->size(); ++i) {
     const Json& json = (*nodes)[i];
@@ -189,7 +191,8 @@ absl::Status NodeReader::ReadOutputs(const Json& section, const Json& outputs,
     } else if (tag == "as_tensors") {
       if (outputs.size() != 1) {
         return absl::UnimplementedError(
-            "a list of tensors beside other results is not supported");
+            "the operator returns a list of tensors beside other results, "
+            "which a node of the graph cannot have");
       }
       if (!item->value->is_array()) return Malformed("output");
       node.output_is_list = true;

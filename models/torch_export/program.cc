@@ -24,7 +24,8 @@ absl::Status CheckSchema(const Json& program) {
   const Json* version = Member(program, "schema_version");
   const std::optional<int64_t> major =
       version == nullptr ? std::nullopt : Int(Member(*version, "major"));
-  if (!major) return absl::InvalidArgumentError("no schema_version.major");
+  if (!major)
+    return absl::InvalidArgumentError("the file has no schema_version.major");
   if (*major != kSchemaMajor) {
     return absl::UnimplementedError(
         absl::StrCat("schema version ", *major, " is not known; this reads ",
@@ -57,7 +58,7 @@ class SignatureReader {
         const auto item = Union(value);
         if (!item) return Malformed(absl::StrCat("input ", *name));
         program_.notes.push_back(absl::StrCat(
-            "input ", *name, " is no tensor; the export fixed it at ",
+            "input ", *name, " is not a tensor; the export fixed it at ",
             item->value->Text()));
       }
       return absl::OkStatus();
@@ -121,7 +122,8 @@ class SignatureReader {
       const std::string* name = String(Member(*item->value, "as_name"));
       return absl::UnimplementedError(
           absl::StrCat("input ", name == nullptr ? "" : *name, " (", *item->tag,
-                       ") is no tensor"));
+                       ") is not a tensor, and requests hold tensors only; "
+                       "make it a constant of the module, or a tensor"));
     }
     const std::string* name = String(Member(*item->value, "name"));
     if (name == nullptr) return Malformed("input");
@@ -170,8 +172,9 @@ class SignatureReader {
     if (!item) return Malformed("output");
     if (*item->tag == "as_none") return absl::OkStatus();
     if (*item->tag != "as_tensor") {
-      program_.notes.push_back(absl::StrCat(
-          "result ", position, " is no tensor (", *item->tag, "); left out"));
+      program_.notes.push_back(absl::StrCat("result ", position,
+                                            " is not a tensor (", *item->tag,
+                                            "), so answers leave it out"));
       return absl::OkStatus();
     }
     const std::string* value = String(Member(*item->value, "name"));

@@ -260,9 +260,9 @@ absl::Status Converter::AddOutput(const Item& item, const c10::TypePtr& type) {
   } else if (item.kind != Item::Kind::kValue || number) {
     if (!item.is_none()) {
       build_.AddNote(absl::StrCat(
-          "result ", position, " is no tensor",
+          "result ", position, " is not a tensor",
           type == nullptr ? "" : absl::StrCat(" (", type->str(), ")"),
-          "; left out"));
+          ", so answers leave it out"));
     }
     return absl::OkStatus();
   }

@@ -273,7 +273,7 @@ TEST_F(RepositoryTest, NamesTheDamagedFile) {
   edit([](auto& m) {
     m.mutable_weights()->mutable_entries(0)->set_sizes(1, 3);
   });
-  EXPECT_THAT(message(kInvalid), HasSubstr("not what the graph reads"));
+  EXPECT_THAT(message(kInvalid), HasSubstr("unlike the graph's value"));
   edit(
       [](auto& m) { m.mutable_weights()->mutable_entries(0)->set_name("zz"); });
   EXPECT_THAT(message(absl::StatusCode::kNotFound), HasSubstr("graph.pb"));

@@ -259,7 +259,7 @@ TEST_F(SplitPlanTest, FormsThatAValueCannotHaveAreRefused) {
               HasSubstr("its rows are single elements"));
   graph_.values[kEmb].shape.clear();
   EXPECT_THAT(refusal({WireType::kInt8, false}, {}),
-              HasSubstr("it has no known rows"));
+              HasSubstr("its shape is not known"));
   SplitPlan plan = plan_;
   plan.up_forms = {{}};
   EXPECT_THAT(Refusal(plan), HasSubstr("1 wire forms for 2 values"));
@@ -333,7 +333,7 @@ TEST_F(SplitPlanTest, DividedTablesComeBackAndEveryRowHasOneOwner) {
   ComputeCrossings(graph_, plan_);
   graph_.nodes[0].op = "aten.linear.default";
   EXPECT_THAT(refusal([](SplitPlan&) {}),
-              HasSubstr("reads it otherwise than by a look-up"));
+              HasSubstr("reads it other than by a look-up"));
 }
 
 TEST_F(SplitPlanTest, ConstantsNeverCross) {

@@ -428,7 +428,8 @@ TEST(InferShapesTest, SampleThatDoesNotFitIsRefusedByName) {
               HasSubstr("x is given twice"));
   const absl::Status status = Model(body).Infer({{"x", y}, {"y", y}});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("the example does not run"));
+  EXPECT_THAT(status.message(),
+              HasSubstr("the model fails on the example request"));
   EXPECT_THAT(status.message(), HasSubstr("aten.linear.default"));
 }
 
@@ -460,7 +461,7 @@ TEST(CheckRowsTest, SqueezeThatTakesTheBatchAwayIsPadded) {
   ASSERT_TRUE(model.Check().ok());
   EXPECT_EQ(model.graph().min_batch, 2);
   ASSERT_EQ(model.notes.size(), 1u);
-  EXPECT_THAT(model.notes[0], HasSubstr("needs a batch of 2"));
+  EXPECT_THAT(model.notes[0], HasSubstr("requests need 2 rows or more"));
 }
 
 TEST(CheckRowsTest, FailureForOneRowIsPadded) {

@@ -355,9 +355,9 @@ TEST(TorchExportTest, NotesInputsAndResultsThatAreNoTensors) {
   const auto model = ImportBytes(archive.Bytes());
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_THAT(model->notes,
-              ElementsAre(HasSubstr("input k is no tensor; the export fixed "
+              ElementsAre(HasSubstr("input k is not a tensor; the export fixed "
                                     "it at 2.0"),
-                          HasSubstr("result 1 is no tensor (as_int)")));
+                          HasSubstr("result 1 is not a tensor (as_int)")));
 }
 
 struct BadCase {
@@ -479,7 +479,7 @@ INSTANTIATE_TEST_SUITE_P(
                       {{"user_input",
                         {{"arg", {{"as_sym_int", {{"as_name", "top"}}}}}}}});
                 },
-                {"input top (as_sym_int) is no tensor"},
+                {"input top (as_sym_int) is not a tensor"},
                 kUnimplemented},
         BadCase{"BadRange",
                 [](Pt2Archive& a) {
@@ -493,7 +493,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"dense has a negative dimension"}},
         BadCase{"WeightMissing",
                 [](Pt2Archive& a) { a.weights["config"].erase("l.weight"); },
-                {"weight l.weight", "not in the archive"}},
+                {"weight l.weight", "the archive lacks"}},
         BadCase{"PayloadMissing",
                 [](Pt2Archive& a) {
                   a.weights["config"]["l.weight"]["path_name"] = "weight_7";

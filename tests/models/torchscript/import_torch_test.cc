@@ -517,11 +517,12 @@ TEST(ImportTorchScriptTest, ResultsThatAreNoTensorsAreLeftOutAndNoted) {
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_THAT(model->graph.output_names,
               ElementsAre("output_0", "output_1", "output_2"));
-  EXPECT_THAT(model->notes,
-              ElementsAre("result 0 is no tensor (int); left out",
-                          "result 4 is no tensor (float); left out",
-                          "result 5 is no tensor (int[]); left out",
-                          "result 6 is no tensor (str); left out"));
+  EXPECT_THAT(
+      model->notes,
+      ElementsAre("result 0 is not a tensor (int), so answers leave it out",
+                  "result 4 is not a tensor (float), so answers leave it out",
+                  "result 5 is not a tensor (int[]), so answers leave it out",
+                  "result 6 is not a tensor (str), so answers leave it out"));
   const at::Tensor x = Seeded({3, 4});
   const auto got = RunImported(*model, {x});
   ASSERT_TRUE(got.ok()) << got.status();

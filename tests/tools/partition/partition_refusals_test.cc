@@ -170,7 +170,7 @@ TEST_F(CommandLineTest, PlansEditedByHandAreRefusedByTheNameOfTheNode) {
   EXPECT_THAT(edited("emb", 2),
               AllOf(HasSubstr("split_plan.pb"), HasSubstr("node emb")));
   EXPECT_THAT(edited("logit", 0),
-              AllOf(HasSubstr("node logit"), HasSubstr("must not fall")));
+              AllOf(HasSubstr("node logit"), HasSubstr("from a later stage")));
   EXPECT_THAT(edited("score", 7), AllOf(HasSubstr("score"), HasSubstr("7")));
   // Legal stages, but not what the file says that crosses.
   EXPECT_THAT(edited("score", 2),
