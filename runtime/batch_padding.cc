@@ -150,7 +150,8 @@ absl::Status BatchPadding::Pad(absl::Span<const TensorView> inputs,
     return absl::InvalidArgumentError(absl::StrCat(
         "input '", input == inputs_.end() ? "" : input->name,
         "': the batch is ", *rows, "; the model needs ", min_batch_,
-        " or more, and added rows could change the results of the others",
+        " rows or more, and rows added to fill the batch could change the "
+        "results of the others",
         why_not_.empty() ? "" : ": ", why_not_));
   }
   const int64_t added = min_batch_ - *rows;
@@ -161,7 +162,7 @@ absl::Status BatchPadding::Pad(absl::Span<const TensorView> inputs,
     if (rule.rule == Rule::kImpossible) {
       return absl::InvalidArgumentError(absl::StrCat(
           "input '", rule.name, "': the batch is ", *rows, "; the model needs ",
-          min_batch_, ", and the size of this input cannot be padded to that"));
+          min_batch_, " rows, and this input cannot be padded to that"));
     }
     const TensorView& view = inputs[i];
     const auto entry = EntryBytes(view);

@@ -59,7 +59,7 @@ absl::Status RunKernel(const Plan& plan, const Step& step,
       return absl::InternalError(absl::StrCat(
           step.node, ": '", plan.locals[local].name, "' is ",
           base::DimsToString(spec.dims), ", ", *bytes,
-          " bytes, where the graph's shapes promise ", target.bytes));
+          " bytes, but by the graph's shapes it has ", target.bytes));
     }
     SetTensor(spec, outputs[i].data, *bytes, state.operands[local]);
   }
@@ -67,8 +67,8 @@ absl::Status RunKernel(const Plan& plan, const Step& step,
     return step.kernel->Run(operands, outputs, stats);
   } catch (const std::bad_alloc&) {
     // Scratch memory of the thread grows with the request's sizes.
-    return absl::ResourceExhaustedError(
-        absl::StrCat(step.node, ": no memory to compute with"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        step.node, ": out of memory for the kernel's scratch buffers"));
   }
 }
 
@@ -113,8 +113,9 @@ absl::Status CheckResult(const Step& step, const Local& local,
       local.rank != static_cast<int>(result.tensor.dims.size());
   if (!dtype_differs && !rank_differs) return absl::OkStatus();
   return absl::InternalError(absl::StrCat(
-      step.node, " (", step.op, "): gives ", base::Name(result.tensor.dtype),
-      " ", base::DimsToString(result.tensor.dims), " where the graph promises ",
+      step.node, " (", step.op, "): the result is ",
+      base::Name(result.tensor.dtype), " ",
+      base::DimsToString(result.tensor.dims), ", but in the graph it is ",
       base::Name(local.dtype), " of rank ", local.rank));
 }
 
@@ -201,9 +202,10 @@ absl::Status SetTargets(const Plan& plan,
     const PlanOutput& output = plan.outputs[i];
     auto spec = plan.signature->OutputSpec(i, state.symbols);
     if (!spec) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "output '", plan.locals[output.local].name,
-          "': its size depends on data, so it cannot be given a place"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("output '", plan.locals[output.local].name,
+                       "': its size depends on data, so it cannot be written "
+                       "into the caller's buffer"));
     }
     REFRACT_ASSIGN_OR_RETURN(const size_t bytes,
                              base::ByteSize(spec->dtype, spec->dims));
@@ -252,7 +254,7 @@ absl::Status CollectOutputs(const Plan& plan,
     } else if (operand.kind == OperandKind::kNone) {
       return absl::InternalError(
           absl::StrCat("output '", plan.locals[output.local].name,
-                       "': the operator gave no tensor"));
+                       "': the operator returned no tensor"));
     } else {
       outputs[i] = SizeView(operand, state.cells[i]);
     }
@@ -263,7 +265,7 @@ absl::Status CollectOutputs(const Plan& plan,
         return absl::InternalError(absl::StrCat(
             "output '", plan.locals[output.local].name, "' is ",
             base::DimsToString(view.dims), ", ", view.bytes,
-            " bytes, where the graph's shapes promise ", promised));
+            " bytes, but by the graph's shapes it has ", promised));
       }
     } else if (output.buffer != kNoBuffer) {
       REFRACT_ASSIGN_OR_RETURN(copy, state.Reserve(output.buffer, view.bytes));

@@ -53,7 +53,7 @@ class CpuProgram final : public Program {
                    RunStats* stats) const override {
     RunStats unwanted;
     if (context.state().owner != this) {
-      return absl::InternalError("run context of another program");
+      return absl::InternalError("the run context belongs to another program");
     }
     return RunPlan(plan_, inputs, destinations, context.state(), outputs,
                    stats == nullptr ? unwanted : *stats);
@@ -70,7 +70,7 @@ class CpuProgram final : public Program {
                         std::vector<base::TensorView>& outputs,
                         StepTimes& times, TickClock clock) const override {
     if (context.state().owner != this) {
-      return absl::InternalError("run context of another program");
+      return absl::InternalError("the run context belongs to another program");
     }
     RunStats unwanted;
     return RunPlanTimed(plan_, inputs, destinations, context.state(), outputs,
@@ -130,7 +130,7 @@ absl::StatusOr<std::unique_ptr<const Program>> Program::Compile(
     return std::make_unique<CpuProgram>(std::move(plan));
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(
-        "no memory to keep its weights as kernels read them");
+        "out of memory for weights in the layout of the kernels");
   }
 }
 

@@ -83,9 +83,9 @@ FoundBags FindBagInputs(const models::Graph& graph, const Part& part) {
     const std::optional<bool> include_last = IncludesLast(node);
     if (!inputs.contains(offsets) || !include_last.has_value() ||
         !IsOffsets(graph.value(offsets), graph.batch_symbol, *include_last)) {
-      found.why_not =
-          absl::StrCat("the bags of ", name(ids),
-                       " are not told by offsets that are an input");
+      found.why_not = absl::StrCat("the bags of ", name(ids),
+                                   " have computed offsets, and the node moves "
+                                   "only offsets that a request brings");
       return found;
     }
     auto& group =
@@ -102,7 +102,8 @@ FoundBags FindBagInputs(const models::Graph& graph, const Part& part) {
     }
     if (!fits) {
       found.why_not = absl::StrCat("the bags of ", name(ids),
-                                   " are told in more than one way");
+                                   " have more than one input of offsets, or "
+                                   "the offsets have other bags, too");
       return found;
     }
   }
@@ -119,14 +120,17 @@ FoundBags FindBagInputs(const models::Graph& graph, const Part& part) {
       if (is_entry ? as_entry && !as_offsets : as_offsets && !as_entry) {
         continue;
       }
-      found.why_not =
-          absl::StrCat(name(id), " holds bags and is read by ", node.name);
+      found.why_not = absl::StrCat(
+          name(id), " holds entries or offsets of bags and is also read by ",
+          node.name);
       return found;
     }
   }
   for (const ValueId id : part.outputs) {
     if (!offsets_of.contains(id) && !groups.contains(id)) continue;
-    found.why_not = absl::StrCat(name(id), " holds bags and is a result");
+    found.why_not = absl::StrCat(
+        name(id),
+        " holds entries or offsets of bags and is a result of the part");
     return found;
   }
   for (const auto& [offsets, group] : groups) {
@@ -139,8 +143,9 @@ FoundBags FindBagInputs(const models::Graph& graph, const Part& part) {
       bag.entries.push_back(inputs.at(entry));
       const models::SymExpr& own = graph.value(entry).shape[0];
       if (length != nullptr && !(*length == own)) {
-        found.why_not = absl::StrCat("bags of several lengths have ",
-                                     name(offsets), " in common");
+        found.why_not =
+            absl::StrCat("inputs of different lengths share the offsets ",
+                         name(offsets), " of their bags");
         return found;
       }
       length = &own;

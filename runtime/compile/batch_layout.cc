@@ -72,21 +72,25 @@ absl::Status CheckAndMove(T* offsets, int64_t rows, bool include_last,
         absl::StrCat("offsets of bags: ", what...));
   };
   if (first + (end - begin) > std::numeric_limits<T>::max()) {
-    return invalid("more entries than their type counts");
+    return invalid(
+        "the bags have more entries than the offsets' element type can count");
   }
   int64_t last = begin;
   for (int64_t row = 0; row < rows + (include_last ? 1 : 0); ++row) {
     const int64_t offset = offsets[row];
-    if (row == 0 && offset != begin) return invalid("the first is ", offset);
+    if (row == 0 && offset != begin)
+      return invalid("the first offset is not the first entry's position but ",
+                     offset);
     if (offset < last || offset > end) {
-      return invalid("number ", row, " is ", offset, " after ", last, ", of ",
-                     end, " entries");
+      return invalid("offset ", row, " is ", offset, " after the offset ", last,
+                     ", where the bags have ", end, " entries");
     }
     last = offset;
     offsets[row] = static_cast<T>(offset - begin + first);
   }
   if (include_last && last != end) {
-    return invalid("the last is ", last, " of ", end, " entries");
+    return invalid("the last offset is ", last, ", but the bags have ", end,
+                   " entries");
   }
   return absl::OkStatus();
 }
@@ -135,13 +139,12 @@ BatchLayout::BatchLayout(const models::Graph& graph, const Part& part,
   // Other callers that ask whether requests may be split do not move them.
   if (rows.use != models::RowUse::kAlone ||
       (!rows.may_split && bags_.empty())) {
-    why_not_ =
-        rows.why.empty() ? "its rows may depend on each other" : rows.why;
+    why_not_ = rows.why.empty() ? "rows may depend on each other" : rows.why;
   } else {
     why_not_ = std::move(found.why_not);
   }
   if (why_not_.empty() && SizesDependOnData(graph, part)) {
-    why_not_ = "sizes depend on data";
+    why_not_ = "sizes of some tensors depend on the contents of others";
   }
   if (!why_not_.empty()) return;
   bool any_rows = !bags_.empty();
@@ -330,7 +333,8 @@ absl::Status BatchLayout::SliceBags(const BagInputs& bag, int64_t first,
   if (begin < 0 || end < begin || end > entries || (first == 0 && begin != 0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("offsets of bags: rows ", first, " to ", first + count,
-                     " are entries ", begin, " to ", end, " of ", entries));
+                     " have the entries ", begin, " to ", end,
+                     ", but the bags have ", entries));
   }
   offsets.dims[0] = count + (bag.include_last ? 1 : 0);
   offsets.bytes = static_cast<size_t>(offsets.dims[0]) * width;
@@ -369,7 +373,7 @@ absl::StatusOr<absl::Span<const TensorView>> BatchLayout::Gather(
             (view.bytes > 0 &&
              std::memcmp(place, inputs[i].data, view.bytes) != 0)) {
           return absl::InvalidArgumentError(
-              "what is one for all rows differs between the requests");
+              "the requests differ in an input that all rows share");
         }
       }
       continue;

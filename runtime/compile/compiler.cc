@@ -135,7 +135,7 @@ class Compiler {
     for (ValueId id : part_.inputs) {
       if (!IsValue(id)) {
         return absl::InvalidArgumentError(
-            absl::StrCat("part: input ", id, " is no value of the graph"));
+            absl::StrCat("part: input ", id, " is not a value of the graph"));
       }
       const Value& value = graph_.value(id);
       if (value.is_weight() || local_of_.contains(id)) {
@@ -162,7 +162,7 @@ class Compiler {
           "part: ", reader, " reads ",
           IsValue(id) ? absl::StrCat("'", graph_.value(id).name, "'")
                       : absl::StrCat("value ", id),
-          ", which is neither an input nor made before"));
+          ", which is neither an input nor computed by an earlier node"));
     }
     return AddWeight(id);
   }
@@ -232,8 +232,8 @@ class Compiler {
     if (id < 0 || static_cast<size_t>(id) >= graph_.nodes.size() ||
         (position > 0 && id <= part_.nodes[position - 1])) {
       return absl::InvalidArgumentError(
-          absl::StrCat("part: node ", id, " at place ", position,
-                       " is unknown to the graph or out of order"));
+          absl::StrCat("part: node ", id, " at position ", position,
+                       " is not in the graph or out of the graph's order"));
     }
     const Node& node = graph_.nodes[id];
     Step step;
@@ -285,11 +285,12 @@ class Compiler {
           (step.kernel != nullptr && step.kernel->look_up() != nullptr)) {
         continue;
       }
-      return absl::UnimplementedError(absl::StrCat(
-          "node ", step.node, " (", step.op, ") reads table '",
-          graph_.value(operands[i]).weight,
-          "', which is divided over CPU nodes, otherwise than by a native "
-          "look-up; refract partition without --shards keeps it whole"));
+      return absl::UnimplementedError(
+          absl::StrCat("node ", step.node, " (", step.op, ") reads table '",
+                       graph_.value(operands[i]).weight,
+                       "', which is divided over CPU nodes, other than by a "
+                       "native look-up; run refract partition without "
+                       "--shards, which keeps the table whole"));
     }
     return absl::OkStatus();
   }

@@ -237,7 +237,8 @@ absl::Status Signature::CheckRanges(const SymbolValues& symbols) const {
     if (symbol.is_batch && value < min_batch_) {
       return absl::InvalidArgumentError(
           absl::StrCat("input '", name, "': the batch is ", value,
-                       "; this graph is right for ", min_batch_, " and more"));
+                       "; this model gives right scores only for batches of ",
+                       min_batch_, " rows or more"));
     }
     if (value < symbol.min || value > symbol.max) {
       return absl::InvalidArgumentError(absl::StrCat(

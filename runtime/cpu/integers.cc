@@ -236,8 +236,9 @@ class RangeKernel final : public Kernel {
     const int64_t end = operands.Int(end_);
     const int64_t step = operands.Int(step_);
     if (step == 0 || (step > 0 ? end < start : end > start)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "arange: no way from ", start, " to ", end, " in steps of ", step));
+      return absl::InvalidArgumentError(
+          absl::StrCat("arange: no range leads from ", start, " to ", end,
+                       " in steps of ", step));
     }
     // Unsigned, because the distance of two int64 may exceed int64.
     const auto distance =

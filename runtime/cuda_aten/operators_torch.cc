@@ -249,9 +249,9 @@ class AtenKernel final : public cuda::ForeignKernel {
       }
     }
     if (results.size() != call.results.size()) {
-      return absl::InternalError(absl::StrCat(name_, ": gives ", results.size(),
-                                              " results where the model wants ",
-                                              call.results.size()));
+      return absl::InternalError(absl::StrCat(
+          name_, ": gives ", results.size(),
+          " results, but the graph's node has ", call.results.size()));
     }
     for (size_t i = 0; i < results.size(); ++i) {
       if (call.results[i].data == nullptr) continue;
@@ -264,8 +264,8 @@ class AtenKernel final : public cuda::ForeignKernel {
             value.defined() ? absl::StrCat(c10::toString(value.scalar_type()),
                                            " ", Text(value.sizes()))
                             : "undefined",
-            ", the model says ", c10::toString(out.scalar_type()), " ",
-            Text(out.sizes())));
+            ", but the graph's node has ", c10::toString(out.scalar_type()),
+            " ", Text(out.sizes())));
       }
       out.copy_(value);
     }
@@ -291,7 +291,8 @@ class AtenKernel final : public cuda::ForeignKernel {
     const auto too_few = [](int64_t places, const at::Tensor& index) {
       return places < 1 && index.numel() > 0;
     };
-    constexpr char kEmpty[] = "there is nothing that its indices could name";
+    constexpr char kEmpty[] =
+        "the indexed dimension is empty, so every index is outside it";
     const at::Tensor table = Argument(stack, rule_->table).toTensor();
     c10::IValue& argument = Argument(stack, rule_->index);
     if (rule_->range == IndexRule::Range::kEach) {
@@ -348,7 +349,7 @@ class AtenOperators final : public cuda_plan::ForeignOperators {
       absl::Span<const ForeignOperandFacts> operands) override {
     const std::vector<std::string> parts = absl::StrSplit(node.op, '.');
     if (parts.size() != 3 || parts[0] != "aten") {
-      return No("it is none of ATen's operators");
+      return No("it is not one of ATen's operators");
     }
     const auto op = c10::Dispatcher::singleton().findSchema(
         c10::OperatorName(absl::StrCat("aten::", parts[1]),
@@ -407,7 +408,9 @@ class AtenOperators final : public cuda_plan::ForeignOperators {
     if (!checks.why_not.empty()) return No(checks.why_not);
     // Integers of weights are included: the check would wait for the device.
     if (checks.looks_at == runtime::aten::LooksAt::kPlaces) {
-      return No("it trusts integers that are checked on the CPU only");
+      return No(
+          "it does not check integers such as offsets, and Refract checks them "
+          "on CPUs only");
     }
     const IndexRule* const rule = FindIndexRule(node.op);
     // aten.index has the tag for its masks, which are refused below.
@@ -424,14 +427,16 @@ class AtenOperators final : public cuda_plan::ForeignOperators {
       if (!operand.is_tensor) continue;
       // The table comes first.
       if (masks && i > 0 && operand.dtype == base::DType::kBool) {
-        return No("a mask among its indices");
+        return No(
+            "one of its indices is a mask, so the size of its result depends "
+            "on data");
       }
       const bool integers = operand.dtype != base::DType::kBool &&
                             !base::IsFloatingPoint(operand.dtype);
       if (integers && !operand.is_constant && !numbers) {
         return No(
-            "whether it would follow integers of a request to places that "
-            "there are not, which ends a GPU's work, is not known");
+            "it reads integers of the request, and no rule says whether they "
+            "are indices: an index outside its table would end the GPU's work");
       }
     }
     return absl::OkStatus();
@@ -462,7 +467,9 @@ class AtenOperators final : public cuda_plan::ForeignOperators {
       }
       for (const size_t operand : numbers) {
         if (operand < operands.size() && operands[operand].is_tensor) {
-          return No("a number among its arguments is computed on the device");
+          return No(
+              "one of its number arguments is computed on the device, but the "
+              "call needs it on the CPU");
         }
       }
     }

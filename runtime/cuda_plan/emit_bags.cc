@@ -64,7 +64,9 @@ absl::StatusOr<BagNode> Understand(const NodeStep& node,
   BagNode found;
   for (size_t i = 1; i < node.outputs.size(); ++i) {
     if (node.outputs[i] != kNoLocal)
-      return absl::UnimplementedError("its bookkeeping is read");
+      return absl::UnimplementedError(
+          "the model reads its other results (offset2bag, bag_size or "
+          "max_indices)");
   }
   const int local = node.outputs[0];
   const auto operand = [&](absl::string_view name) {
@@ -75,38 +77,42 @@ absl::StatusOr<BagNode> Understand(const NodeStep& node,
   const int ids = operand("indices");
   const int offsets = operand("offsets");
   if (table == kNoLocal || ids == kNoLocal || offsets == kNoLocal) {
-    return absl::UnimplementedError("its operands are unclear");
+    return absl::UnimplementedError(
+        "its weight, indices or offsets are not plain tensors");
   }
   if (emitter.plan().locals[local].dtype == base::DType::kFloat64) {
-    return absl::UnimplementedError("it gives float64");
+    return absl::UnimplementedError("its result is float64");
   }
   const int64_t mode =
       args.Has("mode") ? args.IntLiteral("mode").value_or(-1) : 0;
   if (mode < 0 || mode > 2)
-    return absl::UnimplementedError("its mode is no literal");
+    return absl::UnimplementedError("its mode is not a constant");
   found.bag.mode = static_cast<cuda::BagMode>(mode);
   if (args.Has("include_last_offset")) {
     const auto flag = args.BoolLiteral("include_last_offset");
     if (!flag)
       return absl::UnimplementedError(
-          "whether it is given the last offset is no literal");
+          "its include_last_offset is not a constant");
     found.bag.include_last = *flag;
   }
   REFRACT_ASSIGN_OR_RETURN(found.dims, emitter.DimsOfLocal(local));
   if (found.dims.size() != 2 || !found.dims[1].constant()) {
-    return absl::UnimplementedError("its result has no rows");
+    return absl::UnimplementedError(
+        "its result is not a matrix of fixed width");
   }
   REFRACT_ASSIGN_OR_RETURN(found.table, emitter.Get(table));
   if (found.table.rank() != 2 || !found.table.dims[0].constant() ||
       !(found.table.dims[1] == found.dims[1]) ||
       !cuda::IsFloating(found.table.dtype)) {
-    return absl::UnimplementedError("its table is no matrix of numbers");
+    return absl::UnimplementedError(
+        "its table is not a floating-point matrix of fixed size");
   }
   found.bag.dim = *found.dims[1].constant();
   found.bag.table_rows = *found.table.dims[0].constant();
   if (args.Has("padding_idx")) {
     const auto padding = args.IntLiteral("padding_idx");
-    if (!padding) return absl::UnimplementedError("its padding is no literal");
+    if (!padding)
+      return absl::UnimplementedError("its padding_idx is not a constant");
     // The public overload counts from the end; the internal ones mean "none".
     const bool wraps = node.node.op == "aten.embedding_bag.padding_idx";
     found.bag.padding_id =
@@ -117,11 +123,13 @@ absl::StatusOr<BagNode> Understand(const NodeStep& node,
   const int weights = operand("per_sample_weights");
   if (args.Has("per_sample_weights")) {
     if (weights == kNoLocal || found.bag.mode != cuda::BagMode::kSum) {
-      return absl::UnimplementedError("it weights other than sums");
+      return absl::UnimplementedError(
+          "it has per_sample_weights with another mode than sum");
     }
     REFRACT_ASSIGN_OR_RETURN(found.weights, emitter.Get(weights));
     if (found.weights->rank() != 1 || !cuda::IsFloating(found.weights->dtype)) {
-      return absl::UnimplementedError("its weights are no vector of numbers");
+      return absl::UnimplementedError(
+          "its per_sample_weights are not a floating-point vector");
     }
   }
   REFRACT_ASSIGN_OR_RETURN(found.ids, emitter.Get(ids));
@@ -131,7 +139,7 @@ absl::StatusOr<BagNode> Understand(const NodeStep& node,
   }
   if (found.weights && !(found.weights->dims == found.ids->dims)) {
     return absl::UnimplementedError(
-        "its weights are not as many as its indices");
+        "its per_sample_weights and its indices differ in length");
   }
 
   const models::Graph& graph = emitter.graph();
@@ -149,7 +157,8 @@ absl::StatusOr<BagNode> Understand(const NodeStep& node,
   if (const std::optional<int64_t> step = emitter.EvenSteps(offsets)) {
     const Size rows = found.dims[0];
     if (!(found.ids->dims[0] == rows * Size(*step))) {
-      return absl::UnimplementedError("its last bag is of another size");
+      return absl::UnimplementedError(
+          "its computed offsets do not cover all indices");
     }
     found.bag.length = *step;
     found.bag.include_last = false;
@@ -167,7 +176,7 @@ absl::StatusOr<BagNode> Understand(const NodeStep& node,
           return emitter.plan().inputs[i] == ids;
         })) {
       return absl::UnimplementedError(
-          "its offsets are those of other bags, too");
+          "its offsets also belong to bags of other inputs");
     }
     found.bag.include_last = true;
   }
@@ -189,7 +198,7 @@ absl::Status Place(const Emitter& emitter, const Tensor& out, BagNode& node) {
   const std::optional<cuda::Rows> entries = node.ids->dims[0].rows();
   if (!entries)
     return absl::UnimplementedError(
-        "its ids do not grow evenly with the batch");
+        "the number of its ids is not a multiple of the batch plus a constant");
   bag.entries = *entries;
   return absl::OkStatus();
 }
@@ -250,7 +259,8 @@ absl::Status EmitBag(const NodeStep& node, const CompileOptions& options,
   const std::optional<cuda::Rows> rows = understood->dims[0].rows();
   if (!rows)
     return absl::UnimplementedError(
-        "its bags do not grow evenly with the batch");
+        "the number of its bags is not a multiple of the batch plus a "
+        "constant");
   emitter.builder().Bags({.rows = *rows, .bags = {std::move(understood->bag)}});
   return absl::OkStatus();
 }

@@ -26,7 +26,7 @@ absl::StatusOr<Emitter::Input> ElementArgument(const NodeStep& node,
     const auto number = NumberArgument(node.node, name, NAN);
     if (!number || !node.node.FindArg(name)) {
       return absl::UnimplementedError(
-          absl::StrCat("its ", name, " is no number"));
+          absl::StrCat("its ", name, " is not a constant number"));
     }
     input.number = static_cast<float>(*number);
     return input;
@@ -38,8 +38,8 @@ absl::StatusOr<Emitter::Input> ElementArgument(const NodeStep& node,
   } else if (const auto number = emitter.NumberOf(local)) {
     input.number = *number;
   } else {
-    return absl::UnimplementedError(
-        absl::StrCat("its ", name, " differs between requests"));
+    return absl::UnimplementedError(absl::StrCat(
+        "its ", name, " is a number that differs between requests"));
   }
   return input;
 }
@@ -199,7 +199,7 @@ std::optional<absl::Status> EmitFilled(const NodeStep& node, Emitter& emitter) {
     }
     // Beyond it the argument was no double.
     if (!(std::abs(*number) <= 0x1p53))
-      return absl::UnimplementedError("it is filled with no integer");
+      return absl::UnimplementedError("its fill_value is not an integer");
     REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(local));
     REFRACT_ASSIGN_OR_RETURN(const Tensor out,
                              emitter.NewResult(local, dims, *dtype));

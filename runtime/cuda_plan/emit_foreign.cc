@@ -35,15 +35,15 @@ absl::StatusOr<cuda::ForeignArgument> LocalNumber(int local,
         return argument;
       default:
         return absl::UnimplementedError(
-            absl::StrCat(known.name, " is no number"));
+            absl::StrCat(known.name, " is not a number"));
     }
   }
   const IntSource source{.operand = 0};
   REFRACT_ASSIGN_OR_RETURN(const Size size, emitter.SizeOf(source, {local}));
   const std::optional<cuda::Rows> rows = size.rows();
   if (!rows) {
-    return absl::UnimplementedError(
-        absl::StrCat(known.name, " does not grow evenly with the batch"));
+    return absl::UnimplementedError(absl::StrCat(
+        known.name, " is not a multiple of the batch plus a constant"));
   }
   argument.kind = cuda::ForeignKind::kInteger;
   argument.integer = *rows;
@@ -98,7 +98,7 @@ absl::Status EmitForeign(const NodeStep& node, ForeignOperators& operators,
     const std::optional<cuda::DType> dtype = Emitter::TypeOf(known.dtype);
     if (!dtype) {
       return absl::UnimplementedError(
-          absl::StrCat("it gives ", base::Name(known.dtype)));
+          absl::StrCat("its result is ", base::Name(known.dtype)));
     }
     REFRACT_ASSIGN_OR_RETURN(Sizes dims, emitter.DimsOfLocal(local));
     wanted.push_back({local, std::move(dims), *dtype});

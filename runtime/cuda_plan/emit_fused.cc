@@ -46,7 +46,7 @@ absl::Status EmitMatMul(const MatMulOp& op, const Step& step,
     return absl::OkStatus();
   }
   if (!a.dims.back().constant())
-    return absl::UnimplementedError("it sums over the batch");
+    return absl::UnimplementedError("it sums over the batch dimension");
   REFRACT_ASSIGN_OR_RETURN(Tensor b, emitter.Get(b_local));
   if (op.b_transposed) {
     std::vector<size_t> order(b.rank());
@@ -181,7 +181,7 @@ absl::Status EmitInteraction(const InteractionOp& op, const Step& step,
   REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(out_local));
   const std::optional<int> group = emitter.GroupOf(step);
   if (!group)
-    return absl::UnimplementedError("its vectors are no rows of the batch");
+    return absl::UnimplementedError("its vectors are not rows of the batch");
   if (IsLowerTriangle(op)) {
     const std::vector<int> rest(locals.begin() + 1, locals.end());
     REFRACT_ASSIGN_OR_RETURN(
@@ -265,7 +265,7 @@ absl::Status EmitFused(const Step& step, Emitter& emitter) {
     return EmitInteraction(*interaction, step, emitter);
   }
   return absl::UnimplementedError(
-      "its merged form has no counterpart on the device");
+      "the CUDA runtime has no kernel for this merged step");
 }
 
 }  // namespace refract::runtime::cuda_plan

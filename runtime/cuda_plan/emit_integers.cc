@@ -33,11 +33,11 @@ absl::Status EmitArange(const NodeStep& node, Emitter& emitter) {
     const std::optional<IntSource> source = args.Int(name);
     if (!source)
       return absl::UnimplementedError(
-          absl::StrCat("its argument ", name, " is no size"));
+          absl::StrCat("its argument ", name, " is not a size"));
     REFRACT_ASSIGN_OR_RETURN(const Size size,
                              emitter.SizeOf(*source, node.operands));
     if (!size.constant())
-      return absl::UnimplementedError("it counts the batch");
+      return absl::UnimplementedError("its length depends on the batch");
     return *size.constant();
   };
   REFRACT_ASSIGN_OR_RETURN(const int64_t start, number("start", 0));
@@ -45,7 +45,7 @@ absl::Status EmitArange(const NodeStep& node, Emitter& emitter) {
   REFRACT_ASSIGN_OR_RETURN(const int64_t step, number("step", 1));
   if (step < 1 || start < 0 || end <= start || end > Emitter::kMaxRange) {
     return absl::UnimplementedError(
-        absl::StrCat("it counts from ", start, " to ", end, " by ", step));
+        absl::StrCat("it is a range from ", start, " to ", end, " by ", step));
   }
   Tensor range = emitter.Range(start, step, (end - start + step - 1) / step);
   const std::optional<DType> dtype =
@@ -56,7 +56,7 @@ absl::Status EmitArange(const NodeStep& node, Emitter& emitter) {
   }
   if (!dtype || !cuda::IsFloating(*dtype)) {
     return absl::UnimplementedError(absl::StrCat(
-        "it gives ", base::Name(emitter.plan().locals[local].dtype)));
+        "its result is ", base::Name(emitter.plan().locals[local].dtype)));
   }
   REFRACT_ASSIGN_OR_RETURN(
       Tensor out, emitter.NewResult(local, range.dims, emitter.compute_type()));
@@ -99,12 +99,12 @@ absl::StatusOr<Integer> IntegerArgument(const NodeStep& node,
   const std::optional<IntSource> source = args.Int(name);
   if (!source)
     return absl::UnimplementedError(
-        absl::StrCat("its ", name, " is no whole number"));
+        absl::StrCat("its ", name, " is not a whole number"));
   REFRACT_ASSIGN_OR_RETURN(const Size size,
                            emitter.SizeOf(*source, node.operands));
   if (!size.constant()) {
     return absl::UnimplementedError(
-        absl::StrCat("its ", name, " grows with the batch"));
+        absl::StrCat("its ", name, " depends on the batch"));
   }
   integer.number = *size.constant();
   return integer;
@@ -155,7 +155,7 @@ absl::StatusOr<Tensor> IntegerResult(int local, Emitter& emitter) {
   const std::optional<DType> dtype = Emitter::TypeOf(wanted);
   if (!dtype || cuda::IsFloating(*dtype)) {
     return absl::UnimplementedError(
-        absl::StrCat("it gives ", base::Name(wanted)));
+        absl::StrCat("its result is ", base::Name(wanted)));
   }
   REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(local));
   return emitter.NewResult(local, dims, *dtype);
@@ -176,7 +176,8 @@ absl::Status EmitUnary(const NodeStep& node, IntegerCode code,
                        Emitter& emitter) {
   REFRACT_ASSIGN_OR_RETURN(const Integer self,
                            IntegerArgument(node, "self", emitter));
-  if (!self.tensor) return absl::UnimplementedError("its operand is no tensor");
+  if (!self.tensor)
+    return absl::UnimplementedError("its operand is not a tensor");
   if (code == IntegerCode::kInvert && self.tensor->dtype == DType::kBool) {
     code = IntegerCode::kNot;
   }
@@ -187,13 +188,14 @@ absl::Status EmitBinaryInteger(const NodeStep& node, IntegerCode code,
                                Emitter& emitter) {
   const NodeArgs args(node.node);
   if (args.Has("alpha") && args.IntLiteral("alpha") != 1) {
-    return absl::UnimplementedError("it scales an operand");
+    return absl::UnimplementedError("its alpha is not 1");
   }
   if (args.Has("rounding_mode")) {
     const auto* const mode =
         std::get_if<std::string>(node.node.FindArg("rounding_mode"));
     if (mode == nullptr || (*mode != "floor" && *mode != "trunc")) {
-      return absl::UnimplementedError("its rounding is unclear");
+      return absl::UnimplementedError(
+          "its rounding_mode is not floor or trunc");
     }
     if (*mode == "floor") code = IntegerCode::kFloorDivide;
   }
@@ -228,7 +230,8 @@ absl::Status EmitClamp(const NodeStep& node, Emitter& emitter) {
     REFRACT_ASSIGN_OR_RETURN(operands.back(),
                              IntegerArgument(node, name, emitter));
   }
-  if (operands.size() < 2) return absl::UnimplementedError("it has no bounds");
+  if (operands.size() < 2)
+    return absl::UnimplementedError("it has neither min nor max");
   const IntegerCode code = operands.size() == 3 ? IntegerCode::kClamp
                            : args.Has("min")    ? IntegerCode::kMaximum
                                                 : IntegerCode::kMinimum;
@@ -263,14 +266,15 @@ absl::Status EmitFold(const NodeStep& node, IntegerFold fold, IntegerCode code,
   const NodeArgs args(node.node);
   REFRACT_ASSIGN_OR_RETURN(const Integer self,
                            IntegerArgument(node, "self", emitter));
-  if (!self.tensor) return absl::UnimplementedError("its operand is no tensor");
+  if (!self.tensor)
+    return absl::UnimplementedError("its operand is not a tensor");
   const size_t rank = self.tensor->rank();
   const auto listed = args.Ints("dim");
   std::vector<bool> folded(rank, !listed || listed->empty());
   if (listed) {
     for (const IntSource& source : *listed) {
       if (!source.is_literal())
-        return absl::UnimplementedError("its dimensions are no literals");
+        return absl::UnimplementedError("its dimensions are not constants");
       REFRACT_ASSIGN_OR_RETURN(const size_t dim, WrapDim(source.literal, rank));
       if (dim < rank) folded[dim] = true;
     }
@@ -279,7 +283,7 @@ absl::Status EmitFold(const NodeStep& node, IntegerFold fold, IntegerCode code,
   for (size_t d = 0; d < rank; ++d) {
     if (!folded[d]) continue;
     if (!self.tensor->dims[d].constant())
-      return absl::UnimplementedError("it works along the batch");
+      return absl::UnimplementedError("it computes along the batch dimension");
     dims.push_back(d);
   }
   REFRACT_ASSIGN_OR_RETURN(Tensor out, IntegerResult(node.outputs[0], emitter));
@@ -299,12 +303,13 @@ absl::Status EmitTriangle(const NodeStep& node, bool lower, Emitter& emitter) {
                                              : std::optional<int64_t>(0);
   REFRACT_ASSIGN_OR_RETURN(const Tensor self, emitter.Get(node.operands[0]));
   if (!diagonal || self.rank() < 2)
-    return absl::UnimplementedError("its diagonal is no literal");
+    return absl::UnimplementedError("its diagonal is not a constant");
   const auto rows = self.dims[self.rank() - 2].constant();
   const auto cols = self.dims[self.rank() - 1].constant();
   if (!rows || !cols || *rows < 1 || *cols < 1 ||
       std::abs(*diagonal) > Emitter::kMaxRange - std::max(*rows, *cols)) {
-    return absl::UnimplementedError("its matrices depend on the batch");
+    return absl::UnimplementedError(
+        "the size of its matrices depends on the batch");
   }
   // Column c belongs to the lower half of row r where c ≤ r + diagonal.
   const Tensor row =

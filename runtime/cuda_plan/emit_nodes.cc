@@ -23,7 +23,7 @@ absl::Status NotAlongBatch(const Tensor& tensor,
                            const std::vector<size_t>& dims) {
   for (const size_t d : dims) {
     if (!tensor.dims[d].constant())
-      return absl::UnimplementedError("it works along the batch");
+      return absl::UnimplementedError("it computes along the batch dimension");
   }
   return absl::OkStatus();
 }
@@ -39,14 +39,14 @@ absl::Status EmitSum(const NodeStep& node, ReduceKind kind, Emitter& emitter) {
   }
   if (emitter.plan().locals[local].dtype != base::DType::kFloat32) {
     return absl::UnimplementedError(absl::StrCat(
-        "it gives ", base::Name(emitter.plan().locals[local].dtype)));
+        "its result is ", base::Name(emitter.plan().locals[local].dtype)));
   }
   const auto listed = args.Ints("dim");
   std::vector<bool> reduced(self.rank(), !listed || listed->empty());
   if (listed) {
     for (const IntSource& source : *listed) {
       if (!source.is_literal())
-        return absl::UnimplementedError("its dimensions are no literals");
+        return absl::UnimplementedError("its dimensions are not constants");
       REFRACT_ASSIGN_OR_RETURN(const size_t dim,
                                WrapDim(source.literal, self.rank()));
       if (dim < reduced.size()) reduced[dim] = true;
@@ -77,7 +77,7 @@ absl::Status EmitSoftmax(const NodeStep& node, ReduceKind kind,
   REFRACT_RETURN_IF_ERROR(FloatingOnly(self));
   const auto dim = args.IntLiteral("dim");
   if (!dim || self.rank() == 0)
-    return absl::UnimplementedError("its dimension is no literal");
+    return absl::UnimplementedError("its dimension is not a constant");
   REFRACT_ASSIGN_OR_RETURN(const size_t d, WrapDim(*dim, self.rank()));
   REFRACT_RETURN_IF_ERROR(NotAlongBatch(self, {d}));
   REFRACT_ASSIGN_OR_RETURN(
@@ -92,7 +92,7 @@ absl::Status EmitLayerNorm(const NodeStep& node, Emitter& emitter) {
   // Mean and deviation are only for training.
   for (size_t i = 1; i < node.outputs.size(); ++i) {
     if (node.outputs[i] != kNoLocal)
-      return absl::UnimplementedError("its statistics are read");
+      return absl::UnimplementedError("the model reads its mean or rstd");
   }
   if (node.outputs[0] == kNoLocal) return absl::OkStatus();
   REFRACT_ASSIGN_OR_RETURN(const Tensor self, emitter.Get(node.operands[0]));
@@ -100,7 +100,8 @@ absl::Status EmitLayerNorm(const NodeStep& node, Emitter& emitter) {
   const auto shape = args.Ints("normalized_shape");
   const auto epsilon = NumberArgument(node.node, "eps", 1e-5);
   if (!shape || shape->empty() || shape->size() > self.rank() || !epsilon) {
-    return absl::UnimplementedError("its arguments are no literals");
+    return absl::UnimplementedError(
+        "its normalized_shape or eps is not a constant");
   }
   std::vector<size_t> dims;
   for (size_t d = self.rank() - shape->size(); d < self.rank(); ++d) {
@@ -112,7 +113,8 @@ absl::Status EmitLayerNorm(const NodeStep& node, Emitter& emitter) {
     if (!args.Has(names[i])) continue;
     const int operand = args.OperandOf(names[i]);
     if (operand == kNoOperand)
-      return absl::UnimplementedError("its weights are unclear");
+      return absl::UnimplementedError(
+          "its weight or bias is not a plain tensor");
     REFRACT_ASSIGN_OR_RETURN(affine[i], emitter.Get(node.operands[operand]));
   }
   REFRACT_ASSIGN_OR_RETURN(
@@ -130,9 +132,9 @@ absl::Status EmitAttention(const NodeStep& node, Emitter& emitter) {
   const std::string& name = emitter.plan().locals[local].name;
   const auto dropout = NumberArgument(node.node, "dropout_p", 0);
   if (!dropout || *dropout != 0)
-    return absl::UnimplementedError("it drops out");
+    return absl::UnimplementedError("its dropout_p is not 0");
   if (args.BoolLiteral("enable_gqa") == true)
-    return absl::UnimplementedError("it groups queries");
+    return absl::UnimplementedError("its enable_gqa is set");
   Tensor factors[3];
   const char* const names[3] = {"query", "key", "value"};
   for (int i = 0; i < 3; ++i) {
@@ -142,7 +144,8 @@ absl::Status EmitAttention(const NodeStep& node, Emitter& emitter) {
     REFRACT_ASSIGN_OR_RETURN(factors[i], emitter.Get(node.operands[operand]));
     REFRACT_RETURN_IF_ERROR(FloatingOnly(factors[i]));
     if (factors[i].rank() < 2)
-      return absl::UnimplementedError("its operands are no matrices");
+      return absl::UnimplementedError(
+          "its query, key or value has fewer than two dimensions");
   }
   const auto& [query, key, value] = factors;
   REFRACT_ASSIGN_OR_RETURN(const Sizes out_dims, emitter.DimsOfLocal(local));
@@ -152,11 +155,13 @@ absl::Status EmitAttention(const NodeStep& node, Emitter& emitter) {
   const std::optional<int64_t> queries =
       query.dims[query.rank() - 2].constant();
   if (!width || !keys || !queries || *width < 1) {
-    return absl::UnimplementedError("it attends to other rows of the batch");
+    return absl::UnimplementedError(
+        "its query, key or value has a sequence length that depends on the "
+        "batch");
   }
   const auto scale = NumberArgument(
       node.node, "scale", 1.0 / std::sqrt(static_cast<double>(*width)));
-  if (!scale) return absl::UnimplementedError("its scale is no literal");
+  if (!scale) return absl::UnimplementedError("its scale is not a constant");
   Sizes score_dims = out_dims;
   score_dims[rank - 1] = *keys;
   // In float32: 16 bits would lose small differences before the exponential.
@@ -178,7 +183,7 @@ absl::Status EmitAttention(const NodeStep& node, Emitter& emitter) {
   } else if (args.Has("attn_mask")) {
     const int operand = args.OperandOf("attn_mask");
     if (operand == kNoOperand)
-      return absl::UnimplementedError("its mask is unclear");
+      return absl::UnimplementedError("its attn_mask is not a plain tensor");
     REFRACT_ASSIGN_OR_RETURN(const Tensor mask,
                              emitter.Get(node.operands[operand]));
     inputs.push_back({mask});
@@ -222,7 +227,7 @@ absl::Status EmitEmbedding(const NodeStep& node, int table_operand,
   REFRACT_ASSIGN_OR_RETURN(const Tensor table, emitter.Get(table_local));
   REFRACT_RETURN_IF_ERROR(FloatingOnly(table));
   const std::optional<int64_t> rows = table.dims[dim].constant();
-  if (!rows) return absl::UnimplementedError("it looks up rows of the batch");
+  if (!rows) return absl::UnimplementedError("it indexes the batch dimension");
   Tensor index;
   if (auto values = emitter.IntegersOf(index_local)) {
     for (int64_t& value : *values) {
@@ -234,7 +239,8 @@ absl::Status EmitEmbedding(const NodeStep& node, int table_operand,
     REFRACT_ASSIGN_OR_RETURN(const Sizes dims,
                              emitter.DimsOfLocal(index_local));
     const std::optional<Tensor> shaped = Reshaped(index, dims);
-    if (!shaped) return absl::InternalError("indices do not lie in a row");
+    if (!shaped)
+      return absl::InternalError("constant indices are not contiguous");
     index = *shaped;
   } else {
     REFRACT_ASSIGN_OR_RETURN(index, emitter.Get(index_local));
@@ -284,18 +290,19 @@ absl::Status EmitGather(const NodeStep& node, Emitter& emitter) {
         absl::StrCat("its indices are ", cuda::Name(index.dtype)));
   }
   if (self.rank() == 0 || index.rank() != self.rank()) {
-    return absl::UnimplementedError("its index has other dimensions");
+    return absl::UnimplementedError(
+        "its index does not have as many dimensions as its input");
   }
   REFRACT_ASSIGN_OR_RETURN(const size_t dim, WrapDim(*literal, self.rank()));
   const std::optional<int64_t> rows = self.dims[dim].constant();
-  if (!rows) return absl::UnimplementedError("it looks up rows of the batch");
+  if (!rows) return absl::UnimplementedError("it indexes the batch dimension");
   for (size_t d = 0; d < self.rank(); ++d) {
     const auto from = self.dims[d].constant();
     const auto taken = index.dims[d].constant();
     const bool lies =
         from && taken ? *taken <= *from : self.dims[d] == index.dims[d];
     if (d != dim && !lies)
-      return absl::UnimplementedError("it picks some rows of the batch");
+      return absl::UnimplementedError("it takes only some rows of the batch");
   }
   REFRACT_ASSIGN_OR_RETURN(
       const Tensor out,
@@ -410,7 +417,7 @@ std::optional<absl::Status> EmitLookUp(const NodeStep& node,
     for (size_t d = 0; d < indices->size(); ++d) {
       if ((*indices)[d] == kNoOperand) continue;
       if (index != kNoOperand)
-        return absl::UnimplementedError("it looks up several dimensions");
+        return absl::UnimplementedError("it indexes several dimensions");
       index = (*indices)[d];
       dim = static_cast<int64_t>(d);
     }
@@ -507,7 +514,8 @@ absl::Status EmitOwn(const NodeStep& node, const CompileOptions& options,
       break;
   }
   return emitted ? *emitted
-                 : absl::UnimplementedError("it has no form on the device");
+                 : absl::UnimplementedError(
+                       "the CUDA runtime has no kernel for it");
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ absl::StatusOr<Size> Argument(const NodeStep& node, const NodeArgs& args,
   const std::optional<IntSource> source = args.Int(name);
   if (!source)
     return absl::UnimplementedError(
-        absl::StrCat("its argument ", name, " is no number"));
+        absl::StrCat("its argument ", name, " is not a number"));
   return emitter.SizeOf(*source, node.operands);
 }
 
@@ -32,13 +32,13 @@ absl::StatusOr<size_t> DimArgument(const NodeArgs& args, absl::string_view name,
       args.Has(name) ? args.IntLiteral(name) : std::optional(missing);
   if (!dim)
     return absl::UnimplementedError(
-        absl::StrCat("its argument ", name, " is no literal"));
+        absl::StrCat("its argument ", name, " is not a constant"));
   return WrapDim(*dim, rank);
 }
 
 absl::Status OnRows(const Tensor& tensor, size_t dim) {
   if (tensor.dims[dim].constant()) return absl::OkStatus();
-  return absl::UnimplementedError("it picks some rows of the batch");
+  return absl::UnimplementedError("it takes only some rows of the batch");
 }
 
 absl::Status EmitSlice(const NodeStep& node, const NodeArgs& args,
@@ -60,14 +60,14 @@ absl::Status EmitSlice(const NodeStep& node, const NodeArgs& args,
   }
   REFRACT_RETURN_IF_ERROR(OnRows(self, dim));
   if (!first || !stride || *stride < 1) {
-    return absl::UnimplementedError("where it begins depends on the batch");
+    return absl::UnimplementedError("its start depends on the batch");
   }
   const int64_t size = *self.dims[dim].constant();
   const int64_t from =
       std::clamp<int64_t>(*first < 0 ? *first + size : *first, 0, size);
   const std::optional<int64_t> count = dims[dim].constant();
   if (!count || *count < 0 || from + (*count - 1) * *stride >= size) {
-    return absl::UnimplementedError("its result does not lie in its operand");
+    return absl::UnimplementedError("its result reaches outside its operand");
   }
   emitter.Set(node.outputs[0], Sliced(self, dim, from, *stride, dims[dim]));
   return absl::OkStatus();
@@ -83,7 +83,7 @@ absl::Status EmitPieces(const NodeStep& node, const NodeArgs& args,
   REFRACT_ASSIGN_OR_RETURN(const Size first,
                            Argument(node, args, "start", 0, emitter));
   if (!first.constant())
-    return absl::UnimplementedError("where it begins depends on the batch");
+    return absl::UnimplementedError("its start depends on the batch");
   const int64_t size = *self.dims[dim].constant();
   int64_t start = *first.constant();
   if (start < 0) start += size;
@@ -96,7 +96,7 @@ absl::Status EmitPieces(const NodeStep& node, const NodeArgs& args,
     REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOf(id));
     const std::optional<int64_t> count = dims[dim].constant();
     if (!count || start < 0 || *count > size - start) {
-      return absl::UnimplementedError("its results do not lie in its operand");
+      return absl::UnimplementedError("its results reach outside its operand");
     }
     if (node.outputs[i] != kNoLocal) {
       emitter.Set(node.outputs[i], Sliced(self, dim, start, 1, *count));
@@ -136,10 +136,11 @@ absl::Status EmitPermute(const NodeStep& node, const NodeArgs& args,
   if (lowering == models::Lowering::kPermute) {
     const auto dims = args.Ints("dims");
     if (!dims || dims->size() != self.rank())
-      return absl::UnimplementedError("its order is unclear");
+      return absl::UnimplementedError("its order of dimensions is not given");
     for (size_t d = 0; d < order.size(); ++d) {
       if (!(*dims)[d].is_literal())
-        return absl::UnimplementedError("its order is no literal");
+        return absl::UnimplementedError(
+            "its order of dimensions is not a constant");
       REFRACT_ASSIGN_OR_RETURN(order[d],
                                WrapDim((*dims)[d].literal, self.rank()));
     }
@@ -188,7 +189,7 @@ absl::Status EmitRepeat(const NodeStep& node, const Tensor& self,
     const std::optional<int64_t> size = padded.dims[d].constant();
     const std::optional<int64_t> wanted = dims[d].constant();
     if (!size || !wanted || *size < 1 || *wanted % *size != 0) {
-      return absl::UnimplementedError("it repeats the batch");
+      return absl::UnimplementedError("it repeats the batch dimension");
     }
     spread.dims.push_back(*wanted / *size);
     spread.strides.push_back(0);
@@ -206,7 +207,8 @@ absl::Status EmitRepeat(const NodeStep& node, const Tensor& self,
                            emitter.Dense(spread, name, spread.dtype));
   std::optional<Tensor> result = Reshaped(dense, dims);
   if (!result)
-    return absl::UnimplementedError("its result does not lie as a matrix");
+    return absl::UnimplementedError(
+        "its result is not contiguous enough to be a matrix");
   emitter.Set(node.outputs[0], *std::move(result));
   return absl::OkStatus();
 }
@@ -214,19 +216,21 @@ absl::Status EmitRepeat(const NodeStep& node, const Tensor& self,
 absl::Status EmitCat(const NodeStep& node, const NodeArgs& args, bool stack,
                      Emitter& emitter) {
   const auto operands = args.OperandsOf("tensors");
-  if (!operands) return absl::UnimplementedError("its operands are no list");
+  if (!operands)
+    return absl::UnimplementedError("its operands are not a list of tensors");
   const int out_local = node.outputs[0];
   const std::string& name = emitter.plan().locals[out_local].name;
   REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(out_local));
   REFRACT_ASSIGN_OR_RETURN(const size_t dim,
                            DimArgument(args, "dim", 0, dims.size()));
   if (!dims[dim].constant())
-    return absl::UnimplementedError("it puts batches one after another");
+    return absl::UnimplementedError(
+        "it concatenates along the batch dimension");
   const std::optional<DType> dtype =
       Emitter::TypeOf(emitter.plan().locals[out_local].dtype);
   if (!dtype) {
     return absl::UnimplementedError(absl::StrCat(
-        "it gives ", base::Name(emitter.plan().locals[out_local].dtype)));
+        "its result is ", base::Name(emitter.plan().locals[out_local].dtype)));
   }
   std::optional<int> group = emitter.GroupOf(node.step);
   if (cuda::IsFloating(*dtype) &&
@@ -265,7 +269,8 @@ absl::Status EmitCat(const NodeStep& node, const NodeArgs& args, bool stack,
     const std::optional<int64_t> count =
         stack ? std::optional<int64_t>(1) : own[dim].constant();
     if (!count)
-      return absl::UnimplementedError("it puts batches one after another");
+      return absl::UnimplementedError(
+          "it concatenates along the batch dimension");
     if (*count == 0) continue;
     if (!group || !emitter.IsInGroup(local, *group, start * inner)) {
       REFRACT_ASSIGN_OR_RETURN(Tensor from, emitter.Get(local));
@@ -279,7 +284,8 @@ absl::Status EmitCat(const NodeStep& node, const NodeArgs& args, bool stack,
     start += *count;
   }
   if (start != dims[dim].constant()) {
-    return absl::UnimplementedError("its operands do not fill its result");
+    return absl::UnimplementedError(
+        "the sizes of its operands do not add up to that of its result");
   }
   emitter.Set(out_local, std::move(out));
   return absl::OkStatus();
@@ -291,7 +297,8 @@ absl::Status EmitCast(const NodeStep& node, const Tensor& self,
   const std::optional<DType> to =
       Emitter::TypeOf(emitter.plan().locals[local].dtype);
   if (!to)
-    return absl::UnimplementedError("its result has no type on the device");
+    return absl::UnimplementedError(
+        "its result has an element type that the device lacks");
   if (*to == self.dtype) {
     emitter.Set(local, self);
     return absl::OkStatus();
@@ -348,7 +355,8 @@ std::optional<absl::Status> EmitView(const NodeStep& node, Emitter& emitter) {
         return absl::OkStatus();
       }
     }
-    return absl::UnimplementedError("its result does not lie as a matrix");
+    return absl::UnimplementedError(
+        "its result is not contiguous enough to be a matrix");
   }();
 }
 

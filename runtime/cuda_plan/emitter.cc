@@ -108,7 +108,7 @@ absl::StatusOr<Size> Emitter::SizeOf(const models::SymExpr& expr,
                                      const std::string& of) const {
   if (expr.is_unknown()) {
     return absl::UnimplementedError(
-        absl::StrCat("a size of ", of, " is known only while it runs"));
+        absl::StrCat("a size of ", of, " is known only during a run"));
   }
   for (const std::string& symbol : expr.Symbols()) {
     if (symbol == graph_.batch_symbol || sizes_.contains(symbol)) continue;
@@ -134,7 +134,7 @@ absl::StatusOr<Size> Emitter::SizeOf(const models::SymExpr& expr,
   if (!size.rows()) {
     return absl::UnimplementedError(
         absl::StrCat("a size of ", of, " is ", expr.ToString(),
-                     ", which does not grow evenly with the batch"));
+                     ", which is not a multiple of the batch plus a constant"));
   }
   return size;
 }
@@ -261,7 +261,7 @@ absl::Status Emitter::AddInputs() {
     const std::optional<DType> dtype = TypeOf(value.dtype);
     if (!dtype) {
       return why(absl::UnimplementedError(
-          absl::StrCat("its type is ", base::Name(value.dtype))));
+          absl::StrCat("its element type is ", base::Name(value.dtype))));
     }
     if (std::optional<Tensor> bags = AddBagInput(i, value, *dtype)) {
       inputs_.push_back(static_cast<int>(i));
@@ -313,7 +313,7 @@ absl::Status Emitter::CheckDownloads(int local, const Sizes& dims) const {
         "several of its dimensions depend on the batch");
   if (*batch > 0) {
     return absl::UnimplementedError(
-        absl::StrCat("the batch is its dimension ", *batch, ", not the first"));
+        absl::StrCat("its batch dimension is ", *batch, ", not the first"));
   }
   return absl::OkStatus();
 }
@@ -323,7 +323,7 @@ absl::StatusOr<Tensor> Emitter::Get(int local) {
   if (found != tensors_.end()) return found->second;
   if (IsConstant(local)) return AddConstant(local);
   return absl::InternalError(
-      absl::StrCat(plan_.locals[local].name, " is read before it is made"));
+      absl::StrCat(plan_.locals[local].name, " is read before it is computed"));
 }
 
 std::optional<float> Emitter::NumberOf(int local) const {

@@ -29,7 +29,7 @@ absl::StatusOr<std::vector<float>> Emitter::FloatsOf(int local) const {
         "weight ", name, " is strided and too large to be copied"));
   }
   if (operand.kind != Operand::Kind::kTensor) {
-    return absl::UnimplementedError(absl::StrCat(name, " is no tensor"));
+    return absl::UnimplementedError(absl::StrCat(name, " is not a tensor"));
   }
   const base::TensorView& tensor = operand.tensor;
   std::vector<float> values(static_cast<size_t>(tensor.num_elements()));
@@ -70,7 +70,7 @@ absl::StatusOr<std::vector<float>> Emitter::FloatsOf(int local) const {
         if (std::abs(values[i]) > 16777216.0f) {
           return absl::UnimplementedError(
               absl::StrCat("constant ", name, " has ", (*integers)[i],
-                           ", which float32 may not represent"));
+                           ", which float32 may not represent exactly"));
         }
       }
       return values;

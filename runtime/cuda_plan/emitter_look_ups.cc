@@ -98,7 +98,8 @@ absl::Status Emitter::LookUp(const Tensor& table, size_t dim, int64_t rows,
   while (ids.rank() < out.rank()) ids = Unsqueezed(ids, ids.rank());
   const std::optional<Tensor> whole = Expanded(ids, out.dims);
   if (!whole)
-    return absl::UnimplementedError("its indices do not fit its result");
+    return absl::UnimplementedError(
+        "the shape of its indices does not match its result");
   REFRACT_ASSIGN_OR_RETURN(op.table, RefTo(kept));
   REFRACT_ASSIGN_OR_RETURN(op.index, RefTo(*whole));
   REFRACT_ASSIGN_OR_RETURN(op.out, RefTo(out));

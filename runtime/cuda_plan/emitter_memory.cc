@@ -19,8 +19,8 @@ using cuda::Rows;
 absl::StatusOr<Rows> OneOf(const Size& size, const std::string& of) {
   const std::optional<Rows> rows = size.rows();
   if (!rows) {
-    return absl::UnimplementedError(
-        absl::StrCat("a size of ", of, " does not grow evenly with the batch"));
+    return absl::UnimplementedError(absl::StrCat(
+        "a size of ", of, " is not a multiple of the batch plus a constant"));
   }
   return *rows;
 }
@@ -147,8 +147,8 @@ absl::StatusOr<Tensor> Emitter::NewMatrix(const std::string& name,
   if (dims.empty()) return New(name, dims, dtype);
   const size_t last = dims.size() - 1;
   if (!dims[last].constant()) {
-    return absl::UnimplementedError(
-        absl::StrCat("the last dimension of ", name, " is the batch's"));
+    return absl::UnimplementedError(absl::StrCat("the last dimension of ", name,
+                                                 " is the batch dimension"));
   }
   REFRACT_ASSIGN_OR_RETURN(const Rows rows,
                            OneOf(Product(dims, 0, last), name));
@@ -265,8 +265,8 @@ absl::StatusOr<cuda::ValueId> Emitter::AsMatrix(const Tensor& tensor,
   const Size row_count = Product(tensor.dims, 0, last);
   const std::optional<int64_t> cols = tensor.dims[last].constant();
   if (!cols) {
-    return absl::UnimplementedError(
-        absl::StrCat("the last dimension of ", name, " is the batch's"));
+    return absl::UnimplementedError(absl::StrCat("the last dimension of ", name,
+                                                 " is the batch dimension"));
   }
   if (!BatchDimOf(tensor.dims)) {
     return absl::UnimplementedError(
@@ -314,7 +314,7 @@ absl::Status Emitter::MatMul(const Tensor& a, const Tensor& b,
   const std::string& name = builder_.value(out.value).name;
   const size_t rank = out.rank();
   if (!a.dims[a.rank() - 1].constant()) {
-    return absl::UnimplementedError("it sums over the batch");
+    return absl::UnimplementedError("it sums over the batch dimension");
   }
   REFRACT_ASSIGN_OR_RETURN(std::vector<Rows> dims, RowsOf(out.dims, name));
   op.m = dims[rank - 2];
@@ -330,7 +330,7 @@ absl::Status Emitter::MatMul(const Tensor& a, const Tensor& b,
   const std::optional<Tensor> left = whole(a);
   const std::optional<Tensor> right = whole(b);
   if (!left || !right || !(left->dims.back() == right->dims[rank - 2])) {
-    return absl::UnimplementedError("its factors do not fit together");
+    return absl::UnimplementedError("the shapes of its factors do not match");
   }
   REFRACT_ASSIGN_OR_RETURN(op.a, RefTo(*left));
   REFRACT_ASSIGN_OR_RETURN(op.b, RefTo(*right));
@@ -356,7 +356,7 @@ absl::Status Emitter::Reduce(cuda::ReduceKind kind, const Tensor& in,
     if (std::find(dims.begin(), dims.end(), d) == dims.end()) {
       order.push_back(d);
     } else if (!in.dims[d].constant()) {
-      return absl::UnimplementedError("it works along the batch");
+      return absl::UnimplementedError("it computes along the batch dimension");
     }
   }
   order.insert(order.end(), dims.begin(), dims.end());
@@ -423,7 +423,7 @@ absl::StatusOr<Translation> Emitter::Finish() {
     const models::Value& value = graph_.value(plan_.locals[local].id);
     const std::optional<DType> dtype = TypeOf(value.dtype);
     if (value.kind != models::ValueKind::kTensor || !dtype) {
-      return why(absl::StrCat("its type is ", base::Name(value.dtype)));
+      return why(absl::StrCat("its element type is ", base::Name(value.dtype)));
     }
     REFRACT_ASSIGN_OR_RETURN(const Tensor from, Get(local));
     const absl::Status lies = CheckDownloads(local, from.dims);

@@ -72,7 +72,9 @@ absl::StatusOr<FreeSizes> FreeSizes::Find(const models::Graph& graph,
     if (std::none_of(sizes.all_.begin(), sizes.all_.end(),
                      [&](const One& one) { return one.symbol == symbol; })) {
       return absl::UnimplementedError(
-          absl::StrCat("size ", symbol, " is the size of no input by itself"));
+          absl::StrCat("size ", symbol,
+                       " is not the size of one dimension of an input, so a "
+                       "request does not tell it"));
     }
   }
   return sizes;
@@ -104,8 +106,8 @@ absl::StatusOr<SizeValues> FreeSizes::Of(
     const auto solution = one.expr.Solve(shown);
     if (!solution.has_value()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("input '", one.input_name, "': ", shown, " is no value ",
-                       "of ", one.expr.ToString()));
+          absl::StrCat("input '", one.input_name, "': ", shown,
+                       " is not a value ", "of ", one.expr.ToString()));
     }
     if (solution->value > one.max) {
       return absl::InvalidArgumentError(absl::StrCat(

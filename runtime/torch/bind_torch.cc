@@ -379,7 +379,7 @@ absl::StatusOr<c10::IValue> Fill(const Slot& slot,
       return c10::IValue(std::move(list));
     }
   }
-  return absl::InternalError("bad slot");
+  return absl::InternalError("the argument has an unknown kind");
 }
 
 namespace {
@@ -418,7 +418,9 @@ absl::StatusOr<Bound> BindComplexArguments(const c10::FunctionSchema& schema,
   auto results = flags(models::kComplexResultsArg, node.outputs.size());
   if (!operands || !results) {
     return absl::InvalidArgumentError(
-        absl::StrCat(node.op, " does not say what is complex"));
+        absl::StrCat(node.op,
+                     " lacks the flags that say which operands are complex; "
+                     "import the model again"));
   }
   arguments.operands = *std::move(operands);
   arguments.results = *std::move(results);
@@ -489,8 +491,8 @@ absl::Status SplitPairs(const ComplexArguments& arguments,
   }
   if (expected) return absl::OkStatus();
   return absl::UnimplementedError(
-      "gives complex numbers where the import expected real ones, or the "
-      "reverse");
+      "the operator's result is complex and the import expected a real one, or "
+      "the reverse");
 }
 
 }  // namespace refract::runtime::aten

@@ -49,7 +49,7 @@ class BoxedCaller final : public Caller {
     if (status.ok() && results.size() - first != num_results_) {
       status = absl::InvalidArgumentError(
           absl::StrCat(name_, ": gives ", results.size() - first,
-                       " results where the model wants ", num_results_));
+                       " results, but the graph's node has ", num_results_));
     }
     if (!status.ok()) results.resize(first);
     return status;

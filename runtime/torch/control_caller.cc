@@ -54,8 +54,10 @@ class ControlCaller final : public Caller {
       if (std::holds_alternative<models::ValueRef>(input)) {
         ++caller->num_operands_;
       } else if (!LiteralOf(input)) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            node.name, ": an input is neither a value nor a number"));
+        return absl::InvalidArgumentError(
+            absl::StrCat(node.name,
+                         ": an input of the branch or loop is neither a value "
+                         "nor a number"));
       }
     }
     REFRACT_ASSIGN_OR_RETURN(caller->is_true_,
@@ -178,14 +180,15 @@ class ControlCaller final : public Caller {
       std::vector<Result> size;
       REFRACT_RETURN_IF_ERROR(size_->Call({sources[i].operand}, size));
       if (i > 0 && size[0].operand.i != rounds) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("goes over ", rounds, " and ", size[0].operand.i,
-                         " elements at once"));
+        return absl::InvalidArgumentError(absl::StrCat(
+            "the tensors that the loop maps over have ", rounds, " and ",
+            size[0].operand.i, " elements, but must have equally many"));
       }
       rounds = size[0].operand.i;
     }
     if (rounds == 0) {
-      return absl::InvalidArgumentError("has no element to go over");
+      return absl::InvalidArgumentError(
+          "the tensors that the loop maps over are empty");
     }
     std::vector<HeldValues> stacked;
     for (int64_t round = 0; round < rounds; ++round) {

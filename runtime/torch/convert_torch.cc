@@ -114,7 +114,7 @@ absl::StatusOr<at::Tensor> ToTensor(const Operand& operand) {
     case Operand::Kind::kNone:
       return at::Tensor();
   }
-  return absl::InternalError("bad operand");
+  return absl::InternalError("the operand has an unknown kind");
 }
 
 absl::StatusOr<c10::IValue> ToNumber(const Operand& operand) {
@@ -133,7 +133,7 @@ absl::StatusOr<c10::IValue> ToNumber(const Operand& operand) {
       return c10::IValue(tensor.item());
     }
   }
-  return absl::InternalError("bad operand");
+  return absl::InternalError("the operand has an unknown kind");
 }
 
 absl::StatusOr<c10::IValue> CastNumber(const c10::IValue& number,
@@ -143,7 +143,8 @@ absl::StatusOr<c10::IValue> CastNumber(const c10::IValue& number,
   switch (kind) {
     case c10::TypeKind::IntType:
       if (scalar.isFloatingPoint()) {
-        return absl::InvalidArgumentError("a float where an int is wanted");
+        return absl::InvalidArgumentError(
+            "a float where the operator takes an int");
       }
       return c10::IValue(scalar.toLong());
     case c10::TypeKind::FloatType:
@@ -152,7 +153,7 @@ absl::StatusOr<c10::IValue> CastNumber(const c10::IValue& number,
       return c10::IValue(scalar.toBool());
     default:
       return absl::InvalidArgumentError(absl::StrCat(
-          "a number where ", c10::typeKindToString(kind), " is wanted"));
+          "a number where ", c10::typeKindToString(kind), " is expected"));
   }
 }
 

@@ -108,7 +108,7 @@ class RegionCaller final : public Caller {
     if (status.ok() && results.size() - first != num_results_) {
       status = absl::InvalidArgumentError(
           absl::StrCat(name_, ": gives ", results.size() - first,
-                       " results where the model wants ", num_results_));
+                       " results, but the graph's node has ", num_results_));
     }
     if (!status.ok()) results.resize(first);
     return status;
@@ -161,8 +161,8 @@ absl::StatusOr<std::unique_ptr<const Caller>> CreateRegionCaller(
   std::string archive;
   if (script == nullptr || !std::holds_alternative<std::string>(*script) ||
       !absl::Base64Unescape(std::get<std::string>(*script), &archive)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(node.name, ": its TorchScript is damaged"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        node.name, ": its TorchScript is damaged; import the model again"));
   }
   std::unique_ptr<const Caller> caller;
   const absl::Status status = Guarded(node.name, [&]() -> absl::Status {
@@ -176,8 +176,10 @@ absl::StatusOr<std::unique_ptr<const Caller>> CreateRegionCaller(
     GuardOperators(*graph->block());
     if (graph->inputs().size() != models::InputsOf(node).size() + 1 ||
         graph->inputs()[0]->hasUses()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          node.name, ": its TorchScript takes other inputs than the node"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(node.name,
+                       ": its TorchScript takes other inputs than the node; "
+                       "import the model again"));
     }
     graph->eraseInput(0);
     CheckRoundsIn(*graph->block());

@@ -55,7 +55,8 @@ absl::StatusOr<Operand> OfTensor(absl::string_view op,
   } else if (tensor.kind == Operand::Kind::kWeight) {
     dims = tensor.weight->sizes;
   } else {
-    return absl::InvalidArgumentError("the size of something that has none");
+    return absl::InvalidArgumentError(
+        "the size of a value that is not a tensor");
   }
   if (op == "aten.sym_numel.default") {
     REFRACT_ASSIGN_OR_RETURN(const int64_t count, base::NumElements(dims));
@@ -63,7 +64,7 @@ absl::StatusOr<Operand> OfTensor(absl::string_view op,
   }
   const auto rank = static_cast<int64_t>(dims.size());
   if (arguments.size() != 2 || arguments[1].kind != Operand::Kind::kInt) {
-    return absl::InvalidArgumentError("the dimension is no number");
+    return absl::InvalidArgumentError("the dimension is not an integer");
   }
   const int64_t dim =
       arguments[1].i < 0 ? arguments[1].i + rank : arguments[1].i;
@@ -229,7 +230,8 @@ absl::StatusOr<Operand> EvaluateSizeOp(absl::string_view op,
   absl::ConsumePrefix(&name, "sym_");  // torch.sym_max, torch.sym_float, …
   for (const Operand& argument : arguments) {
     if (!IsNumber(argument)) {
-      return absl::InvalidArgumentError(absl::StrCat(op, " of no number"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(op, " of a value that is not a number"));
     }
   }
   if (arguments.size() == 1) return Unary(name, arguments[0]);
@@ -267,7 +269,7 @@ absl::StatusOr<Operand> EvaluateSizeOp(const models::Node& node,
       arguments.push_back(operands[next++]);
     } else if (!IsLiteralNumber(arg.value, arguments.emplace_back())) {
       return absl::InvalidArgumentError(
-          absl::StrCat(node.name, ": argument ", arg.name, " is no number"));
+          absl::StrCat(node.name, ": argument ", arg.name, " is not a number"));
     }
   }
   absl::StatusOr<Operand> result = EvaluateSizeOp(node.op, arguments);

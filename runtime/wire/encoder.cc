@@ -46,9 +46,10 @@ absl::StatusOr<absl::Span<const base::TensorSpec>> Encoder::Prepare(
                             models::RecordOf(value.form.type).row_extra > 0;
     if ((!value.form.is_plain() && view.dtype != value.dtype) ||
         (needs_rows && view.dims.empty())) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "value '", value.name, "' is ", base::Name(view.dtype),
-          base::DimsToString(view.dims), ", which cannot be sent as planned"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("value '", value.name, "' is ", base::Name(view.dtype),
+                       base::DimsToString(view.dims),
+                       ", which its planned wire form cannot encode"));
     }
     Choice& choice = choices_[i];
     choice.type = value.form.type;

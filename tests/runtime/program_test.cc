@@ -380,8 +380,8 @@ TEST(ProgramTest, ChecksThatAPartIsClosed) {
   Part part = Part::Whole(graph);
   part.nodes.erase(part.nodes.begin() + 4);
   EXPECT_EQ(error(part),
-            "part: node n5 reads 'v4_0', which is neither an input nor made "
-            "before");
+            "part: node n5 reads 'v4_0', which is neither an input nor "
+            "computed by an earlier node");
   part = Part::Whole(graph);
   part.nodes.pop_back();
   EXPECT_THAT(error(part), HasSubstr("an output reads 'v14_0'"));

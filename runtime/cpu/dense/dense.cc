@@ -118,9 +118,9 @@ class DenseKernel final : public Kernel {
     if (op_.pieces.empty()) {
       dims = operands[op_.product.a].tensor.dims;
       if (op_.column && dims.back() != 1) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("matmul: ", base::DimsToString(dims),
-                         " has more than the one column that was promised"));
+        return absl::InvalidArgumentError(absl::StrCat(
+            "matmul: ", base::DimsToString(dims),
+            " has more than one column, but in the graph it has one"));
       }
       columns = dims[dims.size() - (op_.column ? 2 : 1)];
     } else {
@@ -133,7 +133,8 @@ class DenseKernel final : public Kernel {
           piece = operands[from.operand].tensor.dims;
         }
         if (piece.empty()) {
-          return absl::InvalidArgumentError("cat: a number has no columns");
+          return absl::InvalidArgumentError(
+              "cat: a tensor without dimensions has no columns");
         }
         columns += piece.back();
         piece.back() = 1;

@@ -109,8 +109,9 @@ class RecurrentKernel final : public Kernel {
     const Sizes sizes = SizesOf(operands);
     const Dims& input = operands[op_.input].tensor.dims;
     if (sizes.steps == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          name(), ": input ", base::DimsToString(input), " has no step"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(name(), ": input ", base::DimsToString(input),
+                       " has a sequence of length 0"));
     }
     Dims state = {sizes.rows, op_.units};
     if (!op_.is_step) {

@@ -50,7 +50,7 @@ Status Instance::CheckSlot(SlotId slot, Phase phase) const {
       slots_[static_cast<size_t>(slot)]->phase != phase) {
     return Status(Code::kFailedPrecondition,
                   "model " + name() + ": slot " + std::to_string(slot) +
-                      " is not in the state for this call");
+                      " is not in the state that this call needs");
   }
   return {};
 }

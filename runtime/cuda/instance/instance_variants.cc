@@ -150,9 +150,10 @@ int64_t Instance::MaxBatch(VariantId variant) const {
 Status Instance::DropVariant(VariantId variant) {
   Variant* const found = Find(variant);
   if (found == nullptr || variant == kFirstProgram || InUse(variant)) {
-    return Status(Code::kFailedPrecondition, "model " + name() + ": program " +
-                                                 std::to_string(variant) +
-                                                 " cannot be dropped");
+    return Status(
+        Code::kFailedPrecondition,
+        "model " + name() + ": program " + std::to_string(variant) +
+            " cannot be dropped: it is unknown, in use or the first one");
   }
   Discard(*found);
   variants_[static_cast<size_t>(variant)].reset();

@@ -84,7 +84,7 @@ class Checker {
     std::string wrong = Dims(op.dims);
     if (!wrong.empty()) return wrong;
     if (op.inner < 1 || static_cast<size_t>(op.inner) > op.dims.size()) {
-      return "reduces dimensions that there are not";
+      return "reduces dimensions that its input does not have";
     }
     const std::vector<Rows> inner(op.dims.end() - op.inner, op.dims.end());
     for (int64_t batch : {int64_t{1}, max_batch_}) {
@@ -129,10 +129,10 @@ class Checker {
     if (!wrong.empty()) return wrong;
     if (static_cast<int>(op.code) >= kNumIntegerCodes ||
         op.inputs.size() != static_cast<size_t>(OperandsOf(op.code))) {
-      return "has other inputs than its code reads";
+      return "has more or fewer inputs than its code reads";
     }
     if (op.inner < 0 || static_cast<size_t>(op.inner) > op.dims.size()) {
-      return "folds dimensions that there are not";
+      return "folds dimensions that its input does not have";
     }
     const auto split = op.dims.end() - op.inner;
     for (int64_t batch : {int64_t{1}, max_batch_}) {
@@ -145,7 +145,8 @@ class Checker {
       if (!wrong.empty()) return wrong;
       const Value& value = program_.value(input.tensor.value);
       if (IsFloating(value.dtype) && op.code != IntegerCode::kCopy) {
-        return "computes with " + value.name + ", which is no integer";
+        return "computes with " + value.name +
+               ", whose elements are not integers";
       }
     }
     const std::vector<Rows> out(op.dims.begin(), split);
@@ -202,7 +203,7 @@ class Checker {
  private:
   std::string Check(const TakesOp& op, const Take& take) const {
     if (take.table_rows < 1 || take.dim < 1 || take.inner < 1) {
-      return "has a size that makes no sense";
+      return "has a size below the least possible";
     }
     const std::vector<Rows> ids = {op.rows, {0, take.inner}};
     const std::vector<Rows> out = {op.rows, {0, take.inner}, {0, take.dim}};
@@ -218,14 +219,14 @@ class Checker {
   static std::string ColumnsLieDense(const TensorRef& ref, int64_t dim) {
     const bool dense =
         dim == 1 || (!ref.strides.empty() && ref.strides.back() == kOneRow);
-    return dense ? "" : "has rows whose columns do not lie side by side";
+    return dense ? "" : "has rows whose columns are not contiguous";
   }
   std::string Check(const BagsOp& op, const Bag& bag) const {
     std::string wrong = Dims({bag.entries});
     if (!wrong.empty()) return wrong;
     if (bag.table_rows < 1 || bag.dim < 1 || bag.length < 0 ||
         bag.entries.fixed < 0) {
-      return "has a size that makes no sense";
+      return "has a size below the least possible";
     }
     const std::vector<Rows> table = {{0, bag.table_rows}, {0, bag.dim}};
     wrong = FloatingReads(bag.table, table);
@@ -240,7 +241,7 @@ class Checker {
       for (const int64_t batch : {int64_t{1}, max_batch_}) {
         if (bag.length > 0 &&
             op.rows.At(batch) > bag.entries.At(batch) / bag.length) {
-          return "has bags beyond the ids in " +
+          return "has bags that reach beyond the ids in " +
                  program_.value(bag.ids.value).name;
         }
       }
@@ -263,14 +264,14 @@ class Checker {
     const Value& value = program_.value(ref.value);
     return value.dtype == DType::kInt32 || value.dtype == DType::kInt64
                ? ""
-               : value.name + " holds no integers";
+               : value.name + " does not hold integers";
   }
   std::string Dims(const std::vector<Rows>& dims) const {
     if (dims.size() > kMaxRank) {
       return "has more than " + std::to_string(kMaxRank) + " dimensions";
     }
     for (const Rows& dim : dims) {
-      if (dim.per_item < 0) return "has a size that falls with the batch";
+      if (dim.per_item < 0) return "has a size that shrinks as the batch grows";
     }
     for (int64_t batch : {int64_t{1}, max_batch_}) {
       if (CheckedCount(dims, batch) < 0) {
@@ -293,7 +294,7 @@ class Checker {
     if (ref.value < 0 ||
         static_cast<size_t>(ref.value) >= program_.values.size()) {
       return "names value " + std::to_string(ref.value) +
-             ", which there is not";
+             ", which the program does not have";
     }
     const Value& value = program_.value(ref.value);
     if (ref.strides.size() != dims.size()) {

@@ -58,13 +58,14 @@ class Validator {
         }
       }
       const std::vector<ValueId> outputs = OutputsOf(op);
-      if (outputs.empty()) return Error("writes nothing");
+      if (outputs.empty()) return Error("has no output");
       for (ValueId out : outputs) {
         REFRACT_CUDA_RETURN_IF_ERROR(CheckId(out));
         const Value& value = program_.value(out);
         if (value.kind == ValueKind::kInput ||
             value.kind == ValueKind::kWeight) {
-          return Error("writes " + value.name + ", which callers give");
+          return Error("writes " + value.name +
+                       ", an input or weight that the caller provides");
         }
         if (Overlaps(out)) return Error(value.name + " is written twice");
         MarkWritten(out);
@@ -87,7 +88,8 @@ class Validator {
   }
   Status CheckId(ValueId id) const {
     if (id >= 0 && static_cast<size_t>(id) < program_.values.size()) return {};
-    return Error("names value " + std::to_string(id) + ", which there is not");
+    return Error("names value " + std::to_string(id) +
+                 ", which the program does not have");
   }
   Status CheckValue(ValueId id) {
     const Value& value = program_.value(id);
@@ -104,21 +106,22 @@ class Validator {
           value.ld != value.cols || root.ld != root.cols ||
           value.rows.per_item * value.cols != root.rows.per_item * root.cols ||
           value.rows.fixed * value.cols != root.rows.fixed * root.cols) {
-        return Error("is not another shape of " + root.name);
+        return Error("is declared a reshape of a value with another size, " +
+                     root.name);
       }
       return {};
     }
     if (value.ld != root.ld || value.dtype != root.dtype ||
         value.rows != root.rows || value.first_col < 0 ||
         value.cols > root.cols - value.first_col) {
-      return Error("does not lie in " + root.name);
+      return Error("reaches outside the columns of " + root.name);
     }
     if (value.root == id && value.ld < value.cols) {
       return Error("rows overlap");
     }
     if (value.counted && (value.kind != ValueKind::kInput || value.root != id ||
                           value.rows != kOneRow)) {
-      return Error("is counted, but no input of one row");
+      return Error("is marked as counted, which only inputs of one row may be");
     }
     const int64_t limit = kMostElements;
     if (value.kind == ValueKind::kWeight && value.rows.per_item == 0 &&
@@ -199,7 +202,8 @@ class Validator {
         value.dtype == dtype, id,
         std::string("is ") + Name(value.dtype) + ", not " + Name(dtype)));
     REFRACT_CUDA_RETURN_IF_ERROR(
-        Expect(value.rows == rows, id, "has another number of rows"));
+        Expect(value.rows == rows, id,
+               "has a number of rows that its operator does not take"));
     return Expect(value.cols == cols, id,
                   "has " + std::to_string(value.cols) + " columns, not " +
                       std::to_string(cols));

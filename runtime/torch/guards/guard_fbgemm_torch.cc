@@ -593,9 +593,9 @@ FbgemmRule RuleOfFbgemm(const std::string& name) {
     }
   }
   return {.why_not =
-              "it may trust the offsets, lengths and ids that it is given, and "
-              "Refract has no check for them; compute the same with operators "
-              "of ATen"};
+              "it may read outside its tables for wrong offsets, lengths or "
+              "ids, and Refract has no check for them; compute the same with "
+              "operators of ATen"};
 }
 
 }  // namespace refract::runtime::aten

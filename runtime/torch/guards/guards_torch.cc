@@ -83,22 +83,29 @@ struct RefusedOperator {
   const char* why;
 };
 constexpr RefusedOperator kRefused[] = {
-    {"aten::lu_unpack", "it trusts its pivots"},
-    {"aten::linalg_ldl_solve", "it trusts its pivots"},
-    {"aten::linalg_ldl_solve.out", "it trusts its pivots"},
-    {"aten::max_pool2d_with_indices_backward", "it trusts its indices"},
-    {"aten::max_pool3d_with_indices_backward", "it trusts its indices"},
-    {"aten::_unsafe_masked_index", "it trusts its indices"},
-    {"aten::_unsafe_masked_index_put_accumulate", "it trusts its indices"},
-    {"aten::segment_reduce", "it trusts its lengths and offsets"},
-    {"aten::_upsample_bilinear2d_aa", "it trusts its scales"},
-    {"aten::_upsample_bicubic2d_aa", "it trusts its scales"},
-    {"aten::lcm", "the processor traps on the lowest integer"},
-    {"aten::gcd.int", "the processor traps on the lowest integer"},
-    {"aten::from_file", "it reads any file of this machine"},
-    {"quantized::embedding_bag_byte_rowwise_offsets", "it trusts its ids"},
-    {"quantized::embedding_bag_4bit_rowwise_offsets", "it trusts its ids"},
-    {"quantized::embedding_bag_2bit_rowwise_offsets", "it trusts its ids"},
+    {"aten::lu_unpack",
+     "it does not check its pivots before it uses them as indices"},
+    {"aten::linalg_ldl_solve",
+     "it does not check its pivots before it uses them as indices"},
+    {"aten::linalg_ldl_solve.out",
+     "it does not check its pivots before it uses them as indices"},
+    {"aten::max_pool2d_with_indices_backward", "it does not check its indices"},
+    {"aten::max_pool3d_with_indices_backward", "it does not check its indices"},
+    {"aten::_unsafe_masked_index", "it does not check its indices"},
+    {"aten::_unsafe_masked_index_put_accumulate",
+     "it does not check its indices"},
+    {"aten::segment_reduce", "it does not check its lengths and offsets"},
+    {"aten::_upsample_bilinear2d_aa", "it does not check its scales"},
+    {"aten::_upsample_bicubic2d_aa", "it does not check its scales"},
+    {"aten::lcm", "the processor traps (SIGFPE) on the lowest integer"},
+    {"aten::gcd.int", "the processor traps (SIGFPE) on the lowest integer"},
+    {"aten::from_file", "it could read any file of this machine"},
+    {"quantized::embedding_bag_byte_rowwise_offsets",
+     "it does not check its ids"},
+    {"quantized::embedding_bag_4bit_rowwise_offsets",
+     "it does not check its ids"},
+    {"quantized::embedding_bag_2bit_rowwise_offsets",
+     "it does not check its ids"},
 };
 
 // Name of the operator that a TorchScript graph calls in place of `op`: it runs
@@ -167,7 +174,7 @@ OperatorRule RuleOf(const c10::OperatorName& op) {
   }
   if (op.name.rfind("aten::special_", 0) == 0 &&
       op.name.find("_polynomial_") != std::string::npos) {
-    return {.why_not = "it takes as many steps as its degrees say"};
+    return {.why_not = "its run time grows without bound with its degrees"};
   }
   const auto it = guards.find({op.name, op.overload_name});
   return it == guards.end() ? OperatorRule() : it->second;

@@ -279,7 +279,9 @@ TEST(BagInputsTest, ThatAreAlsoReadOtherwiseAreNotMerged) {
   const auto model = MakeBagModel({.ids_are_read = true});
   const runtime::Part part = runtime::Part::Hn(model->graph, *model->plan);
   const runtime::FoundBags found = runtime::FindBagInputs(model->graph, part);
-  EXPECT_THAT(found.why_not, HasSubstr("'ids' holds bags and is read by"));
+  EXPECT_THAT(
+      found.why_not,
+      HasSubstr("'ids' holds entries or offsets of bags and is also read by"));
 }
 
 TEST(BagInputsTest, RowsAreNone) {

@@ -180,7 +180,7 @@ TEST_F(RecurrentTest, RefusesWhatDoesNotFit) {
     return std::string(refused.status().message());
   };
   EXPECT_THAT(message(layers.Request(2, 0, random_)),
-              HasSubstr("input [2, 0, 5] has no step"));
+              HasSubstr("input [2, 0, 5] has a sequence of length 0"));
   // The graph shows whether states have the input's rows, unless shapes are
   // unknown.
   Layers given({.cell = "gru", .given_weights = true}, random_);

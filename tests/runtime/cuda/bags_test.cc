@@ -434,7 +434,7 @@ TEST(BagsOpTest, ErrorsNameOperatorAndValue) {
     return parts.Why();
   };
   EXPECT_THAT(why([](Parts& p) { p.op.bags.clear(); }),
-              HasSubstr("writes nothing"));
+              HasSubstr("has no output"));
   EXPECT_THAT(why([](Parts& p) { p.bag().table_rows = kTableRows + 1; }),
               HasSubstr("operator out: reaches outside table"));
   EXPECT_THAT(why([](Parts& p) {
@@ -450,20 +450,20 @@ TEST(BagsOpTest, ErrorsNameOperatorAndValue) {
   EXPECT_THAT(why([](Parts& p) { p.bag().mode = BagMode::kMean; }),
               HasSubstr("takes no weights"));
   EXPECT_THAT(why([](Parts& p) { p.bag().ids.value = p.weights; }),
-              HasSubstr("weights holds no integers"));
+              HasSubstr("weights does not hold integers"));
   EXPECT_THAT(why([](Parts& p) { p.bag().weights.value = p.ids; }),
               HasSubstr("ids is not floating-point"));
   EXPECT_THAT(why([](Parts& p) {
                 p.bag().table.strides = {kOneRow, {0, 4}};
               }),
-              HasSubstr("columns do not lie side by side"));
+              HasSubstr("columns are not contiguous"));
   EXPECT_THAT(why([](Parts& p) { p.op.bags.push_back(p.bag()); }),
               HasSubstr("out is written twice"));
   EXPECT_THAT(why([](Parts& p) {
                 p.bag().offsets.value = kNone;
                 p.bag().length = 4;  // 16 rows: 64 entries
               }),
-              HasSubstr("has bags beyond the ids in ids"));
+              HasSubstr("has bags that reach beyond the ids in ids"));
   EXPECT_EQ(why([](Parts& p) {
               p.bag().offsets.value = kNone;
               p.bag().length = 3;
@@ -476,7 +476,7 @@ TEST(BagsOpTest, ErrorsNameOperatorAndValue) {
   EXPECT_TRUE(program.reads_batch());
   program.values[static_cast<size_t>(program.inputs[0])].counted = true;
   EXPECT_THAT(Validate(program, 16).message(),
-              HasSubstr("value offsets: is counted, but no input of one row"));
+              HasSubstr("value offsets: is marked as counted"));
 }
 
 // Requests with any number of entries up to the capacity use one graph per

@@ -348,13 +348,13 @@ TEST(TakesOpTest, ErrorsNameOperatorAndValue) {
   };
   EXPECT_EQ(why([](TakesOp&, Parts&) {}), "fine");
   EXPECT_THAT(why([](TakesOp& op, Parts&) { op.takes.clear(); }),
-              HasSubstr("writes nothing"));
+              HasSubstr("has no output"));
   EXPECT_THAT(why([](TakesOp& op, Parts&) { ++op.takes[0].table_rows; }),
               HasSubstr("operator out: reaches outside out.table"));
   EXPECT_THAT(why([](TakesOp& op, Parts&) { op.takes[0].inner = 2; }),
               HasSubstr("does not write all of out"));
   EXPECT_THAT(why([](TakesOp& op, Parts&) { op.takes[0].inner = 0; }),
-              HasSubstr("has a size that makes no sense"));
+              HasSubstr("has a size below the least possible"));
   EXPECT_THAT(why([](TakesOp& op, Parts&) { op.takes[0].dim = 3; }),
               HasSubstr("does not write all of out"));
   EXPECT_THAT(why([](TakesOp& op, Parts&) {
@@ -365,11 +365,11 @@ TEST(TakesOpTest, ErrorsNameOperatorAndValue) {
                 op.takes[0].ids.value =
                     parts.builder.Input("x", DType::kFloat32, kItems, 1);
               }),
-              HasSubstr("x holds no integers"));
+              HasSubstr("x does not hold integers"));
   EXPECT_THAT(why([](TakesOp& op, Parts&) {
                 op.takes[0].table.strides = {kOneRow, {0, 4}};
               }),
-              HasSubstr("columns do not lie side by side"));
+              HasSubstr("columns are not contiguous"));
   EXPECT_THAT(why([](TakesOp& op, Parts&) {
                 op.takes[0].out.strides = {{0, 4}, {0, 0}, {0, 2}};
               }),

@@ -257,11 +257,12 @@ TEST(ForeignOperatorsTest, RefuseByNameWhatMayHarmTheDevice) {
     m.Output(m.Op("aten.repeat_interleave.self_int",
                   {Ref("self", ids), Int("repeats", 2), Int("dim", 1)}, {4},
                   DType::kInt64));
-    ExpectRefused(m,
-                  "operator aten.repeat_interleave.self_int (node n0) of model "
-                  "m cannot run on cuda:0: it has no form on the device; by "
-                  "LibTorch: whether it would follow integers",
-                  operators.get());
+    ExpectRefused(
+        m,
+        "operator aten.repeat_interleave.self_int (node n0) of model "
+        "m cannot run on cuda:0: the CUDA runtime has no kernel for it; by "
+        "LibTorch: it reads integers of the request",
+        operators.get());
   }
   {
     Model m;

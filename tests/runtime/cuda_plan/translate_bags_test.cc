@@ -343,21 +343,22 @@ TEST(TranslateBagsTest, WhatHasNoFormIsRefusedByName) {
     const ValueId out = AddBag(s.m, s.bag, Small::kDim);
     s.m.graph().values[out].dtype = DType::kFloat64;
     s.m.Output(out);
-    testing::ExpectRefused(s.m, "it gives float64");
+    testing::ExpectRefused(s.m, "its result is float64");
   }
   {
     Small s;
     const ValueId out = AddBag(s.m, s.bag, Small::kDim);
     s.m.Output(out);
     s.m.Output(s.m.graph().nodes[0].outputs[2]);
-    testing::ExpectRefused(s.m, "its bookkeeping is read");
+    testing::ExpectRefused(s.m, "the model reads its other results");
   }
   {
     Small s;
     s.m.Output(AddBag(s.m, s.bag, Small::kDim));
     s.bag.ids = s.m.In("one_each", {}, DType::kInt64);
     s.m.Output(AddBag(s.m, s.bag, Small::kDim));
-    testing::ExpectRefused(s.m, "its offsets are those of other bags, too");
+    testing::ExpectRefused(s.m,
+                           "its offsets also belong to bags of other inputs");
   }
 }
 

@@ -171,7 +171,7 @@ TEST(TranslateTest, RefusesOperatorsByName) {
   m.Output(m.Op("aten.cumsum.default", {Ref("self", x), Int("dim", 1)}, {4}));
   ExpectRefused(m,
                 "operator aten.cumsum.default (node n0) of model m cannot run "
-                "on cuda:0: it has no form on the device");
+                "on cuda:0: the CUDA runtime has no kernel for it");
 }
 
 TEST(TranslateTest, RefusesWhatMixesRows) {
@@ -186,11 +186,11 @@ TEST(TranslateTest, RefusesWhatMixesRows) {
       {"aten.slice.Tensor",
        {Int("dim", 0), Int("start", 1), Int("end", INT64_MAX)},
        {Sym("b") - SymExpr(1), 4},
-       "picks some rows of the batch"},
+       "takes only some rows of the batch"},
       {"aten.select.int",
        {Int("dim", 0), Int("index", 0)},
        {4},
-       "picks some rows of the batch"},
+       "takes only some rows of the batch"},
   };
   for (const auto& c : cases) {
     Model m;
@@ -215,15 +215,15 @@ TEST(TranslateTest, RefusesSizesOfOtherSymbolsAndOtherTypes) {
   ExpectRefused(steps, "input x: a size of x is t, and t differs from request");
   Model wide;
   wide.Output(wide.In("x", {4}, DType::kFloat64));
-  ExpectRefused(wide, "input x: its type is float64");
+  ExpectRefused(wide, "input x: its element type is float64");
   Model bytes;
   bytes.Output(bytes.In("bytes", {4}, DType::kUInt8));
-  ExpectRefused(bytes, "input bytes: its type is uint8");
+  ExpectRefused(bytes, "input bytes: its element type is uint8");
   Model turned;
   const ValueId x = turned.In("x", {4});
   turned.Output(turned.Node("aten.t.default", {Ref("self", x)},
                             {DType::kFloat32, {4, Sym("b")}}));
-  ExpectRefused(turned, "the batch is its dimension 1");
+  ExpectRefused(turned, "its batch dimension is 1");
 }
 
 }  // namespace

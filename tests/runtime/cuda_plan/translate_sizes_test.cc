@@ -176,7 +176,7 @@ TEST(TranslateSizesTest, SizesAreReadFromRequestsAndHeldAgainstTheirLimits) {
   EXPECT_EQ(Must(of(7, 5)), (SizeValues{3, 4}));
   EXPECT_EQ(Must(of(5, 1)), (SizeValues{2, 0}));
   EXPECT_THAT(std::string(of(8, 5).status().message()),
-              HasSubstr("input 'twice': 8 is no value of 2*t + 1"));
+              HasSubstr("input 'twice': 8 is not a value of 2*t + 1"));
   EXPECT_THAT(
       std::string(of(19, 5).status().message()),
       HasSubstr("size t is 9, more than the 8 that the model declares"));
@@ -190,7 +190,7 @@ TEST(TranslateSizesTest, SizesAreReadFromRequestsAndHeldAgainstTheirLimits) {
                                           Part::Whole(hidden.graph()), 9)
                               .status()
                               .message()),
-              HasSubstr("is the size of no input by itself"));
+              HasSubstr("is not the size of one dimension of an input"));
 }
 
 }  // namespace

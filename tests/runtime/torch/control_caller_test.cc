@@ -269,7 +269,7 @@ TEST(ControlCallerTest, MapStacksWhatEachElementGives) {
   results = Execute(node, {Of(x), Of(fewer), Of(scale)});
   EXPECT_EQ(results.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(results.status().message()),
-              HasSubstr("region: goes over 3 and 2 elements at once"));
+              HasSubstr("maps over have 3 and 2 elements"));
   const base::Tensor none = Floats({0, 2}, {});
   results = Execute(node, {Of(none), Of(none), Of(scale)});
   EXPECT_THAT(std::string(results.status().message()), HasSubstr("no element"));

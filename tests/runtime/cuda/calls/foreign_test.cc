@@ -170,7 +170,7 @@ TEST_F(ForeignTest, IsValidated) {
     }
   }
   EXPECT_THAT(Validate(program, kMaxBatch).message(),
-              HasSubstr("writes nothing"));
+              HasSubstr("has no output"));
 }
 
 }  // namespace

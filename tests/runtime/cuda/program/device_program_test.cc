@@ -104,8 +104,9 @@ TEST(DeviceProgramTest, ErrorsNameOperatorAndValue) {
   {
     Parts p;
     Copy(p.builder, p.weight, p.in);
-    EXPECT_THAT(Why(std::move(p.builder)),
-                HasSubstr("writes x, which callers give"));
+    EXPECT_THAT(
+        Why(std::move(p.builder)),
+        HasSubstr("writes x, an input or weight that the caller provides"));
   }
   {
     Parts p;
