@@ -55,7 +55,7 @@ absl::Status Unloaded() {
 
 std::string TimesText(const scheduling::ExecutionTimes& times) {
   const absl::Time now = absl::UnixEpoch();  // a fixed time: no ageing
-  if (!times.known(now)) return "its times are not known yet";
+  if (!times.known(now)) return "its execution times are not known yet";
   return absl::StrCat("1 row takes ",
                       absl::FormatDuration(times.Typical(1, now)), ", 64 take ",
                       absl::FormatDuration(times.Typical(64, now)));
@@ -138,8 +138,8 @@ absl::Status GpuNode::CheckFits(const DeviceModel& model,
   const int64_t least = model.model().graph.min_batch;
   if (!model.model().graph.batch_symbol.empty() && least > options_.max_batch) {
     return absl::FailedPreconditionError(
-        absl::StrCat("it needs batches of ", least,
-                     " rows or more, executions have at most ",
+        absl::StrCat("the model needs batches of ", least,
+                     " rows or more, but executions have at most ",
                      options_.max_batch, " (--max-batch)"));
   }
   return ResidentSet(options_.weight_memory, {device_bytes}).CheckFits(0);
@@ -295,13 +295,14 @@ ScheduledModel GpuNode::Describe(
     // Without batching, other requests must not change a bit of an answer.
     described.stepwise = batching.enabled || model.row_difference() == 0;
     described.least_rows = std::max<int64_t>(model.model().graph.min_batch, 1);
-    LOG(INFO) << described.label
-              << ": rows computed alone and among others differ by at most "
-              << model.row_difference();
+    LOG(INFO)
+        << described.label
+        << ": results of a row computed alone and in a batch differ by at most "
+        << model.row_difference();
     if (batching.enabled && !model.rows().may_coalesce) {
       LOG(INFO) << described.label
-                << ": its requests are executed together only where they agree "
-                   "in what has no row per item: "
+                << ": its requests are executed together only with requests "
+                   "whose tensors without rows are equal: "
                 << model.rows().why;
     }
   } else if (batching.enabled) {
@@ -387,9 +388,10 @@ std::string Summary(const ModelStats& stats) {
       " refused by a full queue, ", stats.too_large, " too large, ",
       stats.unavailable, " unavailable; ", stats.batches,
       " executions of up to ", stats.largest_batch, " requests, ", stats.merged,
-      " requests shared one, ", stats.steps, " were of part of a request; ",
-      stats.non_finite, " answers with NaN or infinity; ", stats.loads,
-      " loads and ", stats.evictions, " evictions of weights; ",
+      " requests shared an execution, ", stats.steps,
+      " executions were of a part of a request; ", stats.non_finite,
+      " answers with NaN or infinity; ", stats.loads, " loads and ",
+      stats.evictions, " evictions of weights; ",
       absl::FormatDuration(stats.device_time), " of device time, ",
       absl::FormatDuration(stats.queue_time), " in the queue");
 }

@@ -79,7 +79,8 @@ absl::StatusOr<size_t> GpuNode::OnOffer(const transport::ModelOffer& offer) {
             : version.offer.has_value() && SameOffer(*version.offer, offer)
                 ? absl::OkStatus()
                 : absl::UnavailableError(
-                      "another offer of this version is being loaded");
+                      "this version is being loaded with other content than "
+                      "the CPU node offers");
         if (!fits.ok()) {
           why = fits;
           continue;

@@ -167,7 +167,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   GpuNode::MakeDevice make_device;
   const int index = CudaIndexOf(flags.device).value_or(0);
   absl::StatusOr<std::unique_ptr<runtime::cuda::DeviceApi>> gpu =
-      absl::UnavailableError("not asked for");
+      absl::UnavailableError("--device cpu was given");
   if (flags.device != "cpu") gpu = OpenCudaDevice(index);
   // Binds to CPUs before the node allocates memory and starts threads.
   REFRACT_ASSIGN_OR_RETURN(
@@ -254,9 +254,10 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   });
   manager.Stopping(absl::Seconds(flags.lame_duck_s + flags.drain_timeout_s) +
                    absl::Seconds(5));
-  LOG(INFO) << "signal " << signal_number
-            << ": CPU nodes are told, stopping in " << flags.lame_duck_s
-            << " s";
+  LOG(INFO)
+      << "signal " << signal_number
+      << ": CPU nodes are told to send no more requests; this node stops in "
+      << flags.lame_duck_s << " s";
   admin.OnStop();
   (*server)->AnnounceStop();
   shutdown.WaitFor(absl::Seconds(flags.lame_duck_s));

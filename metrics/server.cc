@@ -141,10 +141,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
       const bool local = !error && peer.address().is_loopback();
       if (page || (!local && !routes_.remote_changes)) {
         answer_.result(http::status::forbidden);
-        answer_.body() = page
-                             ? "not for pages in a browser\n"
-                             : absl::StrCat("only from this machine, unless ",
-                                            routes_.remote_flag, " is given\n");
+        answer_.body() =
+            page ? "requests from pages in a browser are refused\n"
+                 : absl::StrCat(
+                       "only requests from this machine are accepted, unless ",
+                       routes_.remote_flag, " is given\n");
         return;
       }
     }
@@ -160,7 +161,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (allowed) return true;
     answer_.result(http::status::method_not_allowed);
     answer_.set(http::field::allow, method);
-    answer_.body() = absl::StrCat("only ", method, "\n");
+    answer_.body() = absl::StrCat("the only method here is ", method, "\n");
     return false;
   }
 

@@ -147,9 +147,11 @@ void Tracer::Run() {
       (status.ok() ? counts_.exported : counts_.failed) += spans;
       if (!status.ok()) {
         if (const auto held_back = log_.Admit()) {
-          LOG(WARNING) << spans
-                       << " spans of traces are lost: " << status.message()
-                       << " (" << *held_back << " earlier lines not logged)";
+          LOG(WARNING)
+              << spans
+              << " spans of traces could not be exported and are lost: "
+              << status.message() << " (" << *held_back
+              << " earlier lines not logged)";
         }
       }
     }

@@ -105,7 +105,10 @@ class CudaProgram final : public runtime::Program {
                  may_cut_ && GoesByRows(translation_), options_.device));
     CudaPart request;
     for (const std::optional<base::TensorSpec>& spec : specs) {
-      if (!spec) return absl::InternalError("an output's size is not known");
+      if (!spec)
+        return absl::InternalError(
+            "the size of an output depends on data, which a GPU cannot reserve "
+            "memory for");
       REFRACT_ASSIGN_OR_RETURN(base::Tensor result,
                                base::Tensor::Allocate(spec->dtype, spec->dims));
       request.results.push_back(std::move(result));

@@ -72,7 +72,8 @@ CudaDevice::Work& CudaDevice::WorkOf(int instance, int slot) {
 // --- Loading ----------------------------------------------------------------
 
 absl::StatusOr<CudaDevice::Loaded> CudaDevice::Add(const DeviceModel& model) {
-  absl::StatusOr<Loaded> loaded = absl::InternalError("not loaded");
+  absl::StatusOr<Loaded> loaded =
+      absl::InternalError("the device did not load the model");
   absl::Notification done;
   Post([&] {
     loaded = AddHere(model);
@@ -91,8 +92,8 @@ absl::StatusOr<CudaDevice::Loaded> CudaDevice::AddHere(
   if (rows.use != models::RowUse::kAlone) {
     return absl::FailedPreconditionError(absl::StrCat(
         label, " cannot run on ", options_.name,
-        ": a GPU computes more rows than a request has, and these would reach "
-        "the others",
+        ": a GPU pads batches with extra rows, and in this model extra rows "
+        "change the results of others",
         rows.node.empty() ? "" : absl::StrCat(" at node ", rows.node),
         rows.why.empty() ? "" : absl::StrCat(": ", rows.why)));
   }
@@ -295,14 +296,15 @@ std::string CudaDevice::Loaded::Describe(const Options& options) const {
       foreign == 0 ? std::string()
                    : absl::StrCat(" (", foreign, " by LibTorch)"),
       ", ", device_bytes, " bytes of device memory in ", options.instances,
-      " instance(s), and about ", captured_bytes, " for graphs and code, ",
+      " instance(s), and about ", captured_bytes,
+      " bytes for CUDA graphs and code, ",
       sizes.empty()
           ? std::string()
           : absl::StrCat("for sizes besides the batch: ", sizes, ", "),
       error < 0 ? std::string("not compared with the CPU")
                 : absl::StrCat("results differ from the CPU's float32 by at "
                                "most ",
-                               error, " of the largest"));
+                               error, " of the largest value"));
 }
 
 void CudaDevice::Start(int instance, Done done) {

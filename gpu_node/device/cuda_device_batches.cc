@@ -33,8 +33,8 @@ void CudaDevice::Do(Command command) {
   Work& work = WorkOf(instance, command.slot);
   if (command.kind == Command::Kind::kDownload) {
     if (work.entry == nullptr) {
-      return command.done(
-          absl::UnavailableError("the instance was lost meanwhile"));
+      return command.done(absl::UnavailableError(
+          "the device's instance failed while it executed this request"));
     }
     DownloadHere(instance, work);
     work.Clear();
@@ -136,7 +136,8 @@ absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
 
 absl::Status CudaDevice::ExecuteHere(int index, Work& work, bool* waits) {
   if (work.entry == nullptr) {
-    return absl::UnavailableError("the instance was lost meanwhile");
+    return absl::UnavailableError(
+        "the device's instance failed while it executed this request");
   }
   if (work.slot >= 0) {
     const cuda::Status status = work.entry->instances[index]->Submit(work.slot);

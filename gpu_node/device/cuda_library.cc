@@ -31,8 +31,8 @@ absl::StatusOr<std::filesystem::path> FindModule(const char* name) {
     std::filesystem::path file = program.parent_path() / place / name;
     if (std::filesystem::exists(file, error)) return file;
   }
-  return absl::NotFoundError(absl::StrCat("there is no ", kPlaces[0], "/", name,
-                                          " relative to ",
+  return absl::NotFoundError(absl::StrCat("there is no file ", kPlaces[0], "/",
+                                          name, " relative to ",
                                           program.parent_path().string()));
 }
 
@@ -41,10 +41,10 @@ absl::StatusOr<runtime::cuda_aten::Streams*> LoadStreams() {
   const absl::StatusOr<std::filesystem::path> file =
       FindModule(cuda_aten::kModuleFile);
   if (!file.ok()) {
-    return absl::UnavailableError(absl::StrCat(
-        "the part of Refract that calls LibTorch on GPUs is missing (it is "
-        "built where LibTorch has its CUDA library): ",
-        file.status().message()));
+    return absl::UnavailableError(
+        absl::StrCat("Refract's module for LibTorch on GPUs is missing; it is "
+                     "built only where LibTorch has its CUDA library: ",
+                     file.status().message()));
   }
   void* const library = dlopen(file->c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -55,7 +55,9 @@ absl::StatusOr<runtime::cuda_aten::Streams*> LoadStreams() {
       dlsym(library, cuda_aten::kStreamsFunction));
   if (streams == nullptr) {
     return absl::UnavailableError(absl::StrCat(
-        file->string(), " is of another version of Refract: ", dlerror()));
+        file->string(),
+        " belongs to another version of Refract; install both from one build: ",
+        dlerror()));
   }
   return streams();
 }
@@ -65,7 +67,8 @@ absl::StatusOr<runtime::cuda_aten::Streams*> LoadStreams() {
 absl::StatusOr<std::unique_ptr<cuda::DeviceApi>> OpenCudaDevice(int index) {
   if (REFRACT_CUDA_VERSION == 0) {
     return absl::UnavailableError(
-        "this build has no CUDA code: it was made without the toolkit");
+        "this build has no CUDA code, because the CUDA toolkit was missing "
+        "when it was built");
   }
   // Checked first: CUDA's own libraries are large and useless without a driver.
   if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr) {
@@ -78,9 +81,8 @@ absl::StatusOr<std::unique_ptr<cuda::DeviceApi>> OpenCudaDevice(int index) {
   const absl::StatusOr<std::filesystem::path> file =
       FindModule(cuda::kModuleFile);
   if (!file.ok()) {
-    return absl::UnavailableError(
-        absl::StrCat("the part of Refract that knows CUDA is missing: ",
-                     file.status().message()));
+    return absl::UnavailableError(absl::StrCat(
+        "Refract's CUDA module is missing: ", file.status().message()));
   }
   void* const library = dlopen(file->c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -91,7 +93,9 @@ absl::StatusOr<std::unique_ptr<cuda::DeviceApi>> OpenCudaDevice(int index) {
       dlsym(library, cuda::kOpenFunction));
   if (open == nullptr) {
     return absl::UnavailableError(absl::StrCat(
-        file->string(), " is of another version of Refract: ", dlerror()));
+        file->string(),
+        " belongs to another version of Refract; install both from one build: ",
+        dlerror()));
   }
   cuda::Status status;
   std::unique_ptr<cuda::DeviceApi> device(open(index, &status));

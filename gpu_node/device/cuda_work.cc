@@ -154,7 +154,9 @@ absl::Status ReadMember(const DeviceModel& model,
       part.inputs->views, memory.context, memory.specs));
   for (const std::optional<base::TensorSpec>& spec : memory.specs) {
     if (!spec.has_value()) {
-      return absl::InternalError("an output's size is not known");
+      return absl::InternalError(
+          "the size of an output depends on data, which a GPU cannot reserve "
+          "memory for");
     }
     part.specs.push_back(*spec);
   }
@@ -183,7 +185,7 @@ absl::Status FillSlot(const Translation& translation, cuda::Instance& instance,
       if (input.bytes > 0 &&
           std::memcmp(instance.input(slot, i), input.data, input.bytes) != 0) {
         return absl::InvalidArgumentError(
-            "what is one for all rows differs between the requests");
+            "the requests differ in an input that all rows share");
       }
       continue;
     }

@@ -97,7 +97,8 @@ std::string DevicePrograms::Describe() const {
                     "') up to ", one.max,
                     one.declared ? ", " : " (--max-size), ");
   }
-  if (!text.empty()) absl::StrAppend(&text, first_rows_, " rows at that");
+  if (!text.empty())
+    absl::StrAppend(&text, first_rows_, " rows at these sizes");
   const std::vector<runtime::cuda_plan::BagRoom>& bags = translator_->bags();
   const auto least = std::min_element(
       bags.begin(), bags.end(),
@@ -128,8 +129,9 @@ absl::StatusOr<DevicePrograms::Use> DevicePrograms::At(
       DropOldest();
       if (programs_.size() == before) {
         return absl::ResourceExhaustedError(
-            absl::StrCat("programs of ", before,
-                         " combinations of sizes are in use at once"));
+            absl::StrCat("programs for ", before,
+                         " combinations of sizes are in use at once, which is "
+                         "the most that this node keeps"));
       }
     }
     found = programs_.emplace(values, *std::move(made)).first;

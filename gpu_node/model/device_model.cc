@@ -118,7 +118,8 @@ DeviceModel::DeviceModel(std::shared_ptr<const models::LoadedModel> model,
     if (!verified.ok()) {
       LOG(WARNING) << Label(name(), version())
                    << ": its graph says that rows are independent, but "
-                   << verified.message() << "; they are kept together";
+                   << verified.message()
+                   << "; each request is executed whole and alone";
       layout_.Withdraw(std::string(verified.message()));
       row_difference_ = 0;
     }
@@ -175,22 +176,23 @@ absl::StatusOr<std::unique_ptr<DeviceModel>> DeviceModel::Create(
 
 absl::Status DeviceModel::CheckOffer(const transport::ModelOffer& offer) const {
   if (!(offer.model == model_->digest)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(Label(name(), version()), ": the CN has model ",
-                     offer.model.ToHex(), ", the HN ", model_->digest.ToHex()));
+    return absl::FailedPreconditionError(absl::StrCat(
+        Label(name(), version()), ": the CPU node has model ",
+        offer.model.ToHex(), ", the GPU node ", model_->digest.ToHex()));
   }
   if (!(offer.schema == schema_)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(Label(name(), version()),
-                     ": the split plans differ, the CN's crossing is ",
-                     offer.schema.ToHex(), ", the HN's ", schema_.ToHex()));
+    return absl::FailedPreconditionError(absl::StrCat(
+        Label(name(), version()),
+        ": the split plans differ; the CPU node's crossing is ",
+        offer.schema.ToHex(), ", the GPU node's ", schema_.ToHex()));
   }
   if (offer.settings.has_value()) {
     const std::string difference = DifferentSetting(
         *offer.settings, models::ResultSettingsOf(model_->config));
     if (!difference.empty()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          Label(name(), version()), ": config.pbtxt differs in ", difference));
+          Label(name(), version()),
+          ": config.pbtxt of the two nodes differs in ", difference));
     }
   }
   return absl::OkStatus();
@@ -331,14 +333,16 @@ absl::Status DeviceModel::BeginSteps(BatchMember& member, Steps& steps) const {
       program_->OutputSpecs(steps.inputs.views));
   for (const std::optional<base::TensorSpec>& spec : specs) {
     if (!spec.has_value()) {
-      return absl::InternalError("an output's size is not known");
+      return absl::InternalError(
+          "the size of an output depends on data, so no reply can be reserved "
+          "for it");
     }
     steps.outputs.push_back(*spec);
   }
   if (layout_.Rows(steps.inputs.views) != member.rows) {
     return absl::InvalidArgumentError(
         absl::StrCat("the values of the message do not have ", member.rows,
-                     " rows, as they had seemed to"));
+                     " rows, as the message's tensor table says"));
   }
   if (down_codec_.plain()) {
     REFRACT_ASSIGN_OR_RETURN(member.reply,
@@ -404,7 +408,9 @@ absl::Status DeviceModel::RunTogether(Batch& batch,
     // The merge key has all other sizes, but the number of rows of a run-length
     // index is known only after decoding.
     if (layout_.Rows(requests[i]) != batch.members[i].rows) {
-      return absl::InvalidArgumentError("values of another number of rows");
+      return absl::InvalidArgumentError(
+          "the message's values have another number of rows than its tensor "
+          "table says");
     }
   }
   // A copy, so that no peer can change it.
@@ -526,8 +532,8 @@ absl::Status DeviceModels::WhyAbsent(const transport::ModelOffer& offer) const {
   if (left_out != left_out_.end()) {
     return absl::FailedPreconditionError(left_out->second.message());
   }
-  return absl::NotFoundError(
-      absl::StrCat("no ", Label(offer.name, offer.version), " on this HN"));
+  return absl::NotFoundError(absl::StrCat(
+      "no ", Label(offer.name, offer.version), " on this GPU node"));
 }
 
 }  // namespace refract::gpu_node

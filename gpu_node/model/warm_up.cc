@@ -313,7 +313,7 @@ absl::Status VerifyRows(const models::Graph& graph,
       if (!apart.ok()) {
         return absl::FailedPreconditionError(
             absl::StrCat("rows of output ", k, " differ by ", apart.largest,
-                         " when computed together with other rows"));
+                         " when they are computed together with other rows"));
       }
     }
   }

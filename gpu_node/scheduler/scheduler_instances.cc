@@ -36,16 +36,17 @@ void Scheduler::FindStuck(int index, absl::Time now) {
   instance.stuck = stuck != nullptr;
   if (stuck == nullptr) {
     LOG(INFO) << "instance " << index << " of device " << device_->traits().name
-              << " goes on";
+              << " finished the execution that had taken too long";
     return;
   }
-  instance.error = absl::UnavailableError(absl::StrCat(
-      "instance ", index, " of device ", device_->traits().name,
-      " has not finished ", models_[stuck->batch->model].config.label, " in ",
-      absl::FormatDuration(now - stuck->step_began), ", expected were ",
-      absl::FormatDuration(stuck->estimate)));
+  instance.error = absl::UnavailableError(
+      absl::StrCat("instance ", index, " of device ", device_->traits().name,
+                   " has not finished an execution of ",
+                   models_[stuck->batch->model].config.label, " in ",
+                   absl::FormatDuration(now - stuck->step_began),
+                   "; expected time: ", absl::FormatDuration(stuck->estimate)));
   LOG(ERROR) << instance.error.message()
-             << "; it is given nothing else until that ends";
+             << "; the instance gets no other batch until then";
 }
 
 void Scheduler::PlanInstance(int index, absl::Time now, Actions& actions) {
@@ -119,9 +120,10 @@ absl::Status Scheduler::Unready() const {
     }
     failed = &instance;
   }
-  return absl::UnavailableError(absl::StrCat(
-      "no instance of device ", device_->traits().name, " is up: ",
-      failed == nullptr ? "there is none" : failed->error.message()));
+  return absl::UnavailableError(
+      absl::StrCat("no instance of device ", device_->traits().name, " is up: ",
+                   failed == nullptr ? "the device has no instance"
+                                     : failed->error.message()));
 }
 
 absl::Status Scheduler::HeldUp(const Model& model) const {

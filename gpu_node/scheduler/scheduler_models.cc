@@ -46,7 +46,8 @@ absl::StatusOr<size_t> Scheduler::AddModel(ScheduledModel described) {
     while (place < models_.size() && models_[place].present) ++place;
     if (place == kMaxPlaces) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("there are ", kMaxPlaces, " models on this GPU node"));
+          absl::StrCat("the GPU node already has ", kMaxPlaces,
+                       " models, which is the most that it holds"));
     }
     if (place == models_.size()) {
       models_.emplace_back().number = place;

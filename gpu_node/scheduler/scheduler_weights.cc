@@ -88,7 +88,8 @@ void Scheduler::OnLoaded(size_t index, absl::Time began,
     if (status.ok()) {
       ++model.stats.loads;
       if (!model.load_error.ok()) {
-        LOG(INFO) << model.config.label << " could be loaded again";
+        LOG(INFO) << model.config.label
+                  << " was loaded into the device after earlier failures";
       }
       model.load_error = absl::OkStatus();
       model.load_failures = 0;
@@ -107,8 +108,8 @@ void Scheduler::OnLoaded(size_t index, absl::Time began,
       const absl::Status why = absl::UnavailableError(absl::StrCat(
           model.config.label, " cannot be loaded into device ",
           device_->traits().name, ", which needs ", model.config.weight_bytes,
-          " bytes of ", residents_.free(),
-          " that should be free: ", status.ToString()));
+          " bytes, of ", residents_.free(),
+          " bytes that should be free: ", status.ToString()));
       const absl::Duration backoff = BackOff(++model.load_failures);
       model.load_again = now + backoff;
       if (model.eviction_time > absl::ZeroDuration()) {
@@ -119,7 +120,8 @@ void Scheduler::OnLoaded(size_t index, absl::Time began,
                  << absl::FormatDuration(backoff)
                  << (model.evict_again > model.load_again
                          ? absl::StrCat(
-                               ", while others are in its room in ",
+                               "; if other models' weights take its memory "
+                               "until then, in ",
                                absl::FormatDuration(model.evict_again - now))
                          : "");
       model.load_error = why;

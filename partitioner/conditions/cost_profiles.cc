@@ -29,14 +29,14 @@ absl::StatusOr<std::optional<CostProfile>> Load(
   if (absl::IsNotFound(profile.status())) {
     return absl::NotFoundError(absl::StrCat(option, " ", said, ": ",
                                             profile.status().message(),
-                                            "; refract profile writes one"));
+                                            "; make one with refract profile"));
   }
   // The user did not ask for this profile, so the message says how to go on
   // without it.
   if (!profile.ok() && said.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         profile.status().message(), "; measure again with refract profile, or ",
-        "say ", option, " none"));
+        "give ", option, " none"));
   }
   if (!profile.ok()) return base::Annotate(profile.status(), option);
   return CostProfile{std::move(path), *std::move(profile)};
@@ -94,7 +94,8 @@ Hardware ProfiledHardware(const Profile& profile, const Hardware& figures) {
       absl::StrCat("profiled ", profile.cpu.empty() ? "machine" : profile.cpu);
   hardware.description = absl::StrCat(
       "measured on ", profile.cpus, " processors, kernel ", profile.kernel,
-      ", at ", profile.time, "; unmeasured figures of ", figures.name);
+      ", at ", profile.time, "; figures that were not measured are those of ",
+      figures.name);
   hardware.units = profile.cpus;
   hardware.memory_bytes = static_cast<double>(profile.memory_bytes);
   if (!profile.wire.empty()) hardware.wire = profile.wire;

@@ -80,7 +80,7 @@ std::string WhyUncut(const models::Graph& graph, int64_t batch) {
   const runtime::BatchLayout layout(graph, runtime::Part::Whole(graph),
                                     models::RowDependenceOf(graph));
   if (!layout.why_not().empty()) return layout.why_not();
-  return batch > 1 ? "" : "it has one item";
+  return batch > 1 ? "" : "a batch of one item has no rows to cut between";
 }
 
 // The first few names, and how many more there are.
@@ -112,20 +112,22 @@ MeasuredCosts UseProfile(const CostProfile& from, const models::Graph& graph,
                                       from.path, " (", profile.cpu, ", ",
                                       profile.time, ")"));
   if (batch < profile.batches.front() || batch > profile.batches.back()) {
-    result.notes.push_back(
-        absl::StrCat("costs of the ", side, ": batch ", batch, " is outside ",
-                     profile.batches.front(), " to ", profile.batches.back(),
-                     ", which was measured; extrapolated"));
+    result.notes.push_back(absl::StrCat(
+        "costs of the ", side, ": batch ", batch, " is outside ",
+        profile.batches.front(), " to ", profile.batches.back(),
+        ", the range that the profile measured, so costs are extrapolated"));
   }
   if (costs.rescaled) {
-    result.notes.push_back(absl::StrCat(
-        "costs of the ", side,
-        ": measured with other numbers per item; scaled by the work"));
+    result.notes.push_back(
+        absl::StrCat("costs of the ", side,
+                     ": measured with other sizes per item (--size) and scaled "
+                     "by the operators' work"));
   }
   if (!costs.estimated.empty()) {
     result.notes.push_back(
         absl::StrCat("costs of the ", side, ": ", costs.estimated.size(),
-                     " operators are not in the profile and estimated by ",
+                     " operators are not in the profile; their costs are "
+                     "estimates of the hardware description ",
                      hardware.name, ": ", SomeNames(graph, costs.estimated)));
   }
   return costs;
@@ -220,13 +222,16 @@ absl::StatusOr<SplitConditions> MakeConditions(
     result.hn = ProfiledHardware(profiles.hn->profile, result.hn);
   }
   if (!result.cn.row_s) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        options.cn, ": row_seconds: missing, and a CN looks up rows"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.cn,
+                     ": row_seconds: missing, but look-ups on the CN need it; "
+                     "add it to the hardware description"));
   }
   if (options.hn_table_mib > 0 && !result.hn.row_s) {
     return absl::InvalidArgumentError(absl::StrCat(
         options.hn,
-        ": row_seconds: missing, and with --hn-table-mib an HN looks up rows"));
+        ": row_seconds: missing, but look-ups on the HN (--hn-table-mib) need "
+        "it; add it to the hardware description"));
   }
   constexpr double kGib = 0x1p30;
   Budget& budget = result.goal.budget;
@@ -311,11 +316,12 @@ std::string MessageNote(const SplitConditions& conditions,
       "carries %.4g MiB: ",
       conditions.options.batch, longest / 0x1p20, limit / 0x1p20);
   if (!conditions.uncut.empty()) {
-    return absl::StrCat(what,
-                        "no node serves it, as it cannot be cut by rows (",
-                        conditions.uncut, ")");
+    return absl::StrCat(
+        what,
+        "no node serves such a request, because it cannot be cut by rows (",
+        conditions.uncut, ")");
   }
-  return absl::StrCat(what, "CPU nodes cut it by rows into ",
+  return absl::StrCat(what, "CPU nodes cut such a request by rows into ",
                       static_cast<int64_t>(std::ceil(longest / limit)),
                       " or more requests, one after the other, which the "
                       "predicted latency does not count");

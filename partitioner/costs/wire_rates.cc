@@ -15,8 +15,9 @@ absl::Status AddWireRate(absl::string_view form, const WireRate& rate,
       absl::StrAppend(&known, i > 1 ? ", " : "",
                       models::Name(static_cast<models::WireType>(i)));
     }
-    return absl::InvalidArgumentError(absl::StrCat(
-        "wire ", form, ": no form; known are ", known, " and ", kUniqueRows));
+    return absl::InvalidArgumentError(
+        absl::StrCat("wire ", form, ": unknown wire form; known are ", known,
+                     " and ", kUniqueRows));
   }
   for (const double value :
        {rate.encode_bytes_per_s, rate.decode_bytes_per_s}) {
@@ -26,7 +27,7 @@ absl::Status AddWireRate(absl::string_view form, const WireRate& rate,
   }
   if (!rates.emplace(std::string(form), rate).second) {
     return absl::InvalidArgumentError(
-        absl::StrCat("wire ", form, ": stands twice"));
+        absl::StrCat("wire ", form, ": is listed twice"));
   }
   return absl::OkStatus();
 }

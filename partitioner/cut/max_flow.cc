@@ -20,9 +20,10 @@ constexpr int kFewSurpluses = 20;
 
 absl::Status Broken(absl::string_view what, int64_t where, absl::int128 found,
                     absl::int128 wanted) {
-  return absl::InternalError(absl::StrCat(
-      "minimum cut without a certificate: ", what, " ", where, ": ",
-      static_cast<Cost>(found), " against ", static_cast<Cost>(wanted)));
+  return absl::InternalError(
+      absl::StrCat("the maximum flow does not prove the minimum cut: ", what,
+                   " ", where, ": ", static_cast<Cost>(found), " instead of ",
+                   static_cast<Cost>(wanted)));
 }
 
 }  // namespace
@@ -511,8 +512,8 @@ absl::Status CheckCertificate(const FlowNetwork& network, const MinCut& cut) {
   }
   for (size_t v = 0; v < count; ++v) {
     if (surplus[v] != 0) {
-      return Broken("surplus at vertex", static_cast<int64_t>(v), surplus[v],
-                    0);
+      return Broken("flow in minus flow out of vertex", static_cast<int64_t>(v),
+                    surplus[v], 0);
     }
   }
   if (flow != cut.value) return Broken("flow", 0, flow, cut.value);

@@ -51,14 +51,14 @@ absl::Status ValidateProblem(const Problem& problem) {
   for (int n = 0; n < count; ++n) {
     if (problem.allowed[n] == 0 || problem.allowed[n] > kAnyStage) {
       return absl::InvalidArgumentError(
-          absl::StrCat("node ", n, " may run in no stage"));
+          absl::StrCat("node ", n, " has no stage that it may run in"));
     }
   }
   for (size_t t = 0; t < problem.tensors.size(); ++t) {
     const Tensor& tensor = problem.tensors[t];
     if (tensor.producer < Tensor::kRequest || tensor.producer >= count) {
       return absl::InvalidArgumentError(
-          absl::StrCat("tensor ", t, " is made by node ", tensor.producer,
+          absl::StrCat("tensor ", t, " is computed by node ", tensor.producer,
                        ", which does not exist"));
     }
     if (absl::Status status =
@@ -84,8 +84,8 @@ absl::Status ValidateMeasure(const Problem& problem, const Measure& measure,
       measure.down.size() != problem.tensors.size() ||
       measure.shared_on_cn.size() != problem.shared.size() ||
       measure.shared_on_hn.size() != problem.shared.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, ": the measure is for another problem"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": the measure has other nodes or tensors than the problem"));
   }
   Cost total = 0;
   bool negative = false;

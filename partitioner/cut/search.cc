@@ -477,7 +477,7 @@ absl::StatusOr<std::optional<Shortfall>> Explain(const Problem& problem,
 absl::Status Validate(const Problem& problem, const Goal& goal) {
   REFRACT_RETURN_IF_ERROR(ValidateProblem(problem));
   if (goal.objectives.empty()) {
-    return absl::InvalidArgumentError("nothing to minimise");
+    return absl::InvalidArgumentError("the goal has no objective");
   }
   for (size_t i = 0; i < goal.objectives.size(); ++i) {
     REFRACT_RETURN_IF_ERROR(ValidateMeasure(problem, goal.objectives[i],
@@ -503,8 +503,8 @@ absl::StatusOr<Found> FindBest(const Problem& problem, const Goal& goal) {
   if (found.best) return found;
   if (goal.limits.empty() && search.exhausted()) {
     return absl::InvalidArgumentError(
-        "no choice of stages is legal: some node may run nowhere that its "
-        "producers and readers leave it");
+        "no assignment of stages is legal: for some node, the stages that it "
+        "may run in contradict those of its producers and readers");
   }
   REFRACT_ASSIGN_OR_RETURN(found.shortfall, Explain(problem, goal, found));
   return found;

@@ -65,13 +65,13 @@ absl::StatusOr<SampleRequests> DrawRequests(
     uint64_t seed) {
   const auto source = RandomRequests(graph, per_item, seed);
   if (!source.ok()) {
-    return absl::Status(source.status().code(),
-                        absl::StrCat("--sample: needed, since requests cannot "
-                                     "be drawn: ",
-                                     source.status().message()));
+    return absl::Status(
+        source.status().code(),
+        absl::StrCat("--sample: missing, and random requests cannot be made: ",
+                     source.status().message()));
   }
   SampleRequests samples{.description = absl::StrCat(
-                             "drawn, ", batch, " items each, seed ", seed)};
+                             "random, ", batch, " items each, seed ", seed)};
   size_t bytes = 0;  // of one request
   for (int i = 0; i < count && bytes * (i + 1) <= kMaxBytes; ++i) {
     REFRACT_ASSIGN_OR_RETURN(std::vector<base::Tensor> inputs,
@@ -79,7 +79,7 @@ absl::StatusOr<SampleRequests> DrawRequests(
     bytes = 0;
     for (const base::Tensor& input : inputs) bytes += input.bytes();
     samples.requests.push_back(
-        {absl::StrCat("drawn request ", i), std::move(inputs)});
+        {absl::StrCat("random request ", i), std::move(inputs)});
   }
   return samples;
 }
@@ -92,10 +92,10 @@ absl::StatusOr<models::SymbolBindings> CommonSizes(
     if (!sizes.ok()) return base::Annotate(sizes.status(), request.name);
     if (&request == &samples.requests.front()) common = *sizes;
     if (*sizes != common) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--sample ", request.name, ": has other sizes than ",
-                       samples.requests.front().name,
-                       "; with --verify all samples must have the same sizes"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--sample ", request.name, ": its sizes differ from those of ",
+          samples.requests.front().name,
+          "; with --verify all samples must have the same sizes"));
     }
   }
   return common;

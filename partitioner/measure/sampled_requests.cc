@@ -236,7 +236,7 @@ absl::StatusOr<int64_t> ItemsOf(const std::vector<Input>& inputs,
       return absl::InvalidArgumentError(
           absl::StrCat("input ", input.name, " has ", rows, " items, ",
                        items ? absl::StrCat("others have ", *items)
-                             : std::string("where at least 1 is needed")));
+                             : std::string("but at least 1 is needed")));
     }
     items = rows;
     if (input.role != Role::kOffsets) continue;
@@ -251,17 +251,17 @@ absl::StatusOr<int64_t> ItemsOf(const std::vector<Input>& inputs,
       for (int64_t k = 0; k < sample[i].dims()[0]; ++k) {
         const int64_t offset = OffsetAt(sample[i], static_cast<size_t>(k));
         if (offset < last || offset > sample[j].dims()[0]) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("input ", input.name, ": offset ", offset,
-                           " falls or passes the ", sample[j].dims()[0],
-                           " ids of ", inputs[j].name));
+          return absl::InvalidArgumentError(absl::StrCat(
+              "input ", input.name, ": offset ", offset,
+              " is below the one before it or above the number of ids, ",
+              sample[j].dims()[0], ", of input ", inputs[j].name));
         }
         last = offset;
       }
     }
   }
   if (!items) {
-    return absl::InvalidArgumentError("no input has a row per item");
+    return absl::InvalidArgumentError("no input has one row per item");
   }
   return *items;
 }

@@ -79,9 +79,9 @@ absl::Status FitCalibration(std::vector<CalibrationSample> samples,
   std::vector<Equation> crossing;
   for (const CalibrationSample& sample : samples) {
     if (!(sample.measured_s > 0 && std::isfinite(sample.measured_s))) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(sample.name, ": took ", sample.measured_s,
-                       " s, which is impossible"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          sample.name, ": took ", sample.measured_s,
+          " s, and must be a positive time; run refract calibrate again"));
     }
     const double weight = 1 / sample.measured_s;
     if (!sample.split) {
@@ -94,8 +94,9 @@ absl::Status FitCalibration(std::vector<CalibrationSample> samples,
     }
     const CalibrationSample* whole = FindWhole(samples, sample.name);
     if (whole == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(sample.name, ": has no sample on the CN alone"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          sample.name,
+          ": the same model has no sample that ran on the CN alone"));
     }
     crossing.push_back({{2, sample.tensors_up + sample.tensors_down,
                          sample.bytes_up + sample.bytes_down},

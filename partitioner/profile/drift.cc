@@ -71,7 +71,7 @@ ProfileDrift CompareProfiles(const models::Graph& graph,
   for (const int64_t size : new_profile.batches) {
     const double batch = static_cast<double>(size);
     std::vector<Compared> parts;
-    Compared others{"operators computed in other steps", 0, 0};
+    Compared others{"steps that only one of the profiles has", 0, 0};
     double matched = 0;
     for (const Profile::Operator& op : new_profile.operators) {
       const double measured = op.timing.At(batch);
@@ -87,8 +87,8 @@ ProfileDrift CompareProfiles(const models::Graph& graph,
     others.predicted_s = std::max(
         0.0, old_profile.SumAt(batch) - old_profile.run.At(batch) - matched);
     parts.push_back(std::move(others));
-    parts.push_back({"the run besides its operators", old_profile.run.At(batch),
-                     new_profile.run.At(batch)});
+    parts.push_back({"time of a run outside its operators",
+                     old_profile.run.At(batch), new_profile.run.At(batch)});
     result.batches.push_back({size, FindDrift(parts)});
     result.reprofile =
         result.reprofile || result.batches.back().drift.reprofile;

@@ -89,7 +89,7 @@ absl::Status CheckFigures(const Graph& graph, const Conditions& conditions,
     if (Plausible(seconds, kMostSeconds)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("a run of the ", hn ? "HN" : "CN", " would take ", seconds,
-                     " s besides its operators"));
+                     " s outside its operators"));
   }
   for (size_t id = 0; id < graph.values.size(); ++id) {
     if (graph.values[id].is_weight()) continue;  // these never cross

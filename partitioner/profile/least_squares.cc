@@ -47,7 +47,7 @@ absl::StatusOr<std::vector<double>> FitNonNegative(
     absl::Span<const Equation> equations) {
   const size_t figures = equations.empty() ? 0 : equations[0].counts.size();
   if (figures == 0 || figures > kMaxFigures) {
-    return absl::InvalidArgumentError("a fit needs 1 to 10 figures");
+    return absl::InvalidArgumentError("a fit determines 1 to 10 unknowns");
   }
   for (const Equation& equation : equations) {
     if (equation.counts.size() != figures) {
@@ -65,7 +65,8 @@ absl::StatusOr<std::vector<double>> FitNonNegative(
   }
   for (double& value : scale) value = std::sqrt(value);
   if (std::count(scale.begin(), scale.end(), 0.0) > 0) {
-    return absl::FailedPreconditionError("a figure is in no equation");
+    return absl::FailedPreconditionError(
+        "an unknown has the coefficient 0 in every sample");
   }
   const auto scaled = [&](const Equation& equation, size_t j) {
     return equation.counts[j] * equation.weight / scale[j];
@@ -94,7 +95,7 @@ absl::StatusOr<std::vector<double>> FitNonNegative(
     if (!solved) {
       if (columns.size() < figures) continue;
       return absl::FailedPreconditionError(
-          "the equations do not determine the figures");
+          "the samples are too alike to determine all unknowns");
     }
     if (std::any_of(solved->begin(), solved->end(),
                     [](double x) { return x < 0; })) {

@@ -118,8 +118,9 @@ class ProfileReader {
     if (!(profile.model == model)) {
       return Wrong(
           "model",
-          absl::StrCat("is a profile of ", profile.model.ToHex(), " (",
-                       stored.model_name(), "), the model is ", model.ToHex()));
+          absl::StrCat("the profile is of model ", profile.model.ToHex(), " (",
+                       stored.model_name(), "), but this model is ",
+                       model.ToHex()));
     }
     profile.model_name = stored.model_name();
     profile.device = stored.device();
@@ -143,7 +144,7 @@ class ProfileReader {
                      absl::StrCat(size.per_item(), " is out of range"));
       }
       if (!profile.sizes.emplace(size.symbol(), size.per_item()).second) {
-        return Wrong(absl::StrCat("size ", size.symbol()), "stands twice");
+        return Wrong(absl::StrCat("size ", size.symbol()), "is listed twice");
       }
     }
     int64_t last = 0;
@@ -155,7 +156,7 @@ class ProfileReader {
       profile.batches.push_back(last = batch);
     }
     if (profile.batches.size() < 2) {
-      return Wrong("batches", "fewer than two");
+      return Wrong("batches", "a profile needs two or more batch sizes");
     }
     return absl::OkStatus();
   }
@@ -167,7 +168,7 @@ class ProfileReader {
                    "the model has no such operator");
     }
     if (seen_[found->second]) {
-      return Wrong(absl::StrCat("operator ", name), "stands twice");
+      return Wrong(absl::StrCat("operator ", name), "is listed twice");
     }
     seen_[found->second] = true;
     return found->second;
@@ -184,8 +185,8 @@ class ProfileReader {
       for (const std::string& node : stored.nodes()) {
         const auto found = nodes_.find(node);
         if (found == nodes_.end()) {
-          return Wrong(name, absl::StrCat("a piece has node ", node,
-                                          ", but the model has not"));
+          return Wrong(name, absl::StrCat("a piece lists the node ", node,
+                                          ", which the model does not have"));
         }
         piece.nodes.push_back(found->second);
         nodes.push_back(found->second);
@@ -200,7 +201,8 @@ class ProfileReader {
     std::vector<NodeId> all = op.nodes;
     std::sort(all.begin(), all.end());
     if (!op.pieces.empty() && nodes != all) {
-      return Wrong(name, "its pieces have not each of its nodes once");
+      return Wrong(name,
+                   "its pieces do not list each of its nodes exactly once");
     }
     return absl::OkStatus();
   }
@@ -208,7 +210,7 @@ class ProfileReader {
   absl::StatusOr<Timing> ReadTiming(absl::string_view name, bool has,
                                     const proto::Timing& stored,
                                     const std::vector<int64_t>& batches) const {
-    if (!has) return Wrong(name, "has no times");
+    if (!has) return Wrong(name, "has no timing");
     if (static_cast<size_t>(stored.samples_size()) != batches.size()) {
       return Wrong(name,
                    absl::StrCat("has ", stored.samples_size(), " samples for ",
@@ -224,7 +226,8 @@ class ProfileReader {
       const proto::Sample& entry = stored.samples(static_cast<int>(i));
       if (entry.batch() != batches[i]) {
         return Wrong(name, absl::StrCat("has a sample of batch ", entry.batch(),
-                                        " where ", batches[i], " belongs"));
+                                        ", expected was batch ", batches[i],
+                                        "; run refract profile again"));
       }
       const base::Quartiles seconds = {
           entry.least_seconds(), entry.q1_seconds(), entry.median_seconds(),

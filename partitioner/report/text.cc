@@ -46,10 +46,11 @@ std::string ShapeText(const Value& value) {
 std::string RowsText(const models::RowDependence& rows) {
   if (rows.may_coalesce) return "requests may be split and merged";
   return absl::StrCat(
-      rows.may_split ? "requests may be split, and merged where they agree in "
-                       "what has no row per item: "
+      rows.may_split ? "requests may be split, and merged with requests whose "
+                       "tensors without rows are equal: "
                      : "requests are neither split nor merged: ",
-      rows.why.empty() ? "no proof that each row is scored alone" : rows.why);
+      rows.why.empty() ? "no rule shows that each row is scored alone"
+                       : rows.why);
 }
 
 std::vector<std::string> NamesOf(const models::Graph& graph,

@@ -54,7 +54,7 @@ absl::Status DivideTables(const models::Graph& graph,
                           models::SplitPlan& plan) {
   if (num_shards < 2 || num_shards > models::kMaxShards) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--shards ", num_shards, ": 2 to ", models::kMaxShards));
+        "--shards ", num_shards, ": must be from 2 to ", models::kMaxShards));
   }
   std::vector<TableSize> tables;
   TableSize largest;
@@ -77,7 +77,7 @@ absl::Status DivideTables(const models::Graph& graph,
                     [&](const models::WeightEntry& entry) {
                       return entry.name == models::NameOfIds(size.table);
                     })) {
-      obstacle = "it has ids of its own";
+      obstacle = "its rows have ids of their own (a tensor NAME.ids)";
     }
     if (obstacle.empty() && size.bytes() < least_bytes) {
       obstacle = absl::StrCat("it has ", size.bytes(), " bytes, and tables of ",

@@ -99,7 +99,8 @@ absl::StatusOr<SplitSearch> SplitSearch::Create(const Graph& graph,
                                                 const Conditions& conditions,
                                                 const OptimalOptions& options) {
   if (options.objective == Objective::kPrice && !conditions.prices) {
-    return absl::InvalidArgumentError("the least price needs prices");
+    return absl::InvalidArgumentError(
+        "the objective cost needs prices (--cn-price, --hn-price)");
   }
   REFRACT_RETURN_IF_ERROR(
       CheckFigures(graph, conditions, SizesOf(graph, conditions.sizes)));
@@ -156,8 +157,8 @@ absl::StatusOr<Alternative> SplitSearch::Judge(cut::Stages stages,
   SplitProblem::ToPlan(graph_, stages, plan);
   const absl::Status legal = models::ValidatePlan(graph_, model_, plan);
   if (!legal.ok()) {
-    return absl::InternalError(
-        absl::StrCat("the cut gave an illegal plan: ", legal.message()));
+    return absl::InternalError(absl::StrCat(
+        "the stages of the minimum cut are no valid plan: ", legal.message()));
   }
   Alternative judged = Judge(std::move(plan));
   if (!judged.plan.uses_hn() || !judged.plan.up.empty() ||
@@ -204,9 +205,10 @@ std::string OverBudget(const Prediction& prediction, const Budget& budget) {
 
 absl::Status SplitSearch::NoPlan(const cut::Found& found) const {
   if (!found.shortfall) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("found no plan within the budget in ", found.cuts,
-                     " minimum cuts, and no proof that there is none"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the search found no plan within the budget in ", found.cuts,
+        " minimum cuts, and did not prove that there is none; raise "
+        "--max-cuts"));
   }
   const BudgetLine& line = lines_[found.shortfall->limit];
   // Bytes are told whole.

@@ -100,7 +100,7 @@ absl::Status ChildProcess::CheckAlive() {
     if (WIFSIGNALED(status)) {
       how_ = absl::StrCat("signal ", WTERMSIG(status));
     } else if (WEXITSTATUS(status) == kExecFailed) {
-      how_ = "it could not be run";
+      how_ = "the program could not be started";
     } else {
       how_ = absl::StrCat("exit status ", WEXITSTATUS(status));
     }
@@ -130,8 +130,9 @@ absl::StatusOr<std::string> ChildProcess::AwaitAddress(absl::Duration timeout) {
       REFRACT_RETURN_IF_ERROR(CheckAlive());
     }
   }
-  return absl::UnavailableError(absl::StrCat(
-      program_, " does not listen after ", absl::FormatDuration(timeout)));
+  return absl::UnavailableError(absl::StrCat(program_,
+                                             " did not start to listen within ",
+                                             absl::FormatDuration(timeout)));
 }
 
 std::string ChildProcess::Log() const {

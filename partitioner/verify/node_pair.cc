@@ -66,7 +66,8 @@ absl::StatusOr<LinkCounts> CountOnce(proto::NodeStatus::Stub& stub) {
 absl::Status WithLog(const absl::Status& status, const ChildProcess& node) {
   if (absl::IsCancelled(status)) return status;
   return absl::Status(
-      status.code(), absl::StrCat(status.message(), "; its log: ", node.Log()));
+      status.code(),
+      absl::StrCat(status.message(), "; the node's log: ", node.Log()));
 }
 
 }  // namespace

@@ -102,7 +102,8 @@ class Verifier {
         result_.cuts.begin(), result_.cuts.end(),
         [](const VerifiedCut& cut) { return !cut.cut.plan.uses_hn(); });
     if (whole == result_.cuts.end()) {
-      return absl::InternalError("no cut is without HN");
+      return absl::InternalError(
+          "none of the cuts to verify runs on the CN alone");
     }
     const size_t reference = static_cast<size_t>(whole - result_.cuts.begin());
     for (size_t r = 0; r < samples_.requests.size(); ++r) {
@@ -137,8 +138,8 @@ class Verifier {
     if (after.requests - before.requests !=
         (cut.cut.plan.uses_hn() ? count : 0u)) {
       return absl::InternalError(absl::StrCat(
-          "cut '", cut.cut.name, "': ", count, " request(s) of it sent ",
-          after.requests - before.requests, " to the HN"));
+          "cut '", cut.cut.name, "': ", count, " request(s) led to ",
+          after.requests - before.requests, " message(s) to the HN"));
     }
     result_.transport = after.path;
     cut.bytes_up = static_cast<double>(after.bytes_up - before.bytes_up) /

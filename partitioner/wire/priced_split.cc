@@ -40,9 +40,9 @@ absl::StatusOr<PricedSplit> SplitWithForms(const WireOptions& options,
                                            SplitConditions& conditions) {
   WirePricing pricing(options, model, samples, conditions);
   const auto assumed = [&](const char* side, const std::string& hardware) {
-    conditions.notes.push_back(
-        absl::StrCat("encoding on the ", side, ": not measured on ", hardware,
-                     "; priced as reading and writing memory once"));
+    conditions.notes.push_back(absl::StrCat(
+        "encoding on the ", side, ": not measured on ", hardware,
+        ", so each encoding is priced as one read and one write of memory"));
   };
   if (pricing.assumed_cn()) assumed("CN", conditions.cn.name);
   if (pricing.assumed_hn()) assumed("HN", conditions.hn.name);

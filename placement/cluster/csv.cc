@@ -74,7 +74,7 @@ absl::StatusOr<CsvTable> CsvTable::Parse(std::string path, std::string text) {
             table.path_, ":", line, ", column ",
             count < table.names_.size()
                 ? absl::StrCat(table.names_[count], ": is missing")
-                : absl::StrCat(count, ": is one too many"),
+                : absl::StrCat(count, ": is beyond the header's last column"),
             " (", count, " fields, the header has ", table.names_.size(), ")"));
       }
       table.lines_.push_back(line);

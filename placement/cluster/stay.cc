@@ -166,16 +166,18 @@ absl::StatusOr<std::vector<Stay>> StaysFromTable(const CsvTable& table,
       if (!absl::SimpleAtoi(sockets[socket],
                             &stay.devices.socket_cpu_milli[socket]) ||
           stay.devices.socket_cpu_milli[socket] < 0) {
-        return table.Wrong(row, sockets_column,
-                           absl::StrCat(sockets[socket], " is no amount"));
+        return table.Wrong(
+            row, sockets_column,
+            absl::StrCat(sockets[socket], " is not a number of milli-CPUs"));
       }
     }
     const Obstacle obstacle = ObstacleOf(node, free[stay.node], demand);
     if (obstacle != Obstacle::kNothing) {
       return table.Wrong(
           row, node_column,
-          absl::StrCat("node ", node.name,
-                       " has too little left of: ", Name(obstacle)));
+          absl::StrCat(
+              "node ", node.name,
+              " does not have enough free for the instance: ", Name(obstacle)));
     }
     if (!AreFree(node, free[stay.node], demand, stay.devices)) {
       return table.Wrong(row, node_column,

@@ -319,21 +319,24 @@ std::string WhyNot(const Cluster& cluster, const std::vector<int>& nodes,
   part.leaves = cluster.leaves;
   part.pods = cluster.pods;
   for (const int node : nodes) part.nodes.push_back(cluster.nodes[node]);
-  std::string why =
-      part.nodes.empty() ? "no node can be had" : WhyImpossible(part, instance);
+  std::string why = part.nodes.empty()
+                        ? "no training node can be borrowed at that time"
+                        : WhyImpossible(part, instance);
   if (!why.empty()) return absl::StrCat(instance.name, ": ", why);
   State state(part, static_cast<int>(work.list.apps.size()));
   Placer placer(state, nullptr, {}, {.policy = Policy::kBestFit});
   for (size_t i = 0; i < work.of.size(); ++i) {
     const Decision decision = placer.Decide(work.list.instances[i]);
     if (decision.node < 0) {
-      return absl::StrCat(
-          "only ", i, " of ", work.of.size(), " instances find a node; ",
-          Name(placer.MainObstacle(work.list.instances[i])), " binds");
+      return absl::StrCat("only ", i, " of ", work.of.size(),
+                          " instances find a node; ",
+                          Name(placer.MainObstacle(work.list.instances[i])),
+                          " is the main obstacle");
     }
     state.Add(work.list.instances[i], decision.node, decision.choice.devices);
   }
-  return "the pods of the services have too little room";
+  return "the training nodes in the pods of the services do not have enough "
+         "room";
 }
 
 // Instances that fit beside the training jobs before the hand-over.
@@ -385,8 +388,8 @@ absl::StatusOr<LoanPlan> PlanLoan(const LoanSpec& spec) {
   std::iota(own.begin(), own.end(), 0);
   if (Place(spec.own, own, {}, cns) > 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("own_nodes: hold not all CNs (which never go to borrowed "
-                     "nodes): ",
+        absl::StrCat("own_nodes: they do not hold all CNs, which never go to "
+                     "borrowed nodes: ",
                      WhyNot(spec.own, own, cns)));
   }
   plan.cns = cns.of;
@@ -402,7 +405,7 @@ absl::StatusOr<LoanPlan> PlanLoan(const LoanSpec& spec) {
   Lenders lenders(spec, pods, &hns);
   if (!lenders.Suffice(lenders.eligible())) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "training_nodes: those that can be had for the whole time, ",
+        "training_nodes: the nodes that can be borrowed for the whole time, ",
         lenders.eligible().size(), " of ", spec.lenders.nodes.size(),
         ", do not hold all HNs: ",
         WhyNot(spec.lenders, lenders.eligible(), hns)));

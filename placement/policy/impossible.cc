@@ -123,7 +123,7 @@ std::string WhyImpossible(const Cluster& cluster, const Instance& instance) {
       }
     }
   }
-  return "no node has all of its resources together";
+  return "no single node has all resources of the demand";
 }
 
 }  // namespace refract::placement

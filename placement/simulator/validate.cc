@@ -128,7 +128,7 @@ class Validator {
     check(cores == demand.cpu_milli, "cores differ from the demand");
     check(static_cast<int>(std::bitset<16>(stay.devices.gpus).count()) ==
               demand.gpus,
-          "has another number of GPUs than asked");
+          "has more or fewer GPUs than its demand");
     for (const auto& [gpu, milli] : load.gpu_milli) {
       check(milli == 0 || gpu < node.gpus, "has a GPU that does not exist");
       check(milli <= 1000, "a GPU is oversubscribed");
@@ -139,7 +139,7 @@ class Validator {
             "has GPUs of another model");
     }
     check((stay.devices.nic >= 0) == (demand.nic_percent > 0),
-          "has a NIC unasked, or none");
+          "has a NIC without a demand for one, or lacks the demanded one");
     for (const auto& [nic, percent] : load.nic_percent) {
       check(percent == 0 || nic < node.nics, "has a NIC that does not exist");
       check(percent <= 100, "a NIC is oversubscribed");
@@ -164,7 +164,8 @@ class Validator {
     const Demand& demand = list_.instances[stay.instance].demand;
     const Node& node = cluster_.nodes[stay.node];
     if (demand.mig == MigProfile::kNone) {
-      check(stay.devices.mig_slices == 0, "has MIG slices unasked");
+      check(stay.devices.mig_slices == 0,
+            "has MIG slices without a demand for them");
     } else {
       // NVIDIA's table, as begin and length of memory slices.
       static const std::map<MigProfile, std::pair<std::set<int>, int>> kTable =
@@ -182,7 +183,8 @@ class Validator {
         run = run && i < 8 && slices[i];
       }
       check(node.mig_capable, "the node's GPUs have no MIG");
-      check(run && starts.count(first) != 0, "MIG slices at no legal position");
+      check(run && starts.count(first) != 0,
+            "has MIG slices where MIG does not place that profile");
     }
     const Load& load = loads_[stay.node];
     for (const auto& [gpu, slices] : load.slices) {
@@ -191,7 +193,7 @@ class Validator {
       const auto fractions = load.fractions.find(gpu);
       check(slices.empty() || fractions == load.fractions.end() ||
                 fractions->second == 0,
-            "a GPU is divided by MIG and shared otherwise");
+            "a GPU is both divided by MIG and shared by fractions");
     }
   }
 

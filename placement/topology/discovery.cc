@@ -23,8 +23,8 @@ namespace {
 constexpr double kMaxNumber = 1e9;
 
 absl::Status BadFile(absl::string_view path, absl::string_view text) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(path, ": \"", text, "\" makes no sense"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      path, ": \"", text, "\" is not a value that the kernel writes there"));
 }
 
 bool IsHex(absl::string_view text) {

@@ -74,7 +74,7 @@ TEST(GpuNodeOffersTest, AcceptsOnlyOffersOfTheSameModelAndCrossing) {
       {"version", [](transport::ModelOffer& o) { o.version = 3; },
        absl::StatusCode::kNotFound, "version 3"},
       {"model", [](transport::ModelOffer& o) { ++o.model.low; },
-       absl::StatusCode::kFailedPrecondition, "the CN has model"},
+       absl::StatusCode::kFailedPrecondition, "the CPU node has model"},
       {"crossing", [](transport::ModelOffer& o) { ++o.schema.high; },
        absl::StatusCode::kFailedPrecondition, "split plans differ"},
   };

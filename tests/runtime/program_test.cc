@@ -387,7 +387,7 @@ TEST(ProgramTest, ChecksThatAPartIsClosed) {
   EXPECT_THAT(error(part), HasSubstr("an output reads 'v14_0'"));
   part = Part::Whole(graph);
   std::swap(part.nodes[0], part.nodes[1]);
-  EXPECT_THAT(error(part), HasSubstr("out of order"));
+  EXPECT_THAT(error(part), HasSubstr("out of the graph's order"));
   part = Part::Whole(graph);
   part.inputs.push_back(part.inputs[0]);
   EXPECT_THAT(error(part), HasSubstr("'dense' is listed twice"));

@@ -51,7 +51,7 @@ def summary(node, model):
         rf"model '{model}' version 1: (\d+ succeeded.*)", node.output()
     ).group(1)
     largest = re.search(r"executions of up to (\d+) requests", line).group(1)
-    merged = re.search(r"(\d+) requests shared one", line).group(1)
+    merged = re.search(r"(\d+) requests shared an execution", line).group(1)
     return {
         "succeeded": int(line.split()[0]),
         "failed": int(re.search(r"(\d+) failed", line).group(1)),

@@ -329,7 +329,7 @@ TEST_F(CudaProgramsTest, EachInstanceHasThemAndLosesThemWithItsMemory) {
 TEST_F(CudaProgramsTest, SaysWhatItReserves) {
   Make({});
   EXPECT_EQ(programs_->Describe(),
-            "T (of input 'history') up to 12, 8 rows at that");
+            "T (of input 'history') up to 12, 8 rows at these sizes");
   EXPECT_EQ(programs_->TypicalSizes(), SizeValues{12});
 }
 

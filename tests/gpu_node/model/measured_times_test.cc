@@ -234,7 +234,7 @@ TEST(GpuNodeWarmUpTest, LeavesOutAModelThatNeedsLargerBatches) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(
       std::string(status.message()),
-      HasSubstr("batches of 4 rows or more, executions have at most 3"));
+      HasSubstr("batches of 4 rows or more, but executions have at most 3"));
 }
 
 }  // namespace

@@ -353,7 +353,7 @@ TEST(SchedulerFaultsTest, AnExecutionThatDoesNotEndIsNoReasonToWait) {
         EXPECT_EQ(sim.outcomes()[i].answers, 1);
       }
       EXPECT_THAT(std::string(sim.scheduler().ModelReady(0).message()),
-                  HasSubstr("has not finished model 'a'"));
+                  HasSubstr("has not finished an execution of model 'a'"));
       const size_t refused = sim.Submit({.time_left = Ms(1000)});
       EXPECT_TRUE(absl::IsUnavailable(sim.outcomes()[refused].status));
     } else {
@@ -399,7 +399,7 @@ TEST(SchedulerFaultsTest, AStuckModelWithoutAnotherInstanceIsNotReady) {
   // An instance is up, but this model may not have it.
   EXPECT_TRUE(absl::IsUnavailable(sim.outcomes()[waiting].status));
   EXPECT_THAT(std::string(sim.scheduler().ModelReady(0).message()),
-              HasSubstr("has not finished model 'held'"));
+              HasSubstr("has not finished an execution of model 'held'"));
   EXPECT_EQ(sim.scheduler().ModelReady(1), absl::OkStatus());
   const size_t refused = sim.Submit({.model = 0});
   EXPECT_TRUE(absl::IsUnavailable(sim.outcomes()[refused].status));

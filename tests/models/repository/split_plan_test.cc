@@ -250,10 +250,12 @@ TEST_F(SplitPlanTest, FormsThatAValueCannotHaveAreRefused) {
   };
   EXPECT_THAT(refusal({WireType::kInt32, false}, {}),
               HasSubstr("value emb cannot cross as int32: it is float32"));
-  EXPECT_THAT(refusal({}, {WireType::kInt32, false}),
-              HasSubstr("value size cannot cross as int32: it is no tensor"));
+  EXPECT_THAT(
+      refusal({}, {WireType::kInt32, false}),
+      HasSubstr(
+          "value size cannot cross as int32: it is a number, not a tensor"));
   EXPECT_THAT(refusal({}, {WireType::kAsIs, true}),
-              HasSubstr("with unique rows: it is no tensor"));
+              HasSubstr("with unique rows: it is a number, not a tensor"));
   graph_.values[kEmb].shape.pop_back();
   EXPECT_THAT(refusal({WireType::kInt8, true}, {}),
               HasSubstr("its rows are single elements"));

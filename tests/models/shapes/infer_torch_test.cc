@@ -486,7 +486,7 @@ TEST(CheckRowsTest, RowsThatDependOnEachOtherAreNoted) {
     ASSERT_TRUE(model.Check().ok());
     EXPECT_EQ(model.graph().min_batch, 1);
     EXPECT_EQ(model.graph().rows.use, RowUse::kTogether);
-    EXPECT_THAT(model.graph().rows.why, HasSubstr("depend on other rows"));
+    EXPECT_THAT(model.graph().rows.why, HasSubstr("rows depend on each other"));
   }
 }
 

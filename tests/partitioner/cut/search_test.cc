@@ -493,8 +493,9 @@ TEST_F(SearchTest, RefusesWhatIsNotConsistent) {
   EXPECT_THAT(message(problem, Minimise(huge)), HasSubstr("add up"));
   Measure other = good;
   other.up.clear();
-  EXPECT_THAT(message(problem, Minimise(other)), HasSubstr("another problem"));
-  EXPECT_THAT(message(problem, Goal{}), HasSubstr("nothing to minimise"));
+  EXPECT_THAT(message(problem, Minimise(other)),
+              HasSubstr("other nodes or tensors"));
+  EXPECT_THAT(message(problem, Goal{}), HasSubstr("the goal has no objective"));
   Problem nowhere = problem;
   nowhere.allowed = {kOnPost, kOnPre};
   EXPECT_THAT(message(nowhere, Minimise(good)), HasSubstr("legal"));

@@ -176,10 +176,12 @@ TEST(SampledRequestsTest, RefuseWhatDoesNotFit) {
                 sample[2] = Filled<int64_t>(DType::kInt64, {4}, {0, 2, 1, 3});
               }),
               HasSubstr("input offsets: offset 1 falls"));
-  EXPECT_THAT(error([](auto& sample) {
-                sample[2] = Filled<int64_t>(DType::kInt64, {4}, {0, 1, 2, 4});
-              }),
-              HasSubstr("offset 4 falls or passes the 3 ids of ids"));
+  EXPECT_THAT(
+      error([](auto& sample) {
+        sample[2] = Filled<int64_t>(DType::kInt64, {4}, {0, 1, 2, 4});
+      }),
+      HasSubstr(
+          "offset 4 is below the one before it or above the number of ids, 3"));
   models::Graph squared = graph;
   squared.values[squared.inputs[4]].shape = {SymExpr(1), SymExpr::Symbol("b")};
   std::vector<std::vector<base::Tensor>> samples;

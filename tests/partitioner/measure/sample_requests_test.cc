@@ -62,7 +62,7 @@ TEST_F(SampleRequestsTest, SamplesOfOtherSizesThanTheFirstAreRefused) {
   ASSERT_TRUE(samples.ok() && other.ok());
   samples->requests.push_back(std::move(other->requests[0]));
   EXPECT_THAT(CommonSizes(model_.graph, *samples).status().ToString(),
-              HasSubstr("has other sizes than"));
+              HasSubstr("its sizes differ from those of"));
 }
 
 TEST_F(SampleRequestsTest, DrawnRequestsHaveTheAskedSizeAndFreshValues) {

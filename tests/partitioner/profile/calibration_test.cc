@@ -83,8 +83,9 @@ TEST(FitCalibrationTest, RefusesSamplesThatCannotBe) {
   Calibration ignored;
   std::vector<CalibrationSample> samples = Samples();
   samples[4].name = "another";
-  EXPECT_THAT(FitCalibration(samples, &ignored).ToString(),
-              HasSubstr("up: has no sample on the CN alone"));
+  EXPECT_THAT(
+      FitCalibration(samples, &ignored).ToString(),
+      HasSubstr("up: the same model has no sample that ran on the CN alone"));
   samples = Samples();
   samples[0].measured_s = 0;
   EXPECT_THAT(FitCalibration(samples, &ignored).ToString(),

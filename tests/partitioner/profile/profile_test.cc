@@ -168,9 +168,9 @@ TEST_F(ProfileFileTest, PiecesAreOfTheirOperator) {
     return std::string(read.status().message());
   };
   EXPECT_THAT(error_with("nodes: \"positive\"", "nodes: \"product\""),
-              HasSubstr("operator product: its pieces have not each"));
+              HasSubstr("operator product: its pieces do not list each"));
   EXPECT_THAT(error_with("nodes: \"positive\"", "nodes: \"quotient\""),
-              HasSubstr("operator product: a piece has node quotient"));
+              HasSubstr("operator product: a piece lists the node quotient"));
   EXPECT_THAT(error_with("form: \"fp16\"", "form: \"fp17\""),
               HasSubstr("p.textproto: wire fp17"));
   EXPECT_THAT(
@@ -183,13 +183,13 @@ TEST_F(ProfileFileTest, NamesWhatIsWrong) {
       ErrorWith("format_version: 1", "format_version: 9"),
       HasSubstr("p.textproto: format_version: 9; this program reads 1"));
   EXPECT_THAT(ErrorWith("low: 11", "low: 12"),
-              HasSubstr("model: is a profile of "));
+              HasSubstr("model: the profile is of model "));
   EXPECT_THAT(ErrorWith("\"product\"", "\"quotient\""),
               HasSubstr("operator quotient: the model has no such operator"));
   EXPECT_THAT(ErrorWith("\"positive\"", "\"product\""),
-              HasSubstr("operator product: stands twice"));
+              HasSubstr("operator product: is listed twice"));
   EXPECT_THAT(ErrorWith("free_nodes: \"folded\"", "free_nodes: \"positive\""),
-              HasSubstr("operator positive: stands twice"));
+              HasSubstr("operator positive: is listed twice"));
   EXPECT_THAT(ErrorWith("median_seconds: ", "median_seconds: -"),
               HasSubstr("operator product: median_seconds -1.2e-05 is "
                         "negative"));

@@ -52,7 +52,7 @@ TEST(ChildProcessTest, SaysHowOneThatDoesNotListenEnded) {
       ChildProcess::Start({folder / "no such program"}, folder / "log2");
   ASSERT_TRUE(absent.ok()) << absent.status();
   EXPECT_THAT((*absent)->AwaitAddress(absl::Minutes(1)).status().ToString(),
-              HasSubstr("could not be run"));
+              HasSubstr("could not be started"));
 }
 
 TEST(ChildProcessTest, ASignalEndsTheWaitAndNotTheProcess) {

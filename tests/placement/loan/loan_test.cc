@@ -223,10 +223,11 @@ TEST(Loan, RefusesBadFieldsByName) {
       {"\"train-7\"", "\"train-99\"",
        "jobs[7].nodes: 'train-99' is none of training_nodes"},
       {"\"name\": \"cpu\", \"count\": 28", "\"name\": \"cpu\", \"count\": 20",
-       "own_nodes: hold not all CNs"},
+       "own_nodes: they do not hold all CNs"},
       {"\"name\": \"train\", \"count\": 80",
        "\"name\": \"train\", \"count\": 80, \"until_s\": 20000",
-       "training_nodes: those that can be had for the whole time, 0 of 80"},
+       "training_nodes: the nodes that can be borrowed for the whole time, 0 "
+       "of 80"},
       {"\"gpu_part\": \"2g.20gb\"", "\"gpu_part\": \"9g\"",
        "services[0].hn.gpu_part: '9g' is neither"},
       {"\"cores\": 4,", "\"cores\": 200,", "A-hn-0: no node has 200 cores"},

@@ -121,8 +121,9 @@ TEST_F(ValidateTest, FindsEveryBrokenRule) {
   EXPECT_NE(Found({StayOf(whole, 1), StayOf(second, 1, 1)}, {.pods = true})
                 .find("two pods"),
             std::string::npos);
-  EXPECT_NE(Found({StayOf(whole, 3)}).find("number of GPUs"),
-            std::string::npos);
+  EXPECT_NE(
+      Found({StayOf(whole, 3)}).find("more or fewer GPUs than its demand"),
+      std::string::npos);
   EXPECT_NE(Found({StayOf(whole, 1 << 9)}).find("does not exist"),
             std::string::npos);
   EXPECT_NE(Found({StayOf(whole, 1), StayOf(whole, 2)}).find("placed twice"),
@@ -145,7 +146,7 @@ TEST_F(ValidateTest, FindsEveryBrokenRule) {
             std::string::npos);
   Stay without = StayOf(a, 1);
   without.devices.nic = -1;
-  EXPECT_NE(Found({without}).find("NIC unasked"), std::string::npos);
+  EXPECT_NE(Found({without}).find("NIC without a demand"), std::string::npos);
 }
 
 TEST_F(ValidateTest, FindsBadMigSlices) {
@@ -158,7 +159,7 @@ TEST_F(ValidateTest, FindsBadMigSlices) {
     return stay;
   };
   EXPECT_EQ(Found({with(slice, 0b11), with(other, 0b1100)}), "");
-  EXPECT_NE(Found({with(slice, 0b110)}).find("legal position"),
+  EXPECT_NE(Found({with(slice, 0b110)}).find("MIG does not place that profile"),
             std::string::npos);
   EXPECT_NE(Found({with(slice, 0b11), with(other, 0b11)}).find("given twice"),
             std::string::npos);

@@ -113,10 +113,11 @@ TEST_F(SysfsTreeTest, FilesThatMakeNoSenseAreNamed) {
   Put("devices/system/node/node0/cpulist", "0-x");
   const absl::StatusOr<NodeTopology> topology =
       ReadTopology({.sysfs_root = root_.string()});
-  EXPECT_EQ(topology.status(),
-            absl::InvalidArgumentError(
-                root_.string() +
-                ": devices/system/node/node0/cpulist: \"0-x\" makes no sense"));
+  EXPECT_EQ(
+      topology.status(),
+      absl::InvalidArgumentError(
+          root_.string() + ": devices/system/node/node0/cpulist: \"0-x\" is "
+                           "not a value that the kernel writes there"));
 }
 
 TEST_F(SysfsTreeTest, LinksThatFormACycleOrLeaveTheTreeAreHandled) {

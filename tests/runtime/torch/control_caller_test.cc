@@ -272,7 +272,8 @@ TEST(ControlCallerTest, MapStacksWhatEachElementGives) {
               HasSubstr("maps over have 3 and 2 elements"));
   const base::Tensor none = Floats({0, 2}, {});
   results = Execute(node, {Of(none), Of(none), Of(scale)});
-  EXPECT_THAT(std::string(results.status().message()), HasSubstr("no element"));
+  EXPECT_THAT(std::string(results.status().message()),
+              HasSubstr("maps over are empty"));
 }
 
 TEST(ControlCallerTest, ScanCarriesAndStacks) {

@@ -245,7 +245,8 @@ TEST_F(CommandLineTest, ARequestBeyondAMessageIsNoted) {
       Refract({"partition", model, "--method", "all-hn", "--batch", "8000000"});
   ASSERT_EQ(long_one.exit_status, 0) << long_one.err;
   EXPECT_THAT(long_one.err,
-              AllOf(HasSubstr("64 MiB"), HasSubstr("cut it by rows into 2")));
+              AllOf(HasSubstr("64 MiB"),
+                    HasSubstr("cut such a request by rows into 2")));
   EXPECT_EQ(
       Refract({"partition", model, "--method", "all-hn", "--batch", "1000"})
           .err,

@@ -142,7 +142,8 @@ TEST_F(ProfileCommandTest, DamagedProfilesAreRefusedByName) {
                     HasSubstr("--cn-profile none")));
   EXPECT_THAT(refused("median_seconds: ", "median_seconds: -"),
               HasSubstr("is negative"));
-  EXPECT_THAT(refused("low: ", "low: 1 #"), HasSubstr("profile of "));
+  EXPECT_THAT(refused("low: ", "low: 1 #"),
+              HasSubstr("the profile is of model "));
   EXPECT_THAT(refused("run {", "run "), HasSubstr("line "));
   // Plans that need no costs do not read it; measuring again replaces it.
   Run({"partition", model_, "--method", "heuristic"});

@@ -78,7 +78,8 @@ TEST(DeviceProgramTest, ErrorsNameOperatorAndValue) {
     Parts p;
     p.builder.Linear({p.in, p.bias, kNone, p.out});
     EXPECT_THAT(Why(std::move(p.builder)),
-                HasSubstr("operator y: b has another number of rows"));
+                HasSubstr("operator y: b has a number of rows that its "
+                          "operator does not take"));
   }
   {
     Parts p;
