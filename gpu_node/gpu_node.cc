@@ -191,7 +191,8 @@ void GpuNode::WarmUpSome() {
   while (!stop_warm_ups_.load(std::memory_order_relaxed)) {
     const size_t next = next_unmeasured_.fetch_add(1);
     if (next >= unmeasured_.size()) return;
-    // Other threads still measure the last of the newest versions.
+    // Older versions wait until other threads have measured all newest
+    // versions.
     size_t left = newest_left_.load();
     while (next >= num_newest_ && left > 0) {
       newest_left_.wait(left);

@@ -132,7 +132,7 @@ class GpuNode : public transport::Handler {
   bool drained() const { return drained_.load(std::memory_order_relaxed); }
 
   // Calls `listener` for each model now, and later for models whose readiness
-  // may have changed; never on two threads at once, so that the last call tells
+  // may have changed; never on two threads at once, so that the last call has
   // the present state. Must not block. Null: no calls after this returns.
   using ReadinessListener =
       std::function<void(size_t model, const absl::Status& ready)>;

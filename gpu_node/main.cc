@@ -92,7 +92,7 @@ void ControlModels(const base::ModelControlFlags& flags,
 }
 
 // For --exit-on-error: why a version that should be served is not among
-// `models`. Nothing for this node to do is no error.
+// `models`. A version without an HN part is no error.
 absl::Status FirstBroken(const models::Repository& repository,
                          const DeviceModels& models,
                          const base::ModelControlFlags& control) {
@@ -111,7 +111,7 @@ absl::Status FirstBroken(const models::Repository& repository,
         loaded |= models[i].name() == name && models[i].version() == version;
       }
       if (loaded) continue;
-      // DeviceModels tells reasons to peers alone.
+      // DeviceModels keeps reasons only as answers to CPU nodes.
       const absl::Status why = LoadPart(repository, name, version).status();
       if (why.ok() || absl::IsFailedPrecondition(why)) continue;
       return base::Annotate(why, absl::StrCat(label, "' version ", version));

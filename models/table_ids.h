@@ -1,9 +1,9 @@
 #ifndef REFRACT_MODELS_TABLE_IDS_H_
 #define REFRACT_MODELS_TABLE_IDS_H_
 
-// Ids of table rows at import: where they are read, and what a model becomes
-// that has them. PyTorch, and every tool that runs a model offline, takes row
-// numbers; a CPU node takes ids (models/tables/id_index.h).
+// Ids of table rows at import: how they are read from files and attached to a
+// model. PyTorch, and every tool that runs a model offline, takes row numbers;
+// a CPU node takes ids (models/tables/id_index.h).
 
 #include <map>
 #include <string>

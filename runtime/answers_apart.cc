@@ -116,7 +116,7 @@ absl::Status CompareOutput(const base::TensorView& answer,
   const double share = halves ? std::max(tolerance.share, ShareOf(answer.dtype))
                               : tolerance.share;
   const double allowed = kLeastAllowed + share * scale;
-  // The largest difference, which tells a rounding from a wrong row.
+  // The largest difference: its size distinguishes rounding from a wrong row.
   double worst = 0;
   size_t at = 0;
   for (size_t i = 0; i < count; ++i) {

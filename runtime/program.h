@@ -104,8 +104,9 @@ class RunContext {
   // The state of changed tables (CompileOptions::overlays) that runs read,
   // until it is set again; the newest by default.
   void set_tables_at(uint64_t state);
-  // Who has the rows of CompileOptions::sharded that this process does not own,
-  // until it is set again. Null, the default: runs that need them fail.
+  // Sets the processes that own the rows of CompileOptions::sharded that this
+  // process lacks, for all runs until the next call. Null, the default: runs
+  // that need them fail.
   void set_shard_peers(cpu::ShardPeers* peers);
 
   // Number of buffer growths so far; constant once warm.

@@ -16,9 +16,9 @@
 namespace refract::runtime {
 
 // Whether a result within `part` has a size that its inputs' shapes do not
-// determine (nonzero, masked_select, …; also if the importer could not tell).
-// Such operators read their input twice, to count and to write, so none of
-// their inputs may change.
+// determine (nonzero, masked_select, …; also if the importer could not find
+// out). Such operators read their input twice, to count and to write, so none
+// of their inputs may change.
 bool SizesDependOnData(const models::Graph& graph, const Part& part);
 
 // Views of inputs that are safe to run on, and the copies behind them.

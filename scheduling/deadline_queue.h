@@ -70,7 +70,7 @@ class DeadlineQueue {
 
   bool empty() const { return entries_.empty(); }
   size_t size() const { return entries_.size(); }
-  // Of the levels after `priority`.
+  // Number of requests in the levels after `priority`.
   size_t SizeBelow(uint8_t priority) const {
     size_t size = 0;
     for (size_t i = priority + 1; i < levels_; ++i) size += sizes_[i];
@@ -130,7 +130,7 @@ class DeadlineQueue {
     return candidates;
   }
 
-  // Takes out what Next() or Candidates() gave. Its merge key is lost.
+  // Removes a request that Next() or Candidates() gave, and its merge key.
   Request Take(const Request& request) {
     const auto entry = entries_.find(request.key);
     CHECK(entry != entries_.end()) << "a request that is not queued";

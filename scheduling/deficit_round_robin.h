@@ -20,8 +20,8 @@
 // kMemory: a model that was idle for an hour does not take an hour afterwards.
 // Rounds pass, too, while the device is idle.
 //
-// The delay that a model below its share feels from all others is thus one turn
-// of theirs, and Quantum() bounds turns.
+// The other models together thus delay a model below its share by one turn, and
+// Quantum() bounds turns.
 
 #include <cstddef>
 #include <cstdint>
@@ -42,7 +42,7 @@ class DeficitRoundRobin {
   DeficitRoundRobin(std::vector<double> shares, int instances);
 
   // Changes the share of `model`, which is at most one past the last one. 0: no
-  // such model for now. Its counter starts anew.
+  // model has this number for now. The model's counter starts at 0.
   void SetShare(size_t model, double share);
 
   // Whether, of two models with work, `a` takes a turn before `b`. With equal

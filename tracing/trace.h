@@ -66,7 +66,8 @@ struct Trace {
 // Offset of another node's clock, from times of requests. The four times of a
 // request bound the offset (as in NTP, RFC 5905): it was sent before it was
 // received, and answered before the answer came. The request with the shortest
-// round trip tells most, and loses weight slowly, since clocks drift.
+// round trip bounds the clock offset best; it loses weight slowly, since clocks
+// drift.
 class ClockOffset {
  public:
   // Times on this clock, the other, the other, and this clock.

@@ -63,7 +63,8 @@ class CudaProgram final : public runtime::Program {
       absl::Span<const TensorView> inputs) const override {
     return cpu_->BatchOf(inputs);
   }
-  // One step per kernel; it does not tell the graph nodes of the kernel.
+  // One step for the whole part: the program does not know which nodes a kernel
+  // computes.
   std::vector<runtime::StepInfo> steps() const override {
     return std::vector<runtime::StepInfo>(1, {part().nodes, options_.device});
   }

@@ -22,7 +22,7 @@ absl::StatusOr<std::unique_ptr<runtime::cuda::DeviceApi>> OpenCudaDevice(
     int index);
 
 // PCI address of GPU `index`, "0000:3b:00.0". The GPU must be open. Empty: the
-// driver does not tell.
+// driver does not report it.
 std::string CudaPciAddress(int index);
 
 // ATen's operators on GPU `index`, by LibTorch's CUDA library. It is loaded

@@ -18,7 +18,7 @@ struct CudaSetup {
 };
 
 // Loads `models` onto the GPU. A model that cannot run there is left out; the
-// reason is logged and told to CPU nodes that offer the model.
+// reason is logged and sent to CPU nodes that offer the model.
 CudaSetup SetUpCuda(std::unique_ptr<runtime::cuda::DeviceApi> api,
                     const CudaDevice::Options& options, DeviceModels& models);
 

@@ -64,7 +64,7 @@ class DeviceModel {
   void DropWeights() const;
 
   // Rows of a request, by the sizes of its tensors, at least 1; 1 if the sizes
-  // do not tell.
+  // do not show it.
   int64_t RowsOf(absl::Span<const base::TensorView> tensors) const;
   // runtime::BatchLayout::MergeKey; empty for a request that cannot be merged.
   std::string MergeKey(const transport::ServerCall& call) const;

@@ -45,7 +45,8 @@ class ResidentSet {
 
   // Reserves the room of `model`; there must be enough.
   void BeginLoad(size_t model);
-  // `ok`: the weights are resident now. Else the room is free again.
+  // `ok`: the weights are resident now. Otherwise the memory reserved for them
+  // is free again.
   void FinishLoad(size_t model, bool ok);
   void Evict(size_t model);
   // Call when an execution of `model`, which is resident, begins.

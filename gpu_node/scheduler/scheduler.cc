@@ -188,21 +188,22 @@ void Scheduler::Predict(const Model& model, size_t index, uint8_t priority,
   }
   snapshot.free_at = free_at;
   snapshot.own = snapshot.own_at_best = TimeFor(model, snapshot.rows, now);
-  // Requests of its own model that go before it. Only as many of them as can
-  // run until the deadline matter.
+  // Requests of the same model that go before this request. Only as many of
+  // them as can run until the deadline matter.
   const absl::Duration horizon =
       (snapshot.deadline - now) * static_cast<int64_t>(free_at.size());
   const Queue::Work before =
       model.queue.WorkBefore(priority, snapshot.deadline, horizon);
   snapshot.ahead = before.time;
   if (model.config.batching.enabled) {
-    // Merged as far as the rows allow, with this request in the last execution.
+    // Requests merged as far as their rows allow, with this request in the last
+    // execution.
     const absl::Duration merged =
         TimeFor(model, before.rows + snapshot.rows, now) - snapshot.own;
     snapshot.ahead = std::clamp(merged, absl::ZeroDuration(), snapshot.ahead);
   }
-  // Other models: requests of a model below its share go before requests of any
-  // model that is not. Else models take turns by their shares.
+  // Requests of a model below its share go before requests of models that have
+  // used theirs. Otherwise models take turns by their shares.
   const bool below_share = turns_.BelowShare(index);
   std::vector<scheduling::Competitor>& others = scratch_.competitors;
   others.clear();

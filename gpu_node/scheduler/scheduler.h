@@ -149,7 +149,7 @@ class Scheduler {
   // Adds a model and returns its number. ResourceExhausted: kMaxPlaces.
   absl::StatusOr<size_t> AddModel(ScheduledModel model);
   // Replaces the description of a model that was added as unavailable. The
-  // device must have it unless `described.unavailable` says why not.
+  // device must have the model unless `described.unavailable` gives the reason.
   void SetModel(size_t model, ScheduledModel described);
   // Fails waiting and refuses new requests, and returns the model's sums when
   // the device holds nothing of it any more. Not on a thread of the device.
@@ -174,8 +174,8 @@ class Scheduler {
   void Submit(size_t model, std::unique_ptr<transport::ServerCall> call,
               int64_t rows, absl::string_view merge_key);
 
-  // Call when calls of `model` have become abandoned: fails those that wait, so
-  // that they neither keep places nor count as work.
+  // Call when calls of `model` have become abandoned: fails the waiting ones,
+  // so that they neither take queue places nor count as work.
   void OnAbandoned(size_t model);
   // Counts a request that was cancelled before it could be submitted.
   void OnWithdrawn(size_t model);
@@ -400,7 +400,8 @@ class Scheduler {
 
   // ---- scheduler_instances.cc: instances that start, hang and are lost.
 
-  // Starts the instance again if it is time, or executes what it has uploaded.
+  // Starts the instance again after its back-off, or executes its next uploaded
+  // batch.
   void PlanInstance(int index, absl::Time now, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Marks the instance as stuck if a step of it does not end.

@@ -6,7 +6,7 @@
 //
 // It reads the arguments "input_0", …: values, or numbers that the export wrote
 // down. Its graphs are pure (Functionalize() has seen them) and have no
-// weights: what they read comes in. Inputs by kind, and outputs:
+// weights: every value that they read is an input. Inputs by kind, and outputs:
 //
 //   cond        predicate, then what both graphs (taken, else) read;
 //               outputs are the graph's

@@ -42,7 +42,7 @@ enum class ValueKind : uint8_t {
 struct Value {
   std::string name;  // unique in the graph
   ValueKind kind = ValueKind::kTensor;
-  // Tensors only. kUnknown / nullopt if the importer could not tell.
+  // Tensors only. kUnknown / nullopt if the importer could not find out.
   base::DType dtype = base::DType::kUnknown;
   // Rank is known when has_shape; single dimensions may still be unknown.
   bool has_shape = false;

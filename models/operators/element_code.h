@@ -33,14 +33,14 @@ namespace refract::models {
   F(kNot, "logical_not") F(kLeakyRelu, "leaky_relu") F(kElu, "elu")         \
   F(kClamp, "clamp") F(kScale, "scale") F(kCopy, "copy")         \
   F(kSign, "sign")
-// Of a and b; minimum and maximum are NaN where either operand is.
+// Functions of a and b; minimum and maximum are NaN where either operand is.
 #define REFRACT_BINARY_ELEMENT_CODES(F)                                     \
   F(kAdd, "add") F(kSubtract, "sub") F(kMultiply, "mul") F(kDivide, "div")  \
   F(kMinimum, "minimum") F(kMaximum, "maximum") F(kPower, "pow")            \
   F(kEqual, "eq") F(kNotEqual, "ne") F(kLess, "lt") F(kLessEqual, "le")     \
   F(kGreater, "gt") F(kGreaterEqual, "ge")                                  \
   F(kAnd, "logical_and") F(kOr, "logical_or")
-// Of a, b and c: a != 0 ? b : c.
+// Functions of a, b and c: a != 0 ? b : c.
 #define REFRACT_TERNARY_ELEMENT_CODES(F) F(kSelect, "where")
 // clang-format on
 #define REFRACT_ELEMENT_CODES(F)  \
@@ -64,9 +64,9 @@ inline constexpr const char* kElementNames[] = {
 // Functions of 64-bit integers and truth values, for ids, lengths, positions
 // and masks: exact, where the codes above go through float. Overflow wraps.
 enum class IntegerCode : uint8_t {
-  // Of a. Floating-point operands lose their fraction; a value that the result
-  // type cannot hold, and NaN, become its least value, as on x86. No other code
-  // takes floating-point operands.
+  // Functions of a. Floating-point operands lose their fraction; a value that
+  // the result type cannot hold, and NaN, become its least value, as on x86. No
+  // other code takes floating-point operands.
   kCopy,
   kNegate,
   kAbsolute,

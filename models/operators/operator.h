@@ -129,7 +129,7 @@ enum class Lowering : uint8_t {
   kAttention, kGru, kLstm, kRnnTanh, kRnnRelu, kGruCell, kLstmCell,
   kRnnTanhCell, kRnnReluCell,
   // Element by element. The first two need no code of their own: the record's
-  // `element` and `integer` say what is computed.
+  // `element` and `integer` give the function.
   kUnary,            // of "self"
   kBinary,           // of "self" and "other" · "alpha"
   kReverseSubtract,  // other − alpha · self
@@ -148,7 +148,8 @@ enum OperatorTrait : uint16_t {
   // The result's dtype is that of the first operand, never a promoted one.
   kKeepsDtype = 2,
   kGivesTruth = 4,  // the result is of truth values
-  // The in-place form makes the tensor itself a view of what it was.
+  // The in-place form (squeeze_, t_) turns the tensor itself into a view of its
+  // former contents.
   kReshapesInPlace = 8,
   // Random unless an argument switches that off: "train" or "p", "training",
   // "dropout_p", "train" or "dropout".

@@ -226,7 +226,7 @@ constexpr Op kTable[] = {
     Op("glu", kElementwise, R::kOrder),
     Elementwise("rrelu rrelu_with_noise rrelu_with_noise_functional")
         .Is(kRandomInTraining),
-    // Inference leaves these out; IsRandom() tells when it does not.
+    // Inference leaves dropout out; IsRandom() has the exceptions.
     Elementwise("dropout feature_dropout alpha_dropout").Aliases(A::kDropout)
         .Lowers(L::kDropout).Is(kDropsOut),
     Elementwise("native_dropout").Is(kDropsOut),

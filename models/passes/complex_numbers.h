@@ -46,7 +46,7 @@ inline constexpr absl::string_view kComplex128Name = "complex128";
 bool IsComplexOp(absl::string_view op);
 
 // Whether the ATen node returns complex tensors, by its name and its operands:
-// for nodes whose type neither the file nor an example tells.
+// for nodes whose type neither the file nor an example request gives.
 bool GivesComplex(const Graph& graph, const Node& node);
 
 // Turns a weight of complex element type into pairs; leaves other weights.

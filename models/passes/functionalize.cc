@@ -16,9 +16,9 @@
 namespace refract::models {
 namespace {
 
-// The code distinguishes two things. A *tensor object* is what a value id of
-// the given graph stands for: memory that may be written, and that other
-// objects may see through views. *Contents* are values of the functional graph,
+// The code distinguishes two things. A *tensor object* is the memory that a
+// value id of the given graph stands for: nodes may write it, and other objects
+// may see it through views. *Contents* are values of the functional graph,
 // which never change. Objects that share memory form a tree: the parent of an
 // object is the object that it is a view of. Writing into an object gives it
 // new contents, writes these through to its parents, and makes every other

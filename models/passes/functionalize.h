@@ -1,8 +1,8 @@
 #ifndef REFRACT_MODELS_PASSES_FUNCTIONALIZE_H_
 #define REFRACT_MODELS_PASSES_FUNCTIONALIZE_H_
 
-// Rewriting of imported graphs before other code sees them. Each function takes
-// a graph that ValidateGraph() accepts and leaves one that it accepts.
+// Rewriting of imported graphs before other code sees them. ValidateGraph()
+// must accept the graph before a function, and accepts it afterwards.
 
 #include "absl/status/status.h"
 #include "models/graph/graph.h"

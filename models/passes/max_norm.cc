@@ -78,7 +78,7 @@ class Rewriter {
       } else if (IsLookUp(node)) {
         ScaledLookUp(std::move(node), table, renorms_.at(table).front());
       }
-      // Who else reads the table is about to be gone.
+      // Other readers of the table are renorms and aliases, which are dropped.
     }
     return absl::OkStatus();
   }

@@ -14,9 +14,9 @@ namespace refract::models {
 //   n = ‖row‖_p;  row · min(1, max_norm / (n + 1e-7))
 //
 // which is what ATen's embedding_renorm_ does to a row (ATen/native/
-// Embedding.cpp). A scaled row is not scaled again, so that a request gets what
-// PyTorch gives, whatever was asked before it. That holds only where the table
-// is read in no other way: Unimplemented names the table and the reader for all
+// Embedding.cpp). A scaled row is not scaled again, so that answers equal
+// PyTorch's and do not depend on earlier requests. This needs a table that only
+// such look-ups read: Unimplemented names the table and the reader for all
 // others. For graphs as imported, before Functionalize().
 absl::Status ScaleLookUpsByMaxNorm(Graph& graph);
 

@@ -41,9 +41,9 @@ absl::StatusOr<std::optional<CnShard>> ReadCnShard(const std::string& folder,
                                                    const LoadedModel& model);
 
 // Writes the package of `model`, which must be loaded as a whole with its plan,
-// into the repository `to`, as WritePackage().
-// FailedPrecondition: the version has no plan, or one that divides no table.
-// InvalidArgument: the plan has no shard of that number.
+// into the repository `to`, as WritePackage(). FailedPrecondition: the version
+// has no plan, or its plan divides no table. InvalidArgument: the plan has no
+// shard of that number.
 absl::StatusOr<Package> PackageCnShard(const LoadedModel& model, size_t shard,
                                        const std::string& to);
 

@@ -172,7 +172,7 @@ std::vector<int64_t> DimsOf(const Value& value) {
 }
 
 // Facts that a client needs to make valid requests and that metadata does not
-// tell: the parameters for readers, as the header lists them.
+// have: the parameters for readers, as the header lists them.
 std::map<std::string, std::string> ReaderParameters(const Graph& graph) {
   std::map<std::string, std::string> parameters;
   for (const IdInput& use : FindIdInputs(graph)) {

@@ -351,7 +351,8 @@ absl::Status LoadGraph(const std::string& path, const LoadOptions& options,
                ? store.status()
                : base::Annotate(store.status(), path);
   }
-  // After checks of structure, sizes and ranges: their messages tell more.
+  // Comes after checks of structure, sizes and ranges, whose messages are more
+  // precise.
   if (stored.has_digest() &&
       !(StoredDigest(stored) == base::Digest{.low = stored.digest().low(),
                                              .high = stored.digest().high()})) {

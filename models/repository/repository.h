@@ -77,7 +77,8 @@ enum class GpuPrecision : uint8_t {
 // How GPU nodes serve a model beside others (docs/design/scheduling.md).
 struct ServingConfig {
   GpuPrecision gpu_precision = GpuPrecision::kFloat32;
-  // Of a device's time while other models want it, relative to their shares.
+  // Share of a device's time while other models have work, relative to the sum
+  // of their shares.
   double share = 1;
   // Most executions at once; 0: as many as the node has instances.
   int max_instances = 0;

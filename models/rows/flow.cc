@@ -257,8 +257,8 @@ Flow BroadcastInputs(const NodeView& view) {
   }
   if (rank < 0) return Flow::Unproven();
   if (numbered && operands.size() > 1) {
-    // Row numbers in arithmetic become offsets, as long as only places of rows
-    // are made of them.
+    // Row numbers in arithmetic become offsets, as long as they are used only
+    // as positions of rows.
     for (Operand& operand : operands) {
       if (operand.flow.kind == Kind::kRowIndex) operand.flow = Flow::Bags();
     }
@@ -341,7 +341,7 @@ namespace {
 Flow Unproven(const NodeView&) { return Flow::Unproven(); }
 Flow Self(const NodeView& view) { return view.FlowOf("self"); }
 
-// One flow for all results, or one for each.
+// A rule gives one flow for all results, or a flow for each result.
 struct Rule {
   constexpr Rule(RowRule name, Flow (*rule)(const NodeView&))
       : name(name), of_all(rule) {}
@@ -420,7 +420,8 @@ constexpr bool InOrder() {
 }
 static_assert(InOrder());
 
-// Of a node whose operands differ between rows, none of which mixes them.
+// Flows of the results of a node with operands that have rows, none of them
+// mixed.
 Flows ApplyRule(const NodeView& view) {
   const Rule& rule = kRules[static_cast<size_t>(view.op.rows)];
   return rule.of_each != nullptr ? rule.of_each(view)
@@ -438,7 +439,7 @@ Flows Apply(const NodeView& view) {
                         view.op.rows == RowRule::kMade ||
                         view.op.rows == RowRule::kMadeLike;
   if (!of_sizes && AllShared(view)) {
-    // Made of nothing that has rows: rows cannot be in it.
+    // No operand has rows, so the result has none.
     for (const ValueId id : view.node.outputs) {
       if (id != kNoValue &&
           !view.sizes.BatchAxes(view.graph.value(id)).empty()) {

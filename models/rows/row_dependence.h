@@ -4,7 +4,7 @@
 // May requests be put together, or cut, by rows? (RowDependence in graph.h is
 // the answer.)
 //
-// Found without running anything, by a rule per operator that tells where the
+// Found without running the model, by a rule per operator that says where the
 // rows of its operands are in its results: dimension, and how many entries each
 // row has there. A dimension that rows are in may be reshaped, permuted,
 // gathered from, even folded into another one and unfolded again; an operator
@@ -18,17 +18,17 @@
 
 namespace refract::models {
 
-// Of the whole model. Never reads graph.rows.
+// Row dependence of the whole model, from its nodes; does not read graph.rows.
 RowDependence FindRowDependence(const Graph& graph);
 
-// graph.rows, or what the graph shows if import was a version that did not
-// look.
+// graph.rows, or FindRowDependence() for a graph of an importer that did not
+// fill graph.rows.
 RowDependence RowDependenceOf(const Graph& graph);
 
-// Of the HN part alone: what an HN asks before it puts requests together. What
-// happens on the CN does not count, but what crosses has to have rows. A
-// dependence that only running the model showed (graph.rows) counts as the
-// HN's. Neither is allowed when nothing runs on the HN.
+// Row dependence of the HN part alone, which an HN needs before it merges
+// requests. Nodes of the CN parts do not count, but values that cross must have
+// rows. A dependence that only running the model showed (graph.rows) counts as
+// the HN's. Neither is allowed when nothing runs on the HN.
 RowDependence FindHnRowDependence(const Graph& graph, const SplitPlan& plan);
 
 // Fills plan.rows and plan.hn_rows. `plan` has its stages and crossings.

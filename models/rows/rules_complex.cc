@@ -52,7 +52,7 @@ Flow Pointwise(const NodeView& view) {
                        view.ShapeOf(inputs[i])};
     if (operand.rank < 0) return Flow::Unproven();
     if (pairs && !(*complex)[i]) {
-      // One number for both of a pair.
+      // A real operand applies to both numbers of each pair.
       ++operand.rank;
       if (operand.shape) operand.shape->push_back(1);
     }

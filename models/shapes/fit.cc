@@ -64,8 +64,9 @@ class Fitter {
         }
       }
       InterpreterRun run;
-      // Other rows first, because a size that data decides is no constant. A
-      // model may insist on the sample's order (falling lengths).
+      // The first run takes other rows of the sample, because a size that
+      // depends on data must not look constant. A model may insist on the
+      // sample's order (falling lengths).
       const auto shift = static_cast<int64_t>(checks_.size() + 1);
       if (Probe(values, run, shift)) {
         if (auto failed = Probe(values, run)) {

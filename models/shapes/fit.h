@@ -22,12 +22,12 @@ struct FailedProbe {
   absl::Status status;
 };
 
-// Fills dtype, shape and sym_value of every value of `graph` by probing.
-// Sizes are affine in the symbols, or bilinear (B·T) where that does not fit;
-// those that fit neither stay unknown. Every expression also holds at probes
-// that it was not made from. A probe that fails is returned: the graph is then
-// not the same program at all sizes. graph.min_batch rises where a top-k over
-// the batch fails with fewer rows.
+// Fills dtype, shape and sym_value of every value of `graph` from runs at trial
+// sizes. Sizes are affine in the symbols, or bilinear (B·T) where that does not
+// fit; sizes that fit neither stay unknown. Every expression is checked at
+// trial sizes that it was not made from. A run that fails is returned: the
+// graph is then not the same program at all sizes. graph.min_batch rises where
+// a top-k over the batch fails with fewer rows.
 std::optional<FailedProbe> FitShapes(const Prober& prober,
                                      const FoundSymbols& found,
                                      const InterpreterRun& base_run,

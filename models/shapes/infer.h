@@ -50,9 +50,8 @@ absl::Status InferShapes(absl::Span<const NamedTensor> sample,
 // row: row 0 of the sample alone is compared with the same row given twice.
 // Sets graph.min_batch to 2 when they differ, to 1 when they agree (also where
 // an exporter's guard said 2; a larger minimum is left alone), and graph.rows
-// when a row answers otherwise beside other rows. One line for each thing worth
-// knowing is added to `notes`: the minimum and why, or why it could not be
-// checked.
+// when a row answers otherwise beside other rows. `notes` gets a line with the
+// minimum and its reason, or with the reason why rows could not be compared.
 //
 // InvalidArgument as InferShapes() for a sample that does not fit.
 absl::Status CheckRows(absl::Span<const NamedTensor> sample,
@@ -71,25 +70,26 @@ absl::Status RelaxSmallSizes(absl::Span<const NamedTensor> sample,
                              const WeightStore& weights, Graph& graph,
                              std::vector<std::string>& notes);
 
-// Writes sizes as multiples of the batch that have to be: torch.export gives
+// Writes sizes that must be multiples of the batch as such: torch.export gives
 // the lengths of a KeyedJaggedTensor a symbol s of their own, although the
 // pooled rows, of which there are s // 3, are put side by side with the
-// batch's. A vector of integers whose size so follows from the batch gets it
-// ("3*B"), and every size made of it; its symbol is gone.
+// batch's. A vector of integers whose size follows from the batch in this way
+// gets that size ("3*B"), as does every size computed from it; its symbol is
+// removed.
 //
 // gather() and scatter() take rows of one input for rows of another: the export
-// demands no more than that there be as many, PyTorch ignores the rest, and all
-// of them are rows of the request. Such a leading size becomes the batch, and
+// demands at least as many rows, PyTorch ignores further rows, and in a request
+// all of them are rows of the batch. Such a leading size becomes the batch, and
 // so does that of an input that nothing reads where `sample` (which may be
-// empty) has as many; each adds a line to `notes`. It does not where the sample
-// has other sizes. Nothing is run.
+// empty) has as many; each adds a line to `notes`. A sample with other sizes
+// prevents it. The graph is not run.
 void TieSizes(absl::Span<const NamedTensor> sample, Graph& graph,
               std::vector<std::string>& notes);
 
 // Fills the shapes that an exported graph does not have (torch_export drops
-// wrong ones) by running it at several sizes of its symbols. What cannot be
-// found stays unknown: a graph that does not run with zeros, sizes of inputs of
-// several symbols.
+// wrong ones) by running it at several sizes of its symbols. Shapes stay
+// unknown in a graph that does not run with zeros, and where an input's size
+// has several symbols.
 void FillShapes(const WeightStore& weights, Graph& graph);
 
 }  // namespace refract::models

@@ -19,7 +19,7 @@
 
 namespace refract::models {
 
-// What a value turned out to be in one run.
+// Type, shape and number of a value in one run.
 struct Observation {
   bool seen = false;
   base::TensorSpec spec;  // tensors

@@ -28,8 +28,8 @@ enum class Role : uint8_t {
   kRows,     // one entry per row
   kOffsets,  // begin of each row's bag, and perhaps the end of the last
   kBags,     // the ids of all rows' bags, one after the other
-  // Of several features, one after the other: lengths of all rows' bags, and
-  // the contents of the bags (TorchRec's KeyedJaggedTensor).
+  // Several features, one after the other (TorchRec's KeyedJaggedTensor):
+  // lengths of all rows' bags, and the contents of the bags.
   kKeyLengths,
   kKeyValues,
 };

@@ -145,7 +145,7 @@ absl::StatusOr<std::vector<Contents>> ContentsFor(
 }
 
 // The sample's own sizes: the model may relate some of them in a way that the
-// export does not say. `others` if the sample tells nothing.
+// export does not say. `others` if the sample does not show them.
 SymbolBindings SampleSizes(absl::Span<const NamedTensor> sample,
                            const Graph& graph, SymbolBindings others) {
   for (const NamedTensor& named : sample) {

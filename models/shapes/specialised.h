@@ -13,9 +13,9 @@ namespace refract::models {
 
 // `good` ran with `rows` rows; `bad` with `bad_rows`, and failed at bad.failed
 // or gave `output` (a ValueId) the wrong size. The culprit is the earliest
-// operator behind that point which has the traced batch written into it, else
-// the earliest that keeps the traced batch though its arguments do not, else
-// the one that failed. kNoNode: nothing computes `output`.
+// operator before that point with the traced batch as a literal, else the
+// earliest whose result keeps the traced batch though its arguments do not,
+// else the operator that failed. kNoNode: nothing computes `output`.
 NodeId FindCulprit(const Graph& graph, const InterpreterRun& good, int64_t rows,
                    const InterpreterRun& bad, int64_t bad_rows, ValueId output);
 

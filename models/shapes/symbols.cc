@@ -354,7 +354,8 @@ class Finder {
       std::vector<Member> members;
       const bool found =
           Choose(MembersOf(main), [&](const std::vector<Member>& chosen) {
-            // Other dimensions of the batch's size than its own may be fixed.
+            // Dimensions that merely equal the batch in the sample may be
+            // fixed.
             if (!StartsWithRows(chosen)) return false;
             members = chosen;
             return TryChoices(others, 0, members);

@@ -32,12 +32,13 @@ class IdIndex {
   // and both positions). Unimplemented: more than 2^32 - 2 rows.
   static absl::StatusOr<std::shared_ptr<const IdIndex>> Build(
       absl::Span<const int64_t> ids);
-  // Of the table `table` of `store`; null: its ids are row numbers.
+  // The index of the table `table` of `store`; null if its ids are row numbers.
   // InvalidArgument names the table.
   static absl::StatusOr<std::shared_ptr<const IdIndex>> Of(
       const WeightStore& store, absl::string_view table);
 
-  // rows[i] becomes the row of ids[i], or kNoRow. As many rows as ids.
+  // rows[i] becomes the row of ids[i], or kNoRow. `rows` has as many elements
+  // as `ids`.
   void Find(absl::Span<const int64_t> ids, int64_t* rows) const;
   void Find(absl::Span<const int32_t> ids, int64_t* rows) const;
   int64_t Find(int64_t id) const;

@@ -108,7 +108,8 @@ class Reader {
         std::min<size_t>(std::max(options.threads, 1), pieces_.size());
     for (size_t t = 1; t < wanted; ++t) {
       auto thread = base::StartThread([this] {
-        // Of this thread alone; a refusal changes no result.
+        // Lowers the priority of this thread alone; a refusal changes no
+        // result.
         setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)),
                     kLowPriority);
         while (ReadNext()) continue;

@@ -28,7 +28,7 @@ absl::string_view Name(TableMemory memory);  // "map", "load", "disk"
 // nullopt for other names.
 std::optional<TableMemory> TableMemoryNamed(absl::string_view name);
 
-// Weights that look-ups read. With a plan that uses the HN: only those that
+// Weights that look-ups read. With a plan that uses the HN, only weights that
 // look-ups of the CPU node read, unless `whole`.
 std::set<std::string> TablesOf(const Graph& graph, const SplitPlan* plan,
                                bool whole);

@@ -236,7 +236,8 @@ absl::Status NodeReader::ApplyAutocast(const Json& section, const Json& outputs,
       wanted = DType::kFloat32;
       break;
     case AutocastRule::kAsRecorded:
-      // Of three tensors some pairs may be multiplied as recorded, others not.
+      // With three tensors, the recorded dtype may be that of some products
+      // only.
       if (tensors > 2 && recorded != autocast_.dtype) {
         return NotWrittenDown(autocast_);
       }
@@ -266,7 +267,7 @@ DType NodeReader::RecordedDType(const Json& section,
 ValueId NodeReader::Cast(absl::string_view user, ValueId id, DType dtype) {
   const Value from = graph_.value(id);
   if (!MayCast(from.dtype) || from.dtype == dtype) return id;
-  // Nothing writes to a weight in between.
+  // A cast is reused, because no node writes to a weight in between.
   const auto known = casts_.find({id, dtype});
   if (known != casts_.end()) return known->second;
   Node node;

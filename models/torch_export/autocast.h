@@ -1,9 +1,9 @@
 #ifndef REFRACT_MODELS_TORCH_EXPORT_AUTOCAST_H_
 #define REFRACT_MODELS_TORCH_EXPORT_AUTOCAST_H_
 
-// What torch.autocast("cpu", …) does to an operator. As exported, a graph has
-// the operators of such a region as they were called, and the casts that
-// PyTorch's dispatcher adds are not written down. Internal to torch_export.
+// Casts that torch.autocast("cpu", …) adds to an operator. An exported graph
+// has the operators of such a region as they were called, without the casts
+// that PyTorch's dispatcher adds. Internal to torch_export.
 
 #include "absl/strings/string_view.h"
 #include "base/dtype.h"
@@ -24,8 +24,8 @@ enum class AutocastRule {
   kWidest,   // all to the widest of them
   // Made of operators that are cast: all to the dtype of its recorded result.
   kAsRecorded,
-  // Made of operators of which some are cast and some are not: only
-  // run_decompositions() tells.
+  // PyTorch composes it of operators of which only some are cast; only
+  // run_decompositions() writes down which.
   kUnknown,
 };
 // `op`: "aten.linear.default".

@@ -140,7 +140,7 @@ bool Narrow(SymbolRange& range, absl::string_view op, int64_t constant) {
   return true;
 }
 
-// False when the guard has to be told to the user.
+// False when the user must see the guard as a note.
 bool ApplyGuard(absl::string_view guard, Graph& graph) {
   // "a == b or b == 1": true when the shapes make one side true.
   const std::vector<absl::string_view> sides = absl::StrSplit(guard, " or ");

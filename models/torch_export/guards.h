@@ -1,9 +1,9 @@
 #ifndef REFRACT_MODELS_TORCH_EXPORT_GUARDS_H_
 #define REFRACT_MODELS_TORCH_EXPORT_GUARDS_H_
 
-// What an export demands of its inputs' sizes: `range_constraints` and
-// `guards_code`, which say different things (an export may declare 1..4096 rows
-// and guard that they are not 1). Internal to torch_export.
+// Conditions of an export on its inputs' sizes: `range_constraints` and
+// `guards_code`, which differ (an export may declare 1..4096 rows and guard
+// that they are not 1). Internal to torch_export.
 
 #include <string>
 #include <vector>
@@ -25,7 +25,7 @@ void ChooseBatchSymbol(Graph& graph);
 
 // Tightens graph.symbols by guards such as "L['x'].size()[0] != 1", over the
 // shapes of graph.inputs. Guards that the shapes already imply are dropped,
-// those that fit neither become notes.
+// guards that are neither ranges nor implied become notes.
 void ApplyGuards(const Json& guards, Graph& graph,
                  std::vector<std::string>& notes);
 

@@ -31,8 +31,8 @@ constexpr absl::string_view kInlined[] = {"hints_wrapper",
                                           "wrap_activation_checkpoint",
                                           "wrap_with_set_grad_enabled"};
 
-// The arguments of such an operator in order: subgraphs, and beside them what
-// is no subgraph, lists taken apart.
+// The arguments of a higher-order operator in order: its subgraphs, and all
+// other arguments with lists taken apart.
 struct Arguments {
   std::vector<const Json*> graphs;
   // Single values (as_tensor, as_sym_int, as_int, …), with the number of

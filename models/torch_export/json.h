@@ -31,8 +31,8 @@ class Json {
   bool is_array() const { return Is<std::vector<Json>>(); }
   bool is_object() const { return Is<std::vector<Entry>>(); }
 
-  // Elements of an array, none of null; any other value is its only element, so
-  // that who reads the elements of a malformed list finds it malformed.
+  // Elements of an array, none of null; any other value is its own only
+  // element, so that a reader of elements finds a malformed list malformed.
   const Json* begin() const;
   const Json* end() const { return begin() + size(); }
   size_t size() const;

@@ -47,7 +47,7 @@ class NodeReader {
   // Casts what autocast casts before it runs `node` (autocast.cc).
   absl::Status ApplyAutocast(const Json& section, const Json& outputs,
                              Node& node);
-  // Of the first result; kUnknown when it is no tensor.
+  // Dtype of the first result; kUnknown when it is not a tensor.
   base::DType RecordedDType(const Json& section, const Json& outputs) const;
   ValueId Cast(absl::string_view user, ValueId id, base::DType dtype);
 

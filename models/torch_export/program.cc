@@ -68,7 +68,7 @@ class SignatureReader {
   }
 
   // `position` counts everything that the model returns, `name` is for a
-  // tensor; neither is for what it writes.
+  // tensor; neither applies to arguments that the model writes.
   absl::Status ReadOutput(const std::string& kind, const Json& spec,
                           size_t position, absl::string_view name) {
     if (kind == "user_output") return ReadUserOutput(spec, position, name);
@@ -134,7 +134,8 @@ class SignatureReader {
     return absl::OkStatus();
   }
 
-  // What max_norm makes of a table: ScaleLookUpsByMaxNorm() looks after it.
+  // Whether the written parameter is a table that max_norm scales;
+  // ScaleLookUpsByMaxNorm() removes that write.
   bool IsScaledTable(const Json& spec) const {
     const Json* arg = Member(spec, "arg");
     const std::string* name =

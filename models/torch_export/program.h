@@ -12,8 +12,8 @@
 namespace refract::models::torch_export {
 
 struct Program {
-  // As written: not functionalised, assertions still in it. Weights carry their
-  // parameter's name.
+  // The graph as the file has it: not functionalised, with assertions. Weights
+  // carry their parameter's name.
   Graph graph;
   std::vector<std::string> notes;            // as ImportedModel::notes
   absl::flat_hash_set<std::string> buffers;  // as ImportedModel::buffers

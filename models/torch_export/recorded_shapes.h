@@ -5,10 +5,10 @@
 
 namespace refract::models::torch_export {
 
-// Puts right what PyTorch (2.11) records wrongly. An LSTM's last states have a
-// dimension too many in the record, [layers, 1, B, width] for [layers, B,
-// width]: they get the shape that the operator gives, and what is computed of
-// them loses its shape (models/shapes finds it by running).
+// Corrects shapes that PyTorch (2.11) records wrongly. An LSTM's last states
+// have a dimension too many in the record, [layers, 1, B, width] for [layers,
+// B, width]: they get the shape that the operator gives, and values computed
+// from them lose their shapes (models/shapes finds these by running).
 void CorrectRecordedShapes(Graph& graph);
 
 }  // namespace refract::models::torch_export

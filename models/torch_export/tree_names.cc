@@ -163,7 +163,7 @@ std::string AsExported(absl::string_view name) {
   return absl::AsciiStrToLower(AsWord(name));
 }
 
-// "_2", or nothing: what tells two equal names apart.
+// The suffix that makes a repeated name unique: "_2", or nothing.
 bool IsCount(absl::string_view rest) {
   if (rest.empty()) return true;
   return absl::ConsumePrefix(&rest, "_") && !rest.empty() &&

@@ -1,7 +1,7 @@
 #ifndef REFRACT_MODELS_TORCH_EXPORT_TREE_NAMES_H_
 #define REFRACT_MODELS_TORCH_EXPORT_TREE_NAMES_H_
 
-// Names for what a model takes and returns, from the tree specifications in
+// Names for the inputs and outputs of a model, from the tree specifications in
 // `graph_module` (module_call_graph[0].signature). Nested leaves are named
 // KEY_SUBKEY or KEY_INDEX. Internal to torch_export.
 
@@ -13,8 +13,8 @@
 
 namespace refract::models::torch_export {
 
-// Of the leaves of out_spec. nullopt unless that is a dict whose keys give
-// every leaf its own name.
+// Names of the leaves of out_spec. nullopt unless out_spec is a dict whose keys
+// give every leaf its own name.
 std::optional<std::vector<std::string>> DictOutputNames(
     const Json& graph_module);
 

@@ -37,12 +37,12 @@ using JitBlock = torch::jit::Block;
 using JitNode = torch::jit::Node;
 using JitValue = torch::jit::Value;
 
-// What Trace() finds.
+// Result of Trace().
 struct Traced {
   std::shared_ptr<torch::jit::Graph> graph;
   // Nodes of `graph` that cannot be converted, and the first one's reason.
   absl::flat_hash_set<const JitNode*> opaque;
-  // Examples of values that such nodes make.
+  // Values of opaque nodes' results for the example request.
   std::unordered_map<const JitValue*, c10::IValue> examples;
 };
 

@@ -1,8 +1,8 @@
 #ifndef REFRACT_MODELS_TORCHSCRIPT_ITEMS_TORCH_H_
 #define REFRACT_MODELS_TORCHSCRIPT_ITEMS_TORCH_H_
 
-// What values of a TorchScript graph are to the importer (Item), what they are
-// for the sample request, and the IR graph that is put together from them
+// The importer's view of a value of a TorchScript graph, with its value for the
+// sample request (Item), and the IR graph that is built from the items
 // (Builder). Includes LibTorch: for *_torch.cc only.
 
 #include <ATen/core/Tensor.h>

@@ -83,7 +83,7 @@ class RegionBuilder {
     return CheckWrites();
   }
 
-  // Adds the node to the IR graph and binds what it gives.
+  // Adds the region's node to the IR graph and binds its results.
   absl::Status Emit(const Traced& traced) {
     std::vector<const JitValue*> outputs;
     for (JitNode* node : nodes_) {

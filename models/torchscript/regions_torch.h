@@ -23,8 +23,7 @@ struct Unit {
 // known; not lists, objects, optionals.
 bool IsPlain(const c10::Type& type);
 
-// Values that a node reads from outside, those that its blocks read included.
-// Each once.
+// Values that a node, or a block in it, reads from outside; each value once.
 std::vector<torch::jit::Value*> ReadsOf(const torch::jit::Node& node);
 
 // The smallest regions around `opaque` such that

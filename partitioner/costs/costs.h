@@ -69,7 +69,7 @@ double RegionSeconds(const models::Graph& graph, const models::Node& node,
 // other nodes stand alone. A step takes the fixed time of an operator once
 // (look-ups each), and no traffic for the values between its operators. The
 // operators share the step's time in proportion to their separate times; the
-// difference to the sum of those is the cost of cuts through the step
+// difference to the sum of its pieces is the cost of cuts through the step
 // (OperatorCosts::cn_cut_s, hn_cut_s).
 OperatorCosts RooflineCosts(
     const models::Graph& graph, const models::SymbolBindings& sizes,

@@ -31,7 +31,7 @@ struct Open {
   Domains domains;
   Cost lower_bound = 0;
   int depth = 0;
-  // Of the parent domain: the starting point.
+  // The multipliers found for the parent domain, as a starting point.
   Multipliers multipliers;
   Columns columns;
 };
@@ -166,8 +166,8 @@ class Search {
   }
 
   // Penalty per unit of excess: an excess as large as the limit costs `more` ×
-  // ten times the worst objective seen. That drives mixtures within the limits
-  // and keeps the sums accurate.
+  // ten times the worst objective seen. This penalty drives mixtures within the
+  // limits and keeps the sums accurate.
   std::vector<double> Penalties(const Columns& columns, double more) const {
     double worst = found_.best ? static_cast<double>(found_.best->cost) : 1;
     for (const auto& column : columns) {

@@ -54,8 +54,7 @@ struct Shortfall {
 
 struct Found {
   std::optional<Best> best;
-  // Explains a missing `best`. Absent when the search stopped early and cannot
-  // tell.
+  // Explains a missing `best`. Absent when the search stopped before it knew.
   std::optional<Shortfall> shortfall;
   int64_t cuts = 0;      // minimum cuts made
   int64_t branches = 0;  // domains examined

@@ -5,7 +5,7 @@
 //
 // Minimum cuts of weighted sums find only choices that are best for some
 // weights. With several objectives or limits, the best choice mostly lies
-// between two of those; the walks search there.
+// between two of these minimum cuts; the walks search there.
 
 #include <vector>
 

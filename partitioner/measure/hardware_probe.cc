@@ -35,8 +35,8 @@ using models::ValueRef;
 
 constexpr int64_t kWidth = 1024;  // of the layer that is measured
 constexpr int64_t kItems = 256;   // of its batch
-// Of weights that are read from a cache: other data may fill the rest of the
-// cache. The weights do not fit the caches of lower levels.
+// Part of the cache that the measured weights take; other data may fill the
+// rest. The weights do not fit the caches of lower levels.
 constexpr uint64_t kCacheShare = 4;
 constexpr uint64_t kLeastCacheBytes = uint64_t{8} << 20;
 constexpr int64_t kElements = int64_t{4} << 20;  // of each tensor that is read

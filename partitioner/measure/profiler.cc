@@ -242,7 +242,7 @@ class Profiler {
   Series run_;
   Series whole_;
 
-  // Of the current repetition.
+  // The request of the current repetition.
   std::vector<base::Tensor> request_;
   std::vector<base::TensorView> views_;
   runtime::PaddedBatch padded_;

@@ -29,9 +29,9 @@ Neighbours NeighboursOf(const std::vector<DrawnNode>& nodes) {
   return result;
 }
 
-// Columns of the nodes of `band`. The order of `members` has those of
-// `nearer[n]` before n. Each node is as near to column 0 as its neighbours and
-// the room allow. Returns the number of columns.
+// Columns of the nodes of `band`. In `members`, the nodes of `nearer[n]` come
+// before n. Each node is as near to column 0 as its neighbours and the room
+// allow. Returns the number of columns.
 int FillColumns(const std::vector<int>& members,
                 const std::vector<std::vector<int>>& nearer,
                 const std::vector<DrawnNode>& nodes, int band, int room,

@@ -88,8 +88,8 @@ ordered_json VerificationToJson(const models::Graph& graph,
       {"batch", verification.batch},
       {"distinct_requests", verification.requests},
       {"rounds", verification.rounds},
-      // Else there is no verification: the same bits, or with lossy forms no
-      // further off than expected.
+      // A verification exists only if answers have the same bits, or with lossy
+      // forms errors within the expected bound.
       {"answers_equal", !IsLossy(verification)},
       {"cuts", std::move(cuts)},
       {"advice", Advice(verification)},

@@ -20,7 +20,7 @@ absl::StatusOr<models::SplitPlan> SendSmallerAncestors(
   const SplitProblem::Quantised crossing =
       split.BytesCrossing({}, SizesOf(graph, sizes));
   cut::Measure bytes = crossing.measures[0];
-  // One byte outweighs all moves together.
+  // The weight of a byte exceeds that of all moved nodes together.
   const cut::Cost per_byte = problem.num_nodes() + 1;
   const auto weigh = [&](cut::Cost& cost) {
     cost = std::llround(static_cast<double>(cost) * crossing.unit) * per_byte;

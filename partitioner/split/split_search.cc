@@ -124,8 +124,9 @@ SplitSearch::SplitSearch(const Graph& graph, const base::Digest& model,
   goal_.objectives = std::move(objective.measures);
   goal_.max_cuts = options.max_cuts;
   for (const BudgetLine& line : lines_) {
-    // Whole bytes are exact. Of fractions, each tensor is rounded by half a
-    // unit: a plan that takes just the limit must not be lost by that.
+    // Whole bytes are exact. With larger units, the size of each tensor is
+    // rounded by up to half a unit, and a plan that takes exactly the limit
+    // must still be found.
     const double rounding =
         line.unit == 1 ? 0 : static_cast<double>(line.measure.up.size());
     goal_.limits.push_back({line.name, line.measure,
@@ -211,7 +212,7 @@ absl::Status SplitSearch::NoPlan(const cut::Found& found) const {
         "--max-cuts"));
   }
   const BudgetLine& line = lines_[found.shortfall->limit];
-  // Bytes are told whole.
+  // Bytes are printed as whole numbers.
   const double least =
       std::ceil(static_cast<double>(found.shortfall->least) * line.unit - 1e-6);
   std::string others;

@@ -44,8 +44,8 @@ class SplitSearch {
                                     std::string method) const;
 
   // The reason why there is no plan. FailedPrecondition names the limit and the
-  // needed amount; ResourceExhausted if the search was stopped before it could
-  // tell.
+  // needed amount; ResourceExhausted if the search was stopped before it found
+  // or excluded a plan.
   absl::Status NoPlan(const cut::Found& found) const;
 
  private:

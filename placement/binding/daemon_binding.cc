@@ -29,7 +29,7 @@ absl::Status CanBindMemory(int numa_node) {
   return status;
 }
 
-// Binds the calling thread and those it starts.
+// Binds the calling thread and the threads that it starts.
 void BindProcess(const NodeBinding& binding) {
   if (!binding.cpus.empty()) {
     const absl::Status status = base::RunOn(binding.cpus);

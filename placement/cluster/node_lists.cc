@@ -182,7 +182,7 @@ absl::StatusOr<Cluster> NodesFromTable(const CsvTable& table,
 
 namespace {
 
-// Uplinks that carry a part of what the NICs under them could send.
+// Sets each uplink's rate to the sum of the NICs below it ÷ `oversubscription`.
 void SetUplinks(double oversubscription, Cluster& cluster) {
   if (oversubscription <= 0) return;
   std::vector<double> gbps(cluster.leaves.size(), 0);

@@ -32,7 +32,7 @@ struct PodObject {
   Role role = Role::kWhole;  // label app.kubernetes.io/component
   // Of resources.requests: CPU, memory, ephemeral storage, nvidia.com/gpu or
   // one nvidia.com/mig-…; else GPUs of annotation refract-gpu ("1", "2g.20gb"),
-  // which names what a DRA claim asks for. Without NIC.
+  // which names the devices of a DRA claim. Without NIC.
   Demand demand;
 };
 

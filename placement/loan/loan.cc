@@ -173,8 +173,8 @@ class Lenders {
     return sum;
   }
 
-  // All eligible nodes suffice. Takes the node of least additional cost per GPU
-  // until they do, then gives back those that are not needed.
+  // All eligible nodes suffice. Takes nodes by least additional cost per GPU
+  // until the HNs fit, then gives back nodes that are not needed.
   std::vector<int> Greedy() {
     std::vector<int> taken;
     std::vector<int> left = eligible_;

@@ -67,7 +67,7 @@ struct LoanSpec {
   double warm_up = 300;   // of instances that were dormant
   double drain = 60;      // after the last grant
   double dormant = 3600;  // before the hand-over
-  // Of a dormant instance; the GPU comes with the hand-over.
+  // Demand of a dormant instance, which gets its GPU at the hand-over.
   int64_t dormant_cpu_milli = 100;
   int64_t dormant_memory_mib = 0;
   // The whole model in one container, one in place of each HN, for comparison;

@@ -25,7 +25,7 @@ constexpr std::array<std::pair<Flavour, absl::string_view>, 4> kFlavours = {{
 // Names of Grove's domains, nearest first, for the tiers.
 constexpr std::array<absl::string_view, 3> kDomains = {"rack", "block", "zone"};
 
-// What the reader of a file must know; a comment at its top.
+// Comment at the top of each file, for its reader.
 constexpr char kPlainNote[] =
     "Only generally available fields: Kubernetes 1.35 (resource.k8s.io/v1, "
     "policy/v1, autoscaling/v2, networking.k8s.io/v1).";
@@ -161,7 +161,7 @@ absl::Status CheckWords(const Deployment& deployment,
   return absl::OkStatus();
 }
 
-// Of the cluster, not of a namespace.
+// An object of the cluster, without a namespace.
 Yaml ClusterObject(absl::string_view version, absl::string_view kind,
                    absl::string_view name) {
   return Yaml::Map({{"apiVersion", version},

@@ -220,7 +220,7 @@ Yaml Spread(const ManifestOf& of) {
   if (of.service.max_per_node > 1) {
     add(kHostname, of.service.max_per_node, /*hard=*/true);
   }
-  // One failing switch then affects few of the pods.
+  // Spreads the pods, so that a failing switch affects few of them.
   if (!of.deployment.tier_keys.empty()) {
     add(of.deployment.tier_keys[0], 1, /*hard=*/false);
   }

@@ -102,7 +102,7 @@ class Placer {
   };
   using CachedNodes = std::vector<Cached>;
 
-  // One for all demands that differ in memory and disk alone.
+  // The cache that all demands share which differ in memory and disk alone.
   CachedNodes& CacheFor(Demand demand);
   const Cached& Lookup(CachedNodes& cache, int node, const Demand& demand);
   ScoreInputs InputsOf(int node, const Demand& demand);

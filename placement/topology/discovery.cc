@@ -313,7 +313,8 @@ absl::Status Discovery::ReadRdmaNics() {
     REFRACT_ASSIGN_OR_RETURN(const std::vector<std::string> functions,
                              tree_.List(at + "/device/net"));
     netdevs.insert(functions.begin(), functions.end());
-    // Of soft-RoCE, whose port may not have an address yet.
+    // `parent` names the network device of soft-RoCE, whose port may not have
+    // an address yet.
     REFRACT_ASSIGN_OR_RETURN(const std::string parent, Text(at + "/parent"));
     netdevs.insert(parent);
     netdevs.erase("");

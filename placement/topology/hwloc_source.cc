@@ -51,7 +51,8 @@ class OtherRoot {
     if (root.empty()) return;
     set_ = true;
     setenv("HWLOC_FSROOT", root.c_str(), 1);
-    // Other than this machine's processor and devices.
+    // The tree may be of another machine: hwloc must not ask this one's
+    // processor and devices.
     setenv("HWLOC_THISSYSTEM", "0", 1);
     setenv("HWLOC_COMPONENTS", "linux,stop", 1);
   }

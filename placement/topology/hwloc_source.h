@@ -8,7 +8,7 @@
 namespace refract::placement {
 
 // The machine as hwloc sees it: a second opinion to compare with Discover(),
-// used by no decision. hwloc tells no rates of ports, and rates of PCIe links
+// used by no decision. hwloc has no rates of ports, and rates of PCIe links
 // only where it may read configuration space (as root); both are 0 otherwise.
 //
 // `sysfs_root` is "/sys", or a copy in a folder named "sys". Not thread-safe: a

@@ -40,7 +40,7 @@ double ClassFactor(PathClass path_class);
 
 // The binding of a daemon that may use `usable_cpus`. `gpu` is the GPU that it
 // executes on, null without one; `nic` the name of the NIC that its operator
-// chose, empty for none. The NUMA node is that of the GPU; else the one that
+// chose, empty for none. The NUMA node is that of the GPU; else the node that
 // has all usable CPUs; else that of the chosen NIC, or of the best NIC by port
 // rate.
 NodeBinding Bind(const NodeTopology& topology,

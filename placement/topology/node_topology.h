@@ -84,7 +84,8 @@ struct Nic {
   std::vector<std::string> bond_members;
 
   bool active() const;
-  // Of the fastest active port; where no port is active, of the fastest port.
+  // Rate of the fastest active port; where no port is active, of the fastest
+  // port.
   double port_gbps() const;
 };
 

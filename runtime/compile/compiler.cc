@@ -277,7 +277,7 @@ class Compiler {
     return absl::OkStatus();
   }
 
-  // Only native look-ups know whom to ask for rows of other processes.
+  // Only native look-ups can ask other processes for their rows.
   absl::Status CheckSharded(const std::vector<ValueId>& operands,
                             const Step& step) const {
     for (size_t i = 0; i < operands.size(); ++i) {
@@ -552,8 +552,8 @@ class Compiler {
     }
   }
 
-  // Keeps the memory of folded constants that a step still reads. Of the others
-  // only the shapes remain.
+  // Keeps the memory of folded constants that a step still reads. Other folded
+  // constants keep only their shapes.
   void DropUnusedConstants() {
     const ReadConstants read(plan_, target_ == Target::kCpu);
     for (Folded& folded : folded_) {

@@ -49,7 +49,7 @@ class Operands {
   }
   // The state of changed tables that look-ups read.
   uint64_t tables_at() const { return tables_at_; }
-  // Who has the rows of sharded tables that this process does not own.
+  // Processes that own the rows of sharded tables that this process lacks.
   cpu::ShardPeers* shard_peers() const { return peers_; }
   int64_t Int(const IntSource& source) const {
     return source.is_literal() ? source.literal : operands_[source.operand]->i;

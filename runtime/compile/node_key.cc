@@ -69,8 +69,8 @@ class KeyWriter {
 std::string NodeKey(const models::Node& node,
                     const std::function<int(ValueId)>& place) {
   const models::OpClass op_class = models::ClassOf(node.op);
-  // No key: two draws differ, what is unknown may have effects, and memory of
-  // empty() is written by others.
+  // No key, so never merged: random operators differ per call, unknown
+  // operators may have effects, and other nodes write the memory of empty().
   if (models::IsRandom(node) || op_class == models::OpClass::kUnknown ||
       op_class == models::OpClass::kRandom ||
       absl::StrContains(node.op, "empty")) {

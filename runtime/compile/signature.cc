@@ -178,8 +178,8 @@ std::optional<int64_t> Signature::Evaluate(const Dim& dim,
 std::string Signature::Explain(const Dim& dim,
                                const SymbolValues& symbols) const {
   if (dim.symbols.empty()) return "";
-  // One symbol is named even where several occur: it tells the caller which
-  // input to look at.
+  // Of several symbols only the first is named, which is enough to find the
+  // input at fault.
   const int symbol = dim.symbols[0];
   const int source = symbols.source_[symbol];
   if (source < 0) return "";
@@ -310,7 +310,7 @@ std::optional<int64_t> Signature::Batch(
   const auto is_batch = [&](const Dim& dim) {
     return dim.symbols.size() == 1 && symbols_[dim.symbols[0]].is_batch;
   };
-  // A plain symbol is preferred to an expression that has to be solved.
+  // A plain symbol is preferred to an expression that must be solved.
   for (bool solve : {false, true}) {
     for (size_t i = 0; i < inputs_.size(); ++i) {
       const Tensor& tensor = inputs_[i];

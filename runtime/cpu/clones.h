@@ -2,8 +2,8 @@
 #define REFRACT_RUNTIME_CPU_CLONES_H_
 
 // Compiles a function once per instruction set; the loader chooses the copy.
-// Not with sanitizers, which start after the choice is made, and not with Clang
-// 14, which supports the attribute for other names only.
+// Sanitizers start after that choice, and Clang 14 supports the attribute for
+// other names only, so both compile one version.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define REFRACT_CPU_CLONES \

@@ -139,7 +139,7 @@ std::optional<absl::Status> EmitFunction(const NodeStep& node,
     inputs.resize(2);
     const absl::StatusOr<Tensor> slopes = emitter.Get(node.operands[weight]);
     if (!slopes.ok()) return slopes.status();
-    // One per channel, which is dimension 1.
+    // `weight` has one slope per channel, and channels are dimension 1.
     inputs[1].tensor = *slopes;
     const absl::StatusOr<Sizes> dims = emitter.DimsOfLocal(node.outputs[0]);
     if (!dims.ok()) return dims.status();

@@ -95,7 +95,8 @@ class Emitter {
   absl::StatusOr<Tensor> New(const std::string& name, const Sizes& dims,
                              cuda::DType dtype, int first = -1);
   // Memory for a result: its place in a concatenation, an output, or new
-  // memory. Of KeptType() instead of the type of computation.
+  // memory. The element type is KeptType() where `dtype` is the type of
+  // computation.
   absl::StatusOr<Tensor> NewResult(int local, const Sizes& dims,
                                    cuda::DType dtype);
   // Memory as a matrix whose columns are the last dimension.

@@ -85,7 +85,7 @@ absl::Status Emitter::LookUp(const Tensor& table, size_t dim, int64_t rows,
   op.row_stride = stride[0];
   op.table_rows = rows;
   op.outside = outside;
-  // Of the table everything but the dimension that is looked up.
+  // `kept`: the table's dimensions without the one that is indexed.
   Tensor kept = table;
   kept.dims = out.dims;
   kept.strides.assign(out.rank(), 0);
@@ -93,7 +93,7 @@ absl::Status Emitter::LookUp(const Tensor& table, size_t dim, int64_t rows,
     if (d == dim) continue;
     kept.strides[d < dim ? d : d - 1 + index_rank] = table.strides[d];
   }
-  // Of the index only that.
+  // `ids`: the index, repeated along all other dimensions.
   Tensor ids = index;
   while (ids.rank() < out.rank()) ids = Unsqueezed(ids, ids.rank());
   const std::optional<Tensor> whole = Expanded(ids, out.dims);

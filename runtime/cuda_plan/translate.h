@@ -7,8 +7,9 @@
 // operators of the device: products with weights go to cuBLASLt with bias and
 // ReLU in their epilogue, dot interactions of all pairs and concatenations use
 // the device's own forms, everything else the kernels over strided tensors.
-// Views, slices, permutations and broadcasts are strides and cost nothing; what
-// is concatenated is written where it belongs by whoever computes it.
+// Views, slices, permutations and broadcasts are strides and cost nothing; the
+// operator that computes a part of a concatenation writes it to its final
+// place.
 //
 // Operators without a device form are given to somebody else's code, where
 // there is such code (TranslateOptions::foreign); on the request's own rows

@@ -376,8 +376,9 @@ std::optional<ElementChainOp> LowerElements(const KernelRequest& request) {
     case Lowering::kCast:
       return Cast(request, reader);
     default:
-      // Not element by element, or (kHardsigmoid, kSoftplus) LibTorch's on the
-      // CPU: the table's test knows which.
+      // Operators that do not work element by element, or that LibTorch
+      // computes on the CPU (kHardsigmoid, kSoftplus): the table's test lists
+      // them.
       return std::nullopt;
   }
 }

@@ -31,7 +31,7 @@ struct Operand {
   const models::WeightView* weight = nullptr;  // kWeight (strided)
   // For a table whose rows may change, which only look-ups support; else null.
   const cpu::RowOverlay* overlay = nullptr;
-  // Of a table that is divided over processes, the same.
+  // For a table that is divided over processes; only look-ups support it, too.
   const cpu::ShardedTable* sharded = nullptr;
   int64_t i = 0;   // kInt
   double f = 0;    // kFloat

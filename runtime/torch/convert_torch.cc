@@ -70,7 +70,7 @@ absl::Status FromTorchError(absl::string_view name, const c10::Error& error) {
     return absl::UnimplementedError(text);
   }
   // LibTorch's CPU allocator and its own broken invariants throw the same type
-  // as its argument checks; only the text tells them apart.
+  // as its argument checks; only their texts differ.
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
       absl::StrContains(message, "allocate memory")) {
     return absl::ResourceExhaustedError(text);

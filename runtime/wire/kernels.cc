@@ -302,8 +302,9 @@ REFRACT_WIRE_KERNELS(
                           "prefer-vector-width=512"))),
     Avx512);
 
-// F16C converts eight at a time; what it does differently is put right around
-// it. (An AVX-512 version gains nothing: both move 32 bytes per conversion.)
+// F16C converts eight at a time; the code around it corrects the cases where it
+// differs from the scalar conversion. (An AVX-512 version gains nothing: both
+// move 32 bytes per conversion.)
 __attribute__((target("avx2,f16c"))) void F16cFromFloat(const float* from,
                                                         size_t count,
                                                         uint16_t* to) {

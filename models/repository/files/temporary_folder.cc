@@ -121,8 +121,8 @@ std::vector<AbandonedFolder> RemoveAbandoned(const std::string& repository) {
       fs::remove_all(folder, failed);
       if (!failed) removed.push_back({folder, bytes});
     }
-    // Of a model whose first import was interrupted; keeps what holds
-    // something.
+    // Removes the model's folder if it is empty: its first import was
+    // interrupted.
     rmdir(model_folder.c_str());
   }
   return removed;

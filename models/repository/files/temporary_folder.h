@@ -14,8 +14,8 @@ namespace refract::models {
 inline constexpr absl::string_view kTemporaryPrefix = ".tmp-";
 
 // A folder in a model's folder that becomes a version once it is complete. A
-// lock (flock(2)) tells others that a process works on it; the kernel gives the
-// lock up when the process ends, however it ends. Used by one thread.
+// lock (flock(2)) shows other processes that a process works on it; the kernel
+// gives the lock up when the process ends, however it ends. Used by one thread.
 class TemporaryFolder {
  public:
   // Internal names the folder that cannot be made.

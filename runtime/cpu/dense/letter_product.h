@@ -28,7 +28,7 @@ struct LetterProduct {
   char bias_letter = 0;
 };
 
-// The product of `request`, if its operator is one of those that
+// The product of `request`, if its operator is among the operators that
 // CreateEinsumKernel() (einsum.h) names; nullopt for anything else.
 std::optional<LetterProduct> ReadLetterProduct(const KernelRequest& request);
 

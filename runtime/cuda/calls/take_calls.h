@@ -32,7 +32,7 @@ inline constexpr int kMaxTakeTables = 60;
 // out[r, i] = table[ids[r, i]] for each r < rows and i < inner of each table:
 // bit for bit if the types are equal. Rows from rows_per_item · *batch +
 // fixed_rows on are the bucket's padding: they are zeros, and their ids are not
-// read. `outside` tells the result of an id outside its table.
+// read. `outside` chooses the result of an id outside its table.
 struct TakesCall {
   TakeTable tables[kMaxTakeTables];
   const int32_t* batch = nullptr;

@@ -72,7 +72,8 @@ class Device final : public CudaRuntime {
   Result<Stream> CreateStream() override {
     REFRACT_CUDA_RETURN_IF_ERROR(MakeCurrent());
     cudaStream_t stream = nullptr;
-    // Not ordered with the legacy default stream, which LibTorch may use.
+    // Non-blocking: not ordered with the legacy default stream, which LibTorch
+    // may use.
     REFRACT_CUDA_RETURN_IF_ERROR(
         FromCuda("cudaStreamCreateWithFlags",
                  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));

@@ -199,7 +199,8 @@ Result<const GemmCache::Plan*> GemmCache::PlanOf(const GemmCall& call,
   REFRACT_CUDA_RETURN_IF_ERROR(plan->Describe(call.shape));
   REFRACT_CUDA_RETURN_IF_ERROR(
       plan->Choose(handle, call.shape, call.workspace_bytes));
-  // Launches copy what they use of a plan, so any plan may be dropped.
+  // A launch copies the parts of a plan that it uses, so any plan may be
+  // dropped.
   if (oldest_.size() == kMaxPlans) {
     plans_.erase(oldest_.front());
     oldest_.pop_front();

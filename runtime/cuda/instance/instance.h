@@ -83,9 +83,9 @@ struct MemoryReport {
   int64_t device_bytes() const {
     return weight_bytes + arena_bytes + slot_bytes + workspace_bytes;
   }
-  // Not planned: the drop of the device's free memory while Load() launched and
-  // captured. Includes CUDA graphs, code of kernels, and allocations of other
-  // processes meanwhile.
+  // Memory outside the plan: the drop of the device's free memory while Load()
+  // launched and captured. Includes CUDA graphs, code of kernels, and
+  // allocations of other processes meanwhile.
   int64_t captured_bytes = 0;
   // Weights that only added programs have, without the memory of their graphs.
   int64_t added_weight_bytes = 0;

@@ -58,7 +58,7 @@ struct InteractionTiles {
     const int64_t dots = rows * kDotsLd * static_cast<int64_t>(sizeof(float));
     return RoundUp(staged > dots ? staged : dots, 128);
   }
-  // Of the block's table.
+  // Size of the block's table of pairs.
   REFRACT_HOST_DEVICE static int64_t TableBytes(const InteractionCall& call) {
     return RoundUp(NumPairs(call.features, call.diagonal) *
                        static_cast<int64_t>(sizeof(uint16_t)),

@@ -375,7 +375,7 @@ struct Reduce {
   }
 
  private:
-  // Of the row's elements, or of their negatives.
+  // Largest of the row's elements, or of their negatives.
   template <typename Element, typename Thread>
   REFRACT_DEVICE static float Largest(const ReduceCall& call, bool negative,
                                       const Element& element, Thread& t) {

@@ -337,7 +337,8 @@ class Checker {
     if (!wrong.empty()) return wrong;
     const Value& value = program_.value(ref.value);
     for (int64_t batch : {int64_t{1}, max_batch_}) {
-      // As many elements as the value's, at different places: all of it.
+      // The write covers the value if it has as many elements, each at a
+      // different place.
       if (CheckedCount(dims, batch) != value.rows.At(batch) * value.cols) {
         return "does not write all of " + value.name;
       }

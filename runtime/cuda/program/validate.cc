@@ -126,7 +126,7 @@ class Validator {
     const int64_t limit = kMostElements;
     if (value.kind == ValueKind::kWeight && value.rows.per_item == 0 &&
         value.ld <= limit) {
-      // Its readers check whether it may be as large as a table.
+      // Run() checks that only look-ups read a weight as large as a table.
       if (value.rows.fixed <= kMostBytes / SizeOf(value.dtype) / value.ld) {
         where_.clear();
         return {};

@@ -27,7 +27,8 @@ struct WeightData {
 
 struct WeightOptions {
   // Keeps the converted weights in pinned memory from the first upload on, so
-  // that the next upload only copies. As many bytes as on the device.
+  // that the next upload only copies. Takes as many bytes of pinned memory as
+  // the weights take on the device.
   bool keep_pinned = false;
 };
 

@@ -4,9 +4,9 @@
 // fbgemm_gpu's operators on the CPU. Nearly all of them trust the offsets,
 // lengths and ids in their arguments, and read and write wherever those point.
 // Therefore an operator of fbgemm runs only if it is listed here, with its
-// check or as one that needs none; LibTorch's own operators run unless they are
-// refused. The list has the operators of TorchRec's collections without
-// sharding. Includes LibTorch.
+// check or marked as safe without a check; LibTorch's own operators run unless
+// they are refused. The list has the operators of TorchRec's collections
+// without sharding. Includes LibTorch.
 
 #include <string>
 
