@@ -33,18 +33,19 @@ void AddModel(const ModelStats& stats, const ModelHistograms& histograms,
   out.AddHistogram("refract_gpu_node_execution_duration_seconds",
                    "Time of executions on the device", model,
                    histograms.execution_time.snapshot(), kNsAsS);
-  out.AddHistogram("refract_gpu_node_batch_requests", "Requests of executions",
+  out.AddHistogram("refract_gpu_node_batch_requests", "Requests per execution",
                    model, histograms.batch_requests.snapshot(), 1);
-  out.AddHistogram("refract_gpu_node_batch_rows", "Rows of executions", model,
+  out.AddHistogram("refract_gpu_node_batch_rows", "Rows per execution", model,
                    histograms.batch_rows.snapshot(), 1);
   out.AddCounter("refract_gpu_node_non_finite_answers_total",
                  "Answers with a NaN or an infinity", model, stats.non_finite);
   out.AddCounter("refract_gpu_node_weight_loads_total",
-                 "Times that the weights came into device memory", model,
+                 "Loads of the model's weights into device memory", model,
                  stats.loads);
-  out.AddCounter("refract_gpu_node_weight_evictions_total",
-                 "Times that the weights went out for another model", model,
-                 stats.evictions);
+  out.AddCounter(
+      "refract_gpu_node_weight_evictions_total",
+      "Evictions of the model's weights from device memory for another model",
+      model, stats.evictions);
 }
 
 void AddServer(const transport::ServerStats& stats, Exposition& out) {

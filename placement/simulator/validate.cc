@@ -125,7 +125,8 @@ class Validator {
             "a socket's CPU is oversubscribed");
     }
     for (const int32_t milli : stay.devices.socket_cpu_milli) cores += milli;
-    check(cores == demand.cpu_milli, "cores differ from the demand");
+    check(cores == demand.cpu_milli,
+          "the cores of its sockets do not add up to its demand");
     check(static_cast<int>(std::bitset<16>(stay.devices.gpus).count()) ==
               demand.gpus,
           "has more or fewer GPUs than its demand");

@@ -189,19 +189,20 @@ void CheckRecurrentPacked(Arguments a, int64_t gates) {
   TORCH_CHECK(data.dim() == 2, "packed sequences of ", data.sizes(),
               " where two dimensions are wanted");
   TORCH_CHECK(batch_sizes.dim() == 1 && batch_sizes.numel() > 0,
-              "packed sequences without a step");
+              "packed sequences without a time step");
   int64_t rows = 0;
   int64_t last = data.size(0);
-  const Integers sizes(batch_sizes, "steps of packed sequences");
+  const Integers sizes(batch_sizes, "time steps of packed sequences");
   for (int64_t i = 0; i < sizes.size(); ++i) {
     const int64_t size = sizes[i];
-    TORCH_CHECK(size > 0 && size <= last, "packed sequences with a step of ",
-                size, " rows after one of ", last);
+    TORCH_CHECK(size > 0 && size <= last,
+                "packed sequences with a time step of ", size,
+                " rows after a time step of ", last);
     last = size;
     rows += size;
   }
   TORCH_CHECK(rows == data.size(0), "packed sequences of ", data.size(0),
-              " rows whose steps have ", rows);
+              " rows, but whose time steps have ", rows);
   Recurrent r;
   r.batch = sizes[0];
   r.inputs = data.size(1);

@@ -193,9 +193,10 @@ TEST(GuardsTest, PackedSequencesMustHaveTheirRows) {
   ASSERT_TRUE(good.ok()) << good.status();
   EXPECT_THAT((*good)[0], ElementsAre(6, kUnits));
   ExpectRefused(Packed({3, 2, 1}, 5, 3), "packed sequences of");
-  ExpectRefused(Packed({3, 2, 1}, 7, 3), "7 rows whose steps have 6");
-  ExpectRefused(Packed({1, 2, 3}, 6, 3), "a step of 2 rows after one of 1");
-  ExpectRefused(Packed({3, 2, -1}, 4, 3), "a step of -1 rows");
+  ExpectRefused(Packed({3, 2, 1}, 7, 3), "7 rows, but whose time steps have 6");
+  ExpectRefused(Packed({1, 2, 3}, 6, 3),
+                "a time step of 2 rows after a time step of 1");
+  ExpectRefused(Packed({3, 2, -1}, 4, 3), "a time step of -1 rows");
   ExpectRefused(Packed({3, 2, 1}, 6, 2), "states of");
 }
 
@@ -319,7 +320,8 @@ TEST(GuardsTest, OperatorsThatTrustOthersAreNotRun) {
   segments.With("data", Filled({8, 3}))
       .With("reduce", std::string("sum"))
       .With("lengths", Ints({2, 3, 3}));
-  ExpectRefused(segments, "aten.segment_reduce.default is not run: it trusts");
+  ExpectRefused(segments,
+                "aten.segment_reduce.default is not run: it does not check");
   Call steps("aten.special_legendre_polynomial_p.default");
   steps.With("x", Filled({3})).With("n", Ints({1, 2, int64_t{1} << 62}));
   ExpectRefused(steps, "grows without bound with its degrees");
