@@ -6,9 +6,9 @@
 #include <variant>
 #include <vector>
 
+#include "base/command_line/model_control_flags.h"
+#include "base/command_line/port_or_off.h"
 #include "base/log/log_flags.h"
-#include "base/process/model_control_flags.h"
-#include "base/process/port_or_off.h"
 #include "base/tls/tls_contexts.h"
 #include "cpu_node/discovery/node_source.h"
 #include "cpu_node/dispatch/node_policy.h"

@@ -8,8 +8,8 @@
 #include <variant>
 #include <vector>
 
+#include "base/command_line/model_control_flags.h"
 #include "base/log/log_flags.h"
-#include "base/process/model_control_flags.h"
 #include "base/tls/tls_contexts.h"
 #include "metrics/flags.h"
 

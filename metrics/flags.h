@@ -4,7 +4,7 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
-#include "base/process/port_or_off.h"
+#include "base/command_line/port_or_off.h"
 
 namespace refract::metrics {
 

@@ -17,8 +17,8 @@
 #include "base/process/mapped_file.h"
 #include "base/status_macros.h"
 #include "base/tensor.h"
-#include "models/repository/safetensors.h"
-#include "models/repository/zip.h"
+#include "models/repository/files/safetensors.h"
+#include "models/repository/files/zip.h"
 #include "models/tables/row_format.h"
 
 namespace refract::models {

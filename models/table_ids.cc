@@ -12,7 +12,7 @@
 #include "base/process/mapped_file.h"
 #include "base/status_macros.h"
 #include "models/graph/op_traits.h"
-#include "models/repository/safetensors.h"
+#include "models/repository/files/safetensors.h"
 #include "models/tables/id_index.h"
 #include "models/tables/row_format.h"
 

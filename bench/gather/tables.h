@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/process/large_memory.h"
+#include "base/memory/large_memory.h"
 #include "base/tensor.h"
 #include "models/repository/weights.h"
 #include "models/tables/row_format.h"

@@ -29,18 +29,18 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "base/number_range.h"
+#include "base/process/files.h"
 #include "base/status_macros.h"
 #include "bench/runtime/baseline.h"
 #include "bench/runtime/busy_processes.h"
 #include "bench/runtime/layers.h"
 #include "bench/runtime/timing.h"
+#include "models/repository/files/safetensors.h"
 #include "models/repository/repository.h"
-#include "models/repository/safetensors.h"
 #include "runtime/batch_padding.h"
 #include "runtime/program.h"
 #include "runtime/torch/caller.h"
 #include "tools/bench_json.h"
-#include "base/process/files.h"
 
 namespace refract::bench {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/process/large_memory.h"
+#include "base/memory/large_memory.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
 #include "models/tables/table_memory.h"

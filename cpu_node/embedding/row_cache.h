@@ -10,7 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "base/process/large_memory.h"
+#include "base/memory/large_memory.h"
 
 namespace refract::cpu_node {
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/process/usable_memory.h"
+#include "base/memory/usable_memory.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
 

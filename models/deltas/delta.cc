@@ -13,7 +13,7 @@
 #include "base/sha256.h"
 #include "base/shorten.h"
 #include "base/status_macros.h"
-#include "models/repository/safetensors.h"
+#include "models/repository/files/safetensors.h"
 #include "nlohmann/json.hpp"
 
 namespace refract::models {

@@ -15,7 +15,7 @@
 #include "google/protobuf/util/json_util.h"
 #include "models/graph/op_traits.h"
 #include "models/repository/check_settings.h"
-#include "models/repository/text_proto.h"
+#include "models/repository/files/text_proto.h"
 #include "proto/inference/model_config.pb.h"
 
 namespace refract::models {

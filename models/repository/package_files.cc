@@ -12,7 +12,7 @@
 #include "base/process/files.h"
 #include "base/process/mapped_file.h"
 #include "base/status_macros.h"
-#include "models/repository/copy_file.h"
+#include "models/repository/files/copy_file.h"
 #include "models/repository/files/temporary_folder.h"
 #include "models/repository/split_plan.h"
 

@@ -25,7 +25,7 @@
 #include "google/protobuf/stubs/logging.h"
 #include "models/graph/graph_proto.h"
 #include "models/repository/cn_shard.h"
-#include "models/repository/copy_file.h"
+#include "models/repository/files/copy_file.h"
 #include "models/repository/files/temporary_folder.h"
 #include "models/repository/golden.h"
 #include "models/repository/hn_part.h"

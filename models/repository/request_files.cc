@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "models/repository/files/safetensors.h"
 #include "models/repository/golden.h"
-#include "models/repository/safetensors.h"
 
 namespace refract::models {
 namespace {

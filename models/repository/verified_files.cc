@@ -11,7 +11,7 @@
 #include "base/process/files.h"
 #include "base/process/mapped_file.h"
 #include "base/status_macros.h"
-#include "models/repository/copy_file.h"
+#include "models/repository/files/copy_file.h"
 #include "nlohmann/json.hpp"
 
 namespace refract::models {

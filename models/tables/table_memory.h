@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "base/process/large_memory.h"
+#include "base/memory/large_memory.h"
 #include "models/graph/graph.h"
 #include "models/repository/split_plan.h"
 #include "models/repository/weights.h"

@@ -12,7 +12,7 @@
 #include "base/status_macros.h"
 #include "models/passes/complex_numbers.h"
 #include "models/passes/functionalize.h"
-#include "models/repository/zip.h"
+#include "models/repository/files/zip.h"
 #include "models/torch_export/arguments.h"
 #include "models/torch_export/json.h"
 #include "models/torch_export/program.h"

@@ -11,8 +11,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "models/repository/files/zip.h"
 #include "models/repository/weights.h"
-#include "models/repository/zip.h"
 
 namespace refract::models::torchscript {
 

@@ -11,7 +11,7 @@
 #include "base/quantile.h"
 #include "base/status_macros.h"
 #include "google/protobuf/text_format.h"
-#include "models/repository/text_proto.h"
+#include "models/repository/files/text_proto.h"
 #include "partitioner/profile/least_squares.h"
 #include "proto/calibration.pb.h"
 

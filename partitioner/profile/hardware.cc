@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "models/repository/text_proto.h"
+#include "models/repository/files/text_proto.h"
 #include "partitioner/profile/hardware_files.h"
 #include "proto/hardware.pb.h"
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "google/protobuf/text_format.h"
-#include "models/repository/text_proto.h"
+#include "models/repository/files/text_proto.h"
 #include "partitioner/profile/profile.h"
 #include "proto/profile.pb.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "base/process/resident_pages.h"
+#include "base/memory/resident_pages.h"
 #include "base/tensor.h"
 
 namespace refract::runtime {

@@ -14,7 +14,7 @@
 #include "base/status_macros.h"
 #include "models/graph/script_region.h"
 #include "models/passes/complex_numbers.h"
-#include "models/repository/copy_file.h"
+#include "models/repository/files/copy_file.h"
 
 namespace refract::runtime::aten {
 namespace {

@@ -3,7 +3,7 @@
 // arithmetic, and come out again as they went in.
 #include <glog/logging.h>
 
-#include "models/repository/safetensors.h"
+#include "models/repository/files/safetensors.h"
 #include "tests/fuzz/memory_file.h"
 #include "tests/fuzz/target.h"
 

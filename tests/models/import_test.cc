@@ -4,7 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/repository/safetensors.h"
+#include "models/repository/files/safetensors.h"
 #include "tests/models/testing/pt2_archive.h"
 #include "tests/models/testing/temp_dir.h"
 #include "tests/models/testing/zip_writer.h"

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "models/repository/files/safetensors.h"
 #include "models/repository/repository.h"
-#include "models/repository/safetensors.h"
 #include "nlohmann/json.hpp"
 #include "tests/tools/tiny_model.h"
 #include "tools/command_line.h"

@@ -11,8 +11,8 @@
 #include "base/tensor.h"
 #include "gtest/gtest.h"
 #include "models/import.h"
+#include "models/repository/files/safetensors.h"
 #include "models/repository/repository.h"
-#include "models/repository/safetensors.h"
 
 namespace refract::tools {
 

@@ -10,7 +10,7 @@
 #include "absl/strings/strip.h"
 #include "base/process/files.h"
 #include "base/status_macros.h"
-#include "models/repository/safetensors.h"
+#include "models/repository/files/safetensors.h"
 #include "tools/loadgen/bag_sizes.h"
 #include "tools/loadgen/criteo.h"
 #include "tools/loadgen/ids.h"

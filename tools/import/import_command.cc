@@ -19,7 +19,7 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "models/graph/op_traits.h"
-#include "models/repository/copy_file.h"
+#include "models/repository/files/copy_file.h"
 #include "models/repository/files/temporary_folder.h"
 #include "models/repository/repository.h"
 #include "nlohmann/json.hpp"

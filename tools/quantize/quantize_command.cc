@@ -16,7 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "base/process/files.h"
 #include "base/status_macros.h"
-#include "models/repository/safetensors.h"
+#include "models/repository/files/safetensors.h"
 #include "models/tables/row_format.h"
 #include "nlohmann/json.hpp"
 #include "runtime/cpu/half.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/process/large_memory.h"
+#include "base/memory/large_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -24,7 +24,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/deltas/delta.h"
-#include "models/repository/safetensors.h"
+#include "models/repository/files/safetensors.h"
 #include "tests/base/random_seed.h"
 #include "tests/cpu_node/serving_fixture.h"
 

@@ -9,7 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/repository/safetensors.h"
+#include "models/repository/files/safetensors.h"
 
 namespace refract::models {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "models/repository/zip.h"
+#include "models/repository/files/zip.h"
 
 namespace refract::models::testing {
 

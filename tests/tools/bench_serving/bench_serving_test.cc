@@ -14,7 +14,7 @@
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
-#include "models/repository/safetensors.h"
+#include "models/repository/files/safetensors.h"
 #include "nlohmann/json.hpp"
 #include "proto/inference/grpc_service.grpc.pb.h"
 #include "tests/tools/tiny_model.h"

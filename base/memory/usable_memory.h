@@ -1,5 +1,5 @@
-#ifndef REFRACT_BASE_PROCESS_USABLE_MEMORY_H_
-#define REFRACT_BASE_PROCESS_USABLE_MEMORY_H_
+#ifndef REFRACT_BASE_MEMORY_USABLE_MEMORY_H_
+#define REFRACT_BASE_MEMORY_USABLE_MEMORY_H_
 
 #include <cstdint>
 #include <string>
@@ -19,4 +19,4 @@ uint64_t AvailableMemory(const std::string& root = "/");
 
 }  // namespace refract::base
 
-#endif  // REFRACT_BASE_PROCESS_USABLE_MEMORY_H_
+#endif  // REFRACT_BASE_MEMORY_USABLE_MEMORY_H_

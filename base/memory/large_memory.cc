@@ -1,4 +1,4 @@
-#include "base/process/large_memory.h"
+#include "base/memory/large_memory.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "models/repository/text_proto.h"
+#include "models/repository/files/text_proto.h"
 
 #include <string>
 #include <utility>

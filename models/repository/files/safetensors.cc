@@ -1,4 +1,4 @@
-#include "models/repository/safetensors.h"
+#include "models/repository/files/safetensors.h"
 
 #include <algorithm>
 #include <cerrno>

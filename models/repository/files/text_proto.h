@@ -1,5 +1,5 @@
-#ifndef REFRACT_MODELS_REPOSITORY_TEXT_PROTO_H_
-#define REFRACT_MODELS_REPOSITORY_TEXT_PROTO_H_
+#ifndef REFRACT_MODELS_REPOSITORY_FILES_TEXT_PROTO_H_
+#define REFRACT_MODELS_REPOSITORY_FILES_TEXT_PROTO_H_
 
 // Messages in Protobuf's text format, from files written by people.
 
@@ -33,4 +33,4 @@ absl::Status ParseText(absl::string_view text, absl::string_view file,
 
 }  // namespace refract::models
 
-#endif  // REFRACT_MODELS_REPOSITORY_TEXT_PROTO_H_
+#endif  // REFRACT_MODELS_REPOSITORY_FILES_TEXT_PROTO_H_

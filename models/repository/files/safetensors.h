@@ -1,5 +1,5 @@
-#ifndef REFRACT_MODELS_REPOSITORY_SAFETENSORS_H_
-#define REFRACT_MODELS_REPOSITORY_SAFETENSORS_H_
+#ifndef REFRACT_MODELS_REPOSITORY_FILES_SAFETENSORS_H_
+#define REFRACT_MODELS_REPOSITORY_FILES_SAFETENSORS_H_
 
 // The safetensors file format: 8-byte little-endian header length, a JSON
 // header, then the tensors' bytes
@@ -93,4 +93,4 @@ absl::Status WriteSafetensors(
 
 }  // namespace refract::models
 
-#endif  // REFRACT_MODELS_REPOSITORY_SAFETENSORS_H_
+#endif  // REFRACT_MODELS_REPOSITORY_FILES_SAFETENSORS_H_

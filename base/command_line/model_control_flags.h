@@ -1,5 +1,5 @@
-#ifndef REFRACT_BASE_PROCESS_MODEL_CONTROL_FLAGS_H_
-#define REFRACT_BASE_PROCESS_MODEL_CONTROL_FLAGS_H_
+#ifndef REFRACT_BASE_COMMAND_LINE_MODEL_CONTROL_FLAGS_H_
+#define REFRACT_BASE_COMMAND_LINE_MODEL_CONTROL_FLAGS_H_
 
 #include <algorithm>
 #include <string>
@@ -79,4 +79,4 @@ inline std::string CheckModelControlFlags(const ModelControlFlags& flags) {
 
 }  // namespace refract::base
 
-#endif  // REFRACT_BASE_PROCESS_MODEL_CONTROL_FLAGS_H_
+#endif  // REFRACT_BASE_COMMAND_LINE_MODEL_CONTROL_FLAGS_H_

@@ -1,4 +1,4 @@
-#include "models/repository/copy_file.h"
+#include "models/repository/files/copy_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

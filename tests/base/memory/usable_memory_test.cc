@@ -1,4 +1,4 @@
-#include "base/process/usable_memory.h"
+#include "base/memory/usable_memory.h"
 
 #include <unistd.h>
 

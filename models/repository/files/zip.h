@@ -1,5 +1,5 @@
-#ifndef REFRACT_MODELS_REPOSITORY_ZIP_H_
-#define REFRACT_MODELS_REPOSITORY_ZIP_H_
+#ifndef REFRACT_MODELS_REPOSITORY_FILES_ZIP_H_
+#define REFRACT_MODELS_REPOSITORY_FILES_ZIP_H_
 
 // Reads zip archives as PyTorch writes them: entries stored, not compressed, so
 // that weights can be used in place. Format: PKWARE APPNOTE 6.3.10, sections
@@ -56,4 +56,4 @@ uint32_t Crc32(absl::Span<const std::byte> bytes);
 
 }  // namespace refract::models
 
-#endif  // REFRACT_MODELS_REPOSITORY_ZIP_H_
+#endif  // REFRACT_MODELS_REPOSITORY_FILES_ZIP_H_

@@ -1,5 +1,5 @@
-#ifndef REFRACT_MODELS_REPOSITORY_COPY_FILE_H_
-#define REFRACT_MODELS_REPOSITORY_COPY_FILE_H_
+#ifndef REFRACT_MODELS_REPOSITORY_FILES_COPY_FILE_H_
+#define REFRACT_MODELS_REPOSITORY_FILES_COPY_FILE_H_
 
 #include <cstdint>
 #include <functional>
@@ -47,4 +47,4 @@ absl::StatusOr<CopiedFile> DigestFile(const std::string& path);
 
 }  // namespace refract::models
 
-#endif  // REFRACT_MODELS_REPOSITORY_COPY_FILE_H_
+#endif  // REFRACT_MODELS_REPOSITORY_FILES_COPY_FILE_H_

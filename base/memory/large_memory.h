@@ -1,5 +1,5 @@
-#ifndef REFRACT_BASE_PROCESS_LARGE_MEMORY_H_
-#define REFRACT_BASE_PROCESS_LARGE_MEMORY_H_
+#ifndef REFRACT_BASE_MEMORY_LARGE_MEMORY_H_
+#define REFRACT_BASE_MEMORY_LARGE_MEMORY_H_
 
 #include <cstddef>
 #include <memory>
@@ -46,4 +46,4 @@ class LargeMemory {
 
 }  // namespace refract::base
 
-#endif  // REFRACT_BASE_PROCESS_LARGE_MEMORY_H_
+#endif  // REFRACT_BASE_MEMORY_LARGE_MEMORY_H_

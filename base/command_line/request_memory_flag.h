@@ -1,13 +1,13 @@
-#ifndef REFRACT_BASE_PROCESS_REQUEST_MEMORY_FLAG_H_
-#define REFRACT_BASE_PROCESS_REQUEST_MEMORY_FLAG_H_
+#ifndef REFRACT_BASE_COMMAND_LINE_REQUEST_MEMORY_FLAG_H_
+#define REFRACT_BASE_COMMAND_LINE_REQUEST_MEMORY_FLAG_H_
 
 #include <algorithm>
 #include <cstddef>
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "base/memory/usable_memory.h"
 #include "base/process/byte_budget.h"
-#include "base/process/usable_memory.h"
 
 namespace refract::base {
 
@@ -26,4 +26,4 @@ inline void AddRequestMemoryFlag(CLI::App& app, size_t& bytes,
 
 }  // namespace refract::base
 
-#endif  // REFRACT_BASE_PROCESS_REQUEST_MEMORY_FLAG_H_
+#endif  // REFRACT_BASE_COMMAND_LINE_REQUEST_MEMORY_FLAG_H_

@@ -1,4 +1,4 @@
-#include "models/repository/zip.h"
+#include "models/repository/files/zip.h"
 
 #include <random>
 #include <string>

@@ -1,4 +1,4 @@
-#include "base/process/resident_pages.h"
+#include "base/memory/resident_pages.h"
 
 #include <gtest/gtest.h>
 

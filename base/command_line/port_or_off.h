@@ -1,5 +1,5 @@
-#ifndef REFRACT_BASE_PROCESS_PORT_OR_OFF_H_
-#define REFRACT_BASE_PROCESS_PORT_OR_OFF_H_
+#ifndef REFRACT_BASE_COMMAND_LINE_PORT_OR_OFF_H_
+#define REFRACT_BASE_COMMAND_LINE_PORT_OR_OFF_H_
 
 #include <optional>
 #include <string>
@@ -49,4 +49,4 @@ inline void AddPortOrOff(CLI::App& app, const std::string& name,
 
 }  // namespace refract::base
 
-#endif  // REFRACT_BASE_PROCESS_PORT_OR_OFF_H_
+#endif  // REFRACT_BASE_COMMAND_LINE_PORT_OR_OFF_H_

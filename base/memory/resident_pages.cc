@@ -1,4 +1,4 @@
-#include "base/process/resident_pages.h"
+#include "base/memory/resident_pages.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-#ifndef REFRACT_BASE_PROCESS_RESIDENT_PAGES_H_
-#define REFRACT_BASE_PROCESS_RESIDENT_PAGES_H_
+#ifndef REFRACT_BASE_MEMORY_RESIDENT_PAGES_H_
+#define REFRACT_BASE_MEMORY_RESIDENT_PAGES_H_
 
 #include <cstddef>
 
@@ -16,4 +16,4 @@ void DropResidentPages(absl::Span<const std::byte> part);
 
 }  // namespace refract::base
 
-#endif  // REFRACT_BASE_PROCESS_RESIDENT_PAGES_H_
+#endif  // REFRACT_BASE_MEMORY_RESIDENT_PAGES_H_
