@@ -229,7 +229,7 @@ base::Pool<DeviceModel::Arrival>::Lease DeviceModel::Look(
   arrival->merge_key.clear();
   if (merges_) {
     arrival->merge_key =
-        layout_.MergeKey(values, call.settled(), std::move(arrival->merge_key));
+        layout_.MergeKey(values, std::move(arrival->merge_key));
   }
   return arrival;
 }

@@ -276,7 +276,7 @@ absl::Status VerifyRows(const models::Graph& graph,
     views.push_back(ViewsOf(requests.back()));
     if (i == 0) continue;
     // Requests are merged only if their inputs without rows are equal.
-    if (layout.MergeKey(views[0], true) != layout.MergeKey(views[1], true)) {
+    if (layout.MergeKey(views[0]) != layout.MergeKey(views[1])) {
       for (size_t k = 0; k < views[1].size(); ++k) {
         if (layout.IsSameForAll(k)) views[1][k] = views[0][k];
       }

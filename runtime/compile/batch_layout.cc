@@ -230,7 +230,7 @@ std::optional<int64_t> BatchLayout::Rows(
 }
 
 std::string BatchLayout::MergeKey(absl::Span<const TensorView> inputs,
-                                  bool /*settled*/, std::string key) const {
+                                  std::string key) const {
   key.clear();
   if (!Rows(inputs).has_value()) return key;
   const auto none = [&key] {

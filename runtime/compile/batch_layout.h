@@ -61,10 +61,9 @@ class BatchLayout {
   std::optional<int64_t> Rows(absl::Span<const base::TensorView> inputs) const;
 
   // Requests with equal keys can be executed together: their inputs differ only
-  // in rows, unless Gather() finds otherwise. Empty: cannot be merged. `settled`
-  // as in ServerCall: without effect, since Gather() compares in its own copy.
+  // in rows, unless Gather() finds otherwise. Empty: cannot be merged.
   // Returned in the memory of `key`; its contents are lost.
-  std::string MergeKey(absl::Span<const base::TensorView> inputs, bool settled,
+  std::string MergeKey(absl::Span<const base::TensorView> inputs,
                        std::string key = {}) const;
 
   // Whether an input does not depend on the rows: it is equal in requests with

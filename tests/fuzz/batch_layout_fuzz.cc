@@ -33,7 +33,6 @@ constexpr int64_t kColumns = 3;
 // Of a case.
 constexpr uint8_t kIncludeLast = 1;
 constexpr uint8_t kNarrow = 2;  // offsets of 32 bits
-constexpr uint8_t kUnsettled = 4;
 
 // Inputs that all rows share are compared up to this many bytes.
 constexpr size_t kMostSameBytes = 1 << 20;
@@ -338,7 +337,6 @@ std::vector<Seed> Seeds() {
       {"plain", Case(0, 1, {plain, Row({1}), Row({0, 7})})},
       {"last", Case(kIncludeLast, 2, {plain, plain})},
       {"narrow", Case(kIncludeLast | kNarrow, 3, {plain, Row({0})})},
-      {"unsettled", Case(kUnsettled, 2, {plain, plain})},
       {"backwards", Case(0, 1, {Row({2, 2}, {{kSecondOffset, 5}})})},
       {"negative", Case(kNarrow, 1, {Row({2, 2}, {{kFirstOffset, ~0ull}})})},
       {"far", Case(0, 1, {Row({2, 2}, {{kSecondOffset, 1ull << 63}})})},
@@ -363,7 +361,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (request.has_value()) requests.push_back(*std::move(request));
   }
   const auto key = [&](const Request& request) {
-    return layout.MergeKey(request.views, (how & kUnsettled) == 0);
+    return layout.MergeKey(request.views);
   };
   std::vector<const Request*> together;
   for (const Request& request : requests) {

@@ -207,7 +207,7 @@ TEST_P(BagRowsTest, TogetherAndInStepsAsAlone) {
 
 TEST_P(BagRowsTest, KeysAreEqualWhateverTheBags) {
   const auto key = [&](const std::vector<int64_t>& sizes) {
-    return model_->layout().MergeKey(Make(sizes)->views, true);
+    return model_->layout().MergeKey(Make(sizes)->views);
   };
   EXPECT_NE(key({1, 2}), "");
   EXPECT_EQ(key({1, 2}), key({0, 0, 5}));
@@ -225,7 +225,7 @@ TEST_P(BagRowsTest, OffsetsOfAnotherTypeAreNone) {
       view.bytes = static_cast<size_t>(view.dims[0]) * base::SizeOf(dtype);
     }
     EXPECT_EQ(model_->layout().Rows(request->views), std::nullopt);
-    EXPECT_EQ(model_->layout().MergeKey(request->views, true), "");
+    EXPECT_EQ(model_->layout().MergeKey(request->views), "");
     const Batch batch = Run({request.get(), request.get()}, 1);
     EXPECT_FALSE(batch.members[0].status.ok());
     EXPECT_FALSE(Run({request.get()}, 1).members[0].status.ok());
