@@ -101,27 +101,8 @@ done
 # PyTorch's scores, of the original file with its tables.
 "$build/bin/refract" run "$system/var/lib/refract/models/dlrm" --mode reference \
   --inputs "$work/dlrm/sample.safetensors" --outputs "$work/expected.safetensors" >/dev/null
-.venv/bin/python - "$work" "$http" <<'PYTHON' || { tail "$work"/?n.log >&2; fail "wrong scores"; }
-import sys
-
-import tritonclient.http as triton
-from safetensors.numpy import load_file
-from tritonclient.utils import np_to_triton_dtype
-
-work = sys.argv[1]
-sample = load_file(f"{work}/dlrm/sample.safetensors")
-client = triton.InferenceServerClient(f"127.0.0.1:{sys.argv[2]}")
-inputs = []
-for name, array in sample.items():
-    inputs.append(triton.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype)))
-    inputs[-1].set_data_from_numpy(array)
-answer = client.infer("dlrm", inputs)
-worst = 0.0
-for name, expected in load_file(f"{work}/expected.safetensors").items():
-    worst = max(worst, float(abs(answer.as_numpy(name) - expected).max()))
-print(f"largest difference to PyTorch's scores: {worst:.2g}")
-sys.exit(0 if worst <= 1e-5 else 1)
-PYTHON
+.venv/bin/python -m scripts.lib.check_scores "$http" dlrm "$work/dlrm/sample.safetensors" \
+  "$work/expected.safetensors" || { tail "$work"/?n.log >&2; fail "wrong scores"; }
 
 echo "== stop and remove"
 kill "${nodes[@]}" || { tail -n 5 "$work"/?n.log >&2; fail "a node has ended"; }
