@@ -175,8 +175,8 @@ TEST(BatchPaddingTest, RefusesSmallBatchesWhereRowsDependOnEachOther) {
     const auto status = testing::RunWhole(builder, three).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_THAT(std::string(status.message()),
-                HasSubstr("input 'x': the batch is 3; the model needs 4 or "
-                          "more"));
+                HasSubstr("input 'x': the batch is 3; the model needs 4 "
+                          "rows or more"));
     if (known) {
       EXPECT_THAT(std::string(status.message()), HasSubstr("by a mean"));
     }

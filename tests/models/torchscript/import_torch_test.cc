@@ -661,7 +661,7 @@ TEST(ImportTorchScriptTest, LookUpsOfMaxNormScaleWhatTheyLookUp) {
   )");
   EXPECT_THAT(Refusal(tied).message(),
               AllOf(HasSubstr("max_norm scales rows of the table table"),
-                    HasSubstr("(aten.t.default) reads it")));
+                    HasSubstr("(aten.t.default) reads the table")));
 }
 
 TEST(ImportTorchScriptTest, DamagedFilesAreRefusedByName) {

@@ -252,7 +252,7 @@ TEST(MaxFlowTest, CertificateFindsEveryError) {
   };
   MinCut bad = good;
   bad.value = 4;
-  EXPECT_THAT(complaint(bad), HasSubstr("flow 0: 5 against 4"));
+  EXPECT_THAT(complaint(bad), HasSubstr("flow 0: 5 instead of 4"));
   bad = good;
   bad.on_source_side = {true, true, true};
   EXPECT_THAT(complaint(bad), HasSubstr("capacity"));
@@ -282,7 +282,7 @@ TEST(MaxFlowTest, CertificateFindsEveryError) {
   bad.from_source.assign(3, 0);
   bad.to_sink.assign(3, 0);
   bad.arcs.assign(3, 0);
-  EXPECT_THAT(complaint(bad), HasSubstr("flow 0: 0 against 5"));
+  EXPECT_THAT(complaint(bad), HasSubstr("flow 0: 0 instead of 5"));
 }
 
 }  // namespace

@@ -175,7 +175,7 @@ TEST(SampledRequestsTest, RefuseWhatDoesNotFit) {
   EXPECT_THAT(error([](auto& sample) {
                 sample[2] = Filled<int64_t>(DType::kInt64, {4}, {0, 2, 1, 3});
               }),
-              HasSubstr("input offsets: offset 1 falls"));
+              HasSubstr("input offsets: offset 1 is below the one before it"));
   EXPECT_THAT(
       error([](auto& sample) {
         sample[2] = Filled<int64_t>(DType::kInt64, {4}, {0, 1, 2, 4});

@@ -201,7 +201,8 @@ TEST_F(ProfileFileTest, NamesWhatIsWrong) {
   EXPECT_THAT(ErrorWith("batches: 16", "batches: 0"),
               HasSubstr("batches: 0 after 1: must ascend from 1"));
   EXPECT_THAT(ErrorWith("batches: 16", "batches: 17"),
-              HasSubstr("operator product: has a sample of batch 16 where 17"));
+              HasSubstr("operator product: has a sample of batch 16, expected "
+                        "was batch 17"));
   EXPECT_THAT(ErrorWith("batches: 16\n", ""),
               HasSubstr("operator product: has 3 samples for 2 batches"));
   EXPECT_THAT(ErrorWith("cpus: 2", "cpus: 0"), HasSubstr("machine: cpus"));
