@@ -107,9 +107,9 @@ void Scheduler::OnLoaded(size_t index, absl::Time began,
       // Requests do not wait for the next attempt.
       const absl::Status why = absl::UnavailableError(absl::StrCat(
           model.config.label, " cannot be loaded into device ",
-          device_->traits().name, ", which needs ", model.config.weight_bytes,
-          " bytes, of ", residents_.free(),
-          " bytes that should be free: ", status.ToString()));
+          device_->traits().name, "; it needs ", model.config.weight_bytes,
+          " bytes, and ", residents_.free(),
+          " bytes should be free: ", status.ToString()));
       const absl::Duration backoff = BackOff(++model.load_failures);
       model.load_again = now + backoff;
       if (model.eviction_time > absl::ZeroDuration()) {

@@ -258,7 +258,8 @@ TEST(SchedulerFaultsTest, AFailedLoadIsToldAndTriedAgain) {
   EXPECT_TRUE(absl::IsUnavailable(sim.outcomes()[failed].status));
   EXPECT_THAT(std::string(sim.outcomes()[failed].status.message()),
               ::testing::AllOf(HasSubstr("cannot be loaded"),
-                               HasSubstr("needs 100 bytes of 400")));
+                               HasSubstr("needs 100 bytes, and 400 bytes "
+                                         "should be free")));
   EXPECT_TRUE(absl::IsUnavailable(sim.scheduler().ModelReady(0)));
   EXPECT_EQ(sim.scheduler().ModelReady(1), absl::OkStatus());
   // By itself, for nobody asks a node that is not ready.
@@ -403,8 +404,8 @@ TEST(SchedulerFaultsTest, AStuckModelWithoutAnotherInstanceIsNotReady) {
   EXPECT_EQ(sim.scheduler().ModelReady(1), absl::OkStatus());
   const size_t refused = sim.Submit({.model = 0});
   EXPECT_TRUE(absl::IsUnavailable(sim.outcomes()[refused].status));
-  EXPECT_TRUE(
-      absl::IsUnavailable(sim.scheduler().Admit(0, 0, 1, absl::InfiniteFuture())));
+  EXPECT_TRUE(absl::IsUnavailable(
+      sim.scheduler().Admit(0, 0, 1, absl::InfiniteFuture())));
   const size_t other = sim.Submit({.model = 1});
   sim.RunUntil(Ms(12520));
   EXPECT_EQ(sim.outcomes()[other].status, absl::OkStatus());
