@@ -13,7 +13,7 @@
 namespace refract::bench {
 namespace {
 
-// About so many rows of each table in a turn.
+// Rows of each table that a core reads in a turn, about.
 constexpr int64_t kRowsOfTurn = 20'000;
 
 }  // namespace

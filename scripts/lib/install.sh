@@ -241,78 +241,46 @@ refract_install_venv() {
     refract_die ".venv is damaged: remove $REFRACT_VENV and run again"
 }
 
-# Packages for the models of tests/e2e/models/torchrec_test.py, without their many
-# dependencies, which the test does not need.
-REFRACT_TORCHREC=(
-  torchrec==1.6.1 fbgemm-gpu-cpu==1.6.0 tensordict==0.15.3
-  pyre-extensions==0.0.32 typing-inspect==0.9.0 mypy-extensions==1.1.0
-  pyvers==0.2.3 cloudpickle==3.1.2 tqdm==4.70.1
-)
-
-# refract_install_torchrec: if the installation fails, the test is skipped with
-# the reason, so this prints the reason and continues.
-refract_install_torchrec() {
-  _refract_venv_has "${REFRACT_TORCHREC[@]}" && return
-  refract_say "installing ${REFRACT_TORCHREC[*]} into .venv (about 15 MB to fetch)"
-  local log
+# _refract_install_for_tests WHAT PIP-OPTION… -- PACKAGE==VERSION…: into .venv. If the
+# installation fails, the tests are skipped with the reason, so this prints WHAT will
+# be skipped and the reason, and continues.
+_refract_install_for_tests() {
+  local what="$1" options=() log
+  shift
+  while [[ $1 != -- ]]; do options+=("$1"); shift; done
+  shift
+  _refract_venv_has "$@" && return
+  refract_say "installing $* into .venv"
   log="$(mktemp)"
-  "$REFRACT_VENV/bin/python" -m pip install --quiet --no-cache-dir --no-deps \
-    --disable-pip-version-check --no-input "${REFRACT_TORCHREC[@]}" \
-    >"$log" 2>&1 ||
-    refract_say "tests of TorchRec will be skipped: $(_refract_reason "$log")"
+  "$REFRACT_VENV/bin/python" -m pip install --quiet --no-cache-dir \
+    --disable-pip-version-check --no-input "${options[@]}" "$@" >"$log" 2>&1 ||
+    refract_say "$what will be skipped: $(_refract_reason "$log")"
   rm -f "$log"
+}
+
+# The models of tests/e2e/models/torchrec_test.py, without their many dependencies,
+# which the test does not need.
+refract_install_torchrec() {
+  _refract_install_for_tests "tests of TorchRec" --no-deps -- \
+    torchrec==1.6.1 fbgemm-gpu-cpu==1.6.0 tensordict==0.15.3 \
+    pyre-extensions==0.0.32 typing-inspect==0.9.0 mypy-extensions==1.1.0 \
+    pyvers==0.2.3 cloudpickle==3.1.2 tqdm==4.70.1
 }
 
 # Reads the histogram logs of `refract bench serving` in tests. Without its
 # dependencies, which reading does not need and which do not fit torch's.
-REFRACT_HDRHISTOGRAM=(hdrhistogram==0.10.8)
-
-# refract_install_hdrhistogram: if the installation fails, the test is skipped
-# with the reason, so this prints the reason and continues.
 refract_install_hdrhistogram() {
-  _refract_venv_has "${REFRACT_HDRHISTOGRAM[@]}" && return
-  refract_say "installing ${REFRACT_HDRHISTOGRAM[*]} into .venv"
-  local log
-  log="$(mktemp)"
-  "$REFRACT_VENV/bin/python" -m pip install --quiet --no-cache-dir --no-deps \
-    --disable-pip-version-check --no-input "${REFRACT_HDRHISTOGRAM[@]}" \
-    >"$log" 2>&1 ||
-    refract_say "the test of histogram logs will be skipped: $(_refract_reason "$log")"
-  rm -f "$log"
+  _refract_install_for_tests "the test of histogram logs" --no-deps -- hdrhistogram==0.10.8
 }
 
 # JSON schemas of Kubernetes for tests/placement/manifests/schema_test.py.
-REFRACT_SCHEMAS=(kubernetes-validate==1.37.0)
-
-# refract_install_schemas: if the installation fails, the test is skipped with
-# the reason, so this prints the reason and continues.
 refract_install_schemas() {
-  _refract_venv_has "${REFRACT_SCHEMAS[@]}" && return
-  refract_say "installing ${REFRACT_SCHEMAS[*]} into .venv (about 10 MB to fetch)"
-  local log
-  log="$(mktemp)"
-  "$REFRACT_VENV/bin/python" -m pip install --quiet --no-cache-dir \
-    --disable-pip-version-check --no-input "${REFRACT_SCHEMAS[@]}" \
-    >"$log" 2>&1 ||
-    refract_say "the test of manifests will be skipped: $(_refract_reason "$log")"
-  rm -f "$log"
+  _refract_install_for_tests "the test of manifests" -- kubernetes-validate==1.37.0
 }
 
 # Reads and writes parquet files in tests/scripts/delta_sources_test.py.
-REFRACT_PYARROW=(pyarrow==26.0.1)
-
-# refract_install_pyarrow: if the installation fails, the test is skipped with
-# the reason, so this prints the reason and continues.
 refract_install_pyarrow() {
-  _refract_venv_has "${REFRACT_PYARROW[@]}" && return
-  refract_say "installing ${REFRACT_PYARROW[*]} into .venv (about 50 MB to fetch)"
-  local log
-  log="$(mktemp)"
-  "$REFRACT_VENV/bin/python" -m pip install --quiet --no-cache-dir --no-deps \
-    --disable-pip-version-check --no-input "${REFRACT_PYARROW[@]}" \
-    >"$log" 2>&1 ||
-    refract_say "the test of parquet deltas will be skipped: $(_refract_reason "$log")"
-  rm -f "$log"
+  _refract_install_for_tests "the test of parquet deltas" --no-deps -- pyarrow==26.0.1
 }
 
 # The file check detects an interrupted installation.
