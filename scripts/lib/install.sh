@@ -105,6 +105,15 @@ _refract_apt() {
     apt-get -qq -o DPkg::Lock::Timeout=300 "$@"
 }
 
+# _refract_with_lists LOG COMMAND…: runs COMMAND with its output in LOG. If it fails,
+# the package lists may be absent or too old: fetches them and runs COMMAND again.
+_refract_with_lists() {
+  local log="$1"
+  shift
+  "$@" >"$log" 2>&1 ||
+    { _refract_apt update >>"$log" 2>&1 && "$@" >>"$log" 2>&1; }
+}
+
 # refract_install_packages [PACKAGE…]: installs the missing packages among
 # REFRACT_PACKAGES, the arguments and, if python3 needs it, python3-venv.
 refract_install_packages() {
@@ -128,16 +137,10 @@ refract_install_packages() {
   refract_say "installing ${missing[*]}"
   local log
   log="$(mktemp)"
-  # Package lists may be absent or too old; then fetch them and try again.
-  if ! _refract_apt install -y --no-install-recommends "${missing[@]}" \
-    >"$log" 2>&1; then
-    if ! { _refract_apt update &&
-      _refract_apt install -y --no-install-recommends "${missing[@]}"; } \
-      >"$log" 2>&1; then
-      refract_die "apt-get could not install ${missing[*]}:" \
-        "$(_refract_reason "$log")"
-    fi
-  fi
+  _refract_with_lists "$log" _refract_apt install -y --no-install-recommends \
+    "${missing[@]}" ||
+    refract_die "apt-get could not install ${missing[*]}:" \
+      "$(_refract_reason "$log")"
   rm -f "$log"
 }
 
@@ -163,53 +166,53 @@ refract_install_browser() {
 # would start a Prometheus server.
 refract_fetch_promtool() {
   command -v promtool >/dev/null || [[ -x $REFRACT_VENV/bin/promtool ]] && return
-  local folder log attempt
+  local folder log
   folder="$(mktemp -d)" && log="$(mktemp)" || return
   refract_say "fetching prometheus for promtool (19 MB)"
-  for attempt in first second; do
-    if (cd "$folder" && apt-get -qq download prometheus >"$log" 2>&1) &&
-      dpkg-deb --fsys-tarfile "$folder"/prometheus_*.deb |
-      tar -x -C "$folder" ./usr/bin/promtool 2>>"$log"; then
-      mv "$folder/usr/bin/promtool" "$REFRACT_VENV/bin/promtool"
-      break
-    fi
-    if [[ $attempt == second ]] || ! _refract_apt update >>"$log" 2>&1; then
-      refract_say "metrics will not be checked by promtool: $(_refract_reason "$log")"
-      break
-    fi
-  done
+  if _refract_with_lists "$log" _refract_download_promtool "$folder"; then
+    mv "$folder/usr/bin/promtool" "$REFRACT_VENV/bin/promtool"
+  else
+    refract_say "metrics will not be checked by promtool: $(_refract_reason "$log")"
+  fi
   rm -rf "$folder" "$log"
+}
+
+_refract_download_promtool() {
+  (cd "$1" && apt-get -qq download prometheus) &&
+    dpkg-deb --fsys-tarfile "$1"/prometheus_*.deb |
+    tar -x -C "$1" ./usr/bin/promtool
 }
 
 # A kernel for the guest. Only fetched, not installed: installing would change
 # the kernel that this machine boots.
 _refract_fetch_guest_kernel() {
-  local image="$REFRACT_ROOT/tests/rdma_vm/guest_image.py" cache package log
+  local image="$REFRACT_ROOT/tests/rdma_vm/guest_image.py" cache folder log
   python3 "$image" kernel >/dev/null 2>&1 && return
   cache="$(python3 "$image" cache)" && mkdir -p "$cache" || return
-  log="$(mktemp)"
-  local attempt
-  for attempt in first second; do
-    # The metapackage depends on the newest kernel.
-    package="$(apt-cache depends linux-image-amd64 2>/dev/null |
-      awk '$1 == "Depends:" && $2 ~ /^linux-image-/ {print $2; exit}')"
-    if [[ -n $package ]]; then
-      refract_say "fetching $package for the guest of tests/rdma_vm (70 MB)"
-      # Into a folder of its own: two runs must not write one file.
-      local folder
-      folder="$(mktemp -d "$cache/fetch.XXXXXX")" || return
-      if (cd "$folder" && apt-get -qq download "$package" >"$log" 2>&1); then
-        mv "$folder"/*.deb "$cache/"
-        rm -rf "$folder" "$log"
-        return
-      fi
-      rm -rf "$folder"
-    fi
-    [[ $attempt == second ]] || _refract_apt update >>"$log" 2>&1 || break
-  done
-  refract_say "no kernel package for the guest: $(_refract_reason "$log")"
-  rm -f "$log"
-  return 1
+  # Into a folder of its own: two runs must not write one file.
+  folder="$(mktemp -d "$cache/fetch.XXXXXX")" && log="$(mktemp)" || return
+  refract_say "fetching a kernel for the guest of tests/rdma_vm (70 MB)"
+  local fetched=0
+  if _refract_with_lists "$log" _refract_download_kernel "$folder"; then
+    mv "$folder"/*.deb "$cache/"
+  else
+    refract_say "no kernel package for the guest: $(_refract_reason "$log")"
+    fetched=1
+  fi
+  rm -rf "$folder" "$log"
+  return "$fetched"
+}
+
+_refract_download_kernel() {
+  local package
+  # The metapackage depends on the newest kernel.
+  package="$(apt-cache depends linux-image-amd64 2>/dev/null |
+    awk '$1 == "Depends:" && $2 ~ /^linux-image-/ {print $2; exit}')"
+  if [[ -z $package ]]; then
+    echo "E: the package lists have no linux-image-amd64"
+    return 1
+  fi
+  (cd "$1" && apt-get -qq download "$package")
 }
 
 # refract_install_venv [PIP PACKAGE…]: makes .venv with torch, numpy,
