@@ -1,8 +1,6 @@
 #include "placement/cluster/csv.h"
 
 #include <cmath>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -10,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/process/files.h"
 
 namespace refract::placement {
 namespace {
@@ -24,13 +23,9 @@ std::string Shown(absl::string_view field) {
 }  // namespace
 
 absl::StatusOr<CsvTable> CsvTable::Read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (file) text << file.rdbuf();
-  if (!file || !text) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
-  }
-  return Parse(path, std::move(text).str());
+  absl::StatusOr<std::string> text = base::ReadText(path);
+  if (!text.ok()) return absl::InvalidArgumentError(text.status().message());
+  return Parse(path, *std::move(text));
 }
 
 absl::StatusOr<CsvTable> CsvTable::Parse(std::string path, std::string text) {
@@ -66,6 +61,14 @@ absl::StatusOr<CsvTable> CsvTable::Parse(std::string path, std::string text) {
         size_t comma = all.find(',', field);
         if (comma == absl::string_view::npos || comma > end) comma = end;
         table.fields_.push_back({field, comma - field});
+        // With quotes the commas, and thus the columns, would be other ones.
+        if (all[field] == '"' && field < comma) {
+          return absl::InvalidArgumentError(absl::StrCat(
+              table.path_, ":", line, ", column ",
+              count < table.names_.size() ? table.names_[count]
+                                          : absl::StrCat(count + 1),
+              ": begins with a quote; fields are written without quotes"));
+        }
         ++count;
         field = comma + 1;
       }
@@ -83,7 +86,8 @@ absl::StatusOr<CsvTable> CsvTable::Parse(std::string path, std::string text) {
   }
   if (table.names_.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(table.path_, ": is empty, without a header line"));
+        absl::StrCat(table.path_, ":1: is empty: the first line "
+                                   "of a list names its columns"));
   }
   return table;
 }

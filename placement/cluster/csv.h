@@ -21,8 +21,9 @@ namespace refract::placement {
 // long as the table.
 class CsvTable {
  public:
-  // InvalidArgument: no such file, no header, a column name twice, or a row
-  // with another number of fields than the header.
+  // InvalidArgument: no such file, no header, a column name twice, a row with
+  // another number of fields than the header, or a field that begins with a
+  // quote.
   static absl::StatusOr<CsvTable> Read(const std::string& path);
   static absl::StatusOr<CsvTable> Parse(std::string path, std::string text);
 

@@ -240,6 +240,10 @@ ReadRow InstanceFormatOf(const CsvTable& table) {
 absl::StatusOr<InstanceList> ReadInstances(const std::string& path,
                                            Cluster& cluster) {
   REFRACT_ASSIGN_OR_RETURN(const CsvTable table, CsvTable::Read(path));
+  if (table.rows() == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": has a header and no instances"));
+  }
   return InstancesFromTable(table, cluster);
 }
 

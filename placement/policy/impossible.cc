@@ -1,9 +1,11 @@
 // Names the resource that makes a demand impossible.
 
 #include <algorithm>
+#include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "placement/cluster/usage.h"
 #include "placement/policy/placer.h"
 
@@ -54,7 +56,29 @@ std::string Largest(const Cluster& cluster, auto amount) {
   return absl::StrCat(" (the largest has ", largest, ")");
 }
 
-std::string Amount(Obstacle resource, const Demand& demand) {
+// " of model A100 or H100"; "" if any model will do.
+std::string OfModels(const Cluster& cluster, const Demand& demand) {
+  std::string text;
+  for (size_t i = 0; i < cluster.gpu_models.size(); ++i) {
+    if ((demand.gpu_models >> i & 1) == 0) continue;
+    absl::StrAppend(&text, text.empty() ? " of model " : " or ",
+                    cluster.gpu_models[i]);
+  }
+  return text;
+}
+
+// " (the nodes have T4, V100)"
+std::string ModelsThere(const Cluster& cluster) {
+  std::set<std::string> models;
+  for (const Node& node : cluster.nodes) {
+    if (node.gpus > 0) models.insert(cluster.gpu_models[node.gpu_model]);
+  }
+  if (models.empty()) return " (no node has GPUs)";
+  return absl::StrCat(" (the nodes have ", absl::StrJoin(models, ", "), ")");
+}
+
+std::string Amount(Obstacle resource, const Cluster& cluster,
+                   const Demand& demand) {
   switch (resource) {
     case Obstacle::kGpu:
       if (demand.mig != MigProfile::kNone) {
@@ -62,7 +86,7 @@ std::string Amount(Obstacle resource, const Demand& demand) {
                             " slice");
       }
       return absl::StrCat(demand.gpus, " GPU", demand.gpus == 1 ? "" : "s",
-                          demand.gpu_models != 0 ? " of the asked model" : "");
+                          OfModels(cluster, demand));
     case Obstacle::kCpu:
       return absl::StrCat(demand.cpu_milli / 1000.0, " cores");
     case Obstacle::kMemory:
@@ -87,7 +111,7 @@ std::string WhyImpossible(const Cluster& cluster, const Instance& instance) {
                                      Obstacle::kNic};
   for (const Obstacle resource : kResources) {
     if (AnyNodeFits(cluster, Only(resource, demand))) continue;
-    std::string text = absl::StrCat("no node has ", Amount(resource, demand));
+    std::string text = absl::StrCat("no node has ", Amount(resource, cluster, demand));
     if (resource == Obstacle::kCpu) {
       absl::StrAppend(&text, Largest(cluster, [](const Node& node) {
         return node.cpu_milli / 1000;
@@ -100,10 +124,12 @@ std::string WhyImpossible(const Cluster& cluster, const Instance& instance) {
       absl::StrAppend(&text, Largest(cluster, [](const Node& node) {
         return node.disk_mib;
       }));
-    } else if (resource == Obstacle::kGpu && demand.gpu_models == 0 &&
-               demand.mig == MigProfile::kNone) {
+    } else if (resource == Obstacle::kGpu && demand.mig == MigProfile::kNone) {
       absl::StrAppend(
-          &text, Largest(cluster, [](const Node& node) { return node.gpus; }));
+          &text,
+          demand.gpu_models != 0
+              ? ModelsThere(cluster)
+              : Largest(cluster, [](const Node& node) { return node.gpus; }));
     }
     return text;
   }
@@ -118,8 +144,8 @@ std::string WhyImpossible(const Cluster& cluster, const Instance& instance) {
       both.disk_mib += other.disk_mib;
       both.nic_percent += other.nic_percent;
       if (!AnyNodeFits(cluster, both)) {
-        return absl::StrCat("no node has ", Amount(a, demand), " and ",
-                            Amount(b, demand), " together");
+        return absl::StrCat("no node has ", Amount(a, cluster, demand), " and ",
+                            Amount(b, cluster, demand), " together");
       }
     }
   }

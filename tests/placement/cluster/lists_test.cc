@@ -1,5 +1,6 @@
 #include "placement/cluster/lists.h"
 
+#include <fstream>
 #include <map>
 #include <set>
 #include <string>
@@ -88,6 +89,8 @@ TEST(ReadNodes, NamesLineAndColumnOfBadFields) {
   EXPECT_THAT(NodeError("a,1,1,0,\n\na,1,1,0,"),
               StartsWith("f.csv:4, column name: node a is listed twice"));
   EXPECT_THAT(NodeError(",1,1,0,"), HasSubstr("column name: is empty"));
+  EXPECT_THAT(NodeError("a,1,1,1,\"A100"),
+              StartsWith("f.csv:2, column gpu_model: begins with a quote"));
 }
 
 TEST(ReadNodes, RefusesLeavesInTwoPods) {
@@ -102,11 +105,32 @@ TEST(ReadNodes, RefusesLeavesInTwoPods) {
 TEST(ReadNodes, RefusesFilesThatAreNoNodeList) {
   EXPECT_THAT(std::string(Nodes("a,b\n1,2\n").status().message()),
               StartsWith("f.csv:1: no node list"));
-  EXPECT_THAT(std::string(Nodes("").status().message()), HasSubstr("is empty"));
+  EXPECT_THAT(std::string(Nodes("").status().message()),
+              StartsWith("f.csv:1: is empty"));
   EXPECT_THAT(std::string(Nodes("a,a\n").status().message()),
               HasSubstr("column \"a\" is there twice"));
   EXPECT_THAT(std::string(ReadNodes("/no/such.csv", {}).status().message()),
-              StartsWith("/no/such.csv: cannot be read"));
+              StartsWith("/no/such.csv: cannot be read: No such file"));
+}
+
+// On disk: an empty file was once taken for a file that cannot be read.
+TEST(ReadNodes, TellsEmptyFilesFromMissingOnes) {
+  const std::string path = testing::TempDir() + "/empty_nodes.csv";
+  std::ofstream(path).close();
+  const auto nodes = ReadNodes(path, {});
+  EXPECT_EQ(nodes.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(nodes.status().message()),
+              StartsWith(path + ":1: is empty"));
+  EXPECT_THAT(std::string(ReadNodes("/", {}).status().message()),
+              StartsWith("/: cannot be read: Is a directory"));
+}
+
+TEST(ReadInstances, RefusesAListWithoutInstances) {
+  const std::string path = testing::TempDir() + "/no_instances.csv";
+  std::ofstream(path) << "name,cpu_milli,memory_mib,gpus\n";
+  Cluster cluster;
+  EXPECT_THAT(std::string(ReadInstances(path, cluster).status().message()),
+              StartsWith(path + ": has a header and no instances"));
 }
 
 TEST(ReadInstances, TakesEachFormat) {

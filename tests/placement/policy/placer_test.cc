@@ -329,9 +329,17 @@ TEST(WhyImpossible, NamesTheResourceThatBinds) {
   EXPECT_EQ(why(Asks(128, 1)), "no node has 1 GPU and 128 cores together");
   EXPECT_EQ(why(AsksMig(1, MigProfile::k1g)),
             "no node has a GPU with MIG for a 1g slice");
+  Cluster with_models = cluster;
+  const auto bit = [&](const char* model) {
+    return uint64_t{1} << GpuModelIndex(with_models, model);
+  };
   Demand model = Asks(1, 1);
-  model.gpu_models = 4;
-  EXPECT_EQ(why(model), "no node has 1 GPU of the asked model");
+  model.gpu_models = bit("H200");
+  EXPECT_EQ(WhyImpossible(with_models, Of(model)),
+            "no node has 1 GPU of model H200 (the nodes have T4)");
+  model.gpu_models |= bit("H800");
+  EXPECT_EQ(WhyImpossible(with_models, Of(model)),
+            "no node has 1 GPU of model H200 or H800 (the nodes have T4)");
 }
 
 }  // namespace
