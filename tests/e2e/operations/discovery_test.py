@@ -29,6 +29,8 @@ except ImportError as error:
 ROWS = 16
 SENDERS = 4
 REFRESH_S = 0.2
+# Longer than a CPU node needs to hear that a GPU node stops.
+LAME_DUCK_S = 0.3
 NAME = "hn.test"
 SERVICE = "_refract._tcp.hn.test"
 
@@ -118,7 +120,7 @@ class DiscoveryTest(unittest.TestCase):
     def start_hn(self, host="127.0.0.1", port=0, metrics_port="off"):
         node = nodes.Node(
             "refract-gpu-node", "--model-repository", self.repository,
-            "--host", host, "--port", port, "--lame-duck", 1,
+            "--host", host, "--port", port, "--lame-duck", LAME_DUCK_S,
             "--metrics-port", metrics_port,
         )
         self.addCleanup(node.close)
