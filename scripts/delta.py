@@ -125,13 +125,13 @@ def main():
         command = commands.add_parser(name)
         command.add_argument("version", metavar="REPOSITORY/NAME/VERSION")
         command.add_argument(
-            "--folder", help="of the deltas (default: deltas in the version's folder)"
+            "--folder", help="folder of the deltas (default: deltas in the version's folder)"
         )
         if name == "diff":
             command.add_argument("--before", required=True, metavar="FILE")
             command.add_argument("--after", required=True, metavar="FILE")
             command.add_argument(
-                "--table", action="append", help="only this one; may be repeated"
+                "--table", action="append", help="write this table only; may be repeated"
             )
         if name == "rows":
             command.add_argument("--rows", required=True, metavar="FILE")
@@ -146,9 +146,9 @@ def main():
             command.add_argument("--weights", required=True, metavar="FILE")
         if name == "push":
             command.add_argument("--to", required=True, metavar="HOST:PORT")
-            command.add_argument("--token", metavar="FILE", help="with the control token")
+            command.add_argument("--token", metavar="FILE", help="file with the control token")
             command.add_argument(
-                "--ca", metavar="FILE", help="certificate authorities, for TLS"
+                "--ca", metavar="FILE", help="file with certificate authorities, for TLS"
             )
         if name in ("easyrec", "torchrec"):
             command.add_argument(

@@ -51,7 +51,7 @@ def parse_arguments():
         "--criteo",
         type=pathlib.Path,
         metavar="FILE",
-        help="take the rows from this file in Criteo's text format",
+        help="take rows from this file in Criteo's text format",
     )
     parser.add_argument(
         "--qps",
@@ -67,7 +67,7 @@ def parse_arguments():
     parser.add_argument(
         "--device",
         default="auto",
-        help="of the GPU node: cpu, cuda:N, or GPU 0 where there is one (auto)",
+        help="device of the GPU node: cpu, cuda:N, or auto (GPU 0 if there is a GPU, else the CPU)",
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
@@ -337,7 +337,7 @@ def check_parity(arguments, content, repositories, nodes, exact):
         expected = load_file(unsplit / response)
         for system, folder in folders.items():
             if not (folder / response).exists():
-                raise Failure(f"{system}: did not answer {request.name}")
+                raise Failure(f"{system} did not answer request {request.name}")
             if (folder / request.name).read_bytes() != request.read_bytes():
                 raise Failure(f"{system} was asked something else: {request}")
             answer = load_file(folder / response)

@@ -78,7 +78,7 @@ def main():
     parser.add_argument("--copies", type=int, default=68)
     parser.add_argument("--bin", type=pathlib.Path,
                         default=pathlib.Path("build/release/bin"))
-    parser.add_argument("extra", nargs="*", help="after --: options of the node")
+    parser.add_argument("extra", nargs="*", help="options of the node, after --")
     options = parser.parse_args()
     # Beside the model: hard links need the same file system.
     with tempfile.TemporaryDirectory(dir=options.model.resolve().parents[1]) as folder:

@@ -59,9 +59,9 @@ def ask(client, model, inputs, rate, seconds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=pathlib.Path, help="REPOSITORY/NAME")
-    parser.add_argument("--inputs", required=True, help="safetensors of a request")
+    parser.add_argument("--inputs", required=True, help="safetensors file with a request")
     parser.add_argument("--rate", type=float, default=50, help="requests per second")
-    parser.add_argument("--seconds", type=float, default=10, help="of each span")
+    parser.add_argument("--seconds", type=float, default=10, help="seconds of each span")
     arguments = parser.parse_args()
     import tritonclient.grpc as triton
 

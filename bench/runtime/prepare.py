@@ -133,7 +133,7 @@ def main():
     parser.add_argument("--batches", default="1,64")
     parser.add_argument("--tables-gib", default="0.25")
     parser.add_argument("--aoti", action="store_true")
-    parser.add_argument("--cases", metavar="MODULE", help="instead of the zoo")
+    parser.add_argument("--cases", metavar="MODULE", help="module whose CASES are prepared instead of the zoo")
     options = parser.parse_args()
     if options.cases:
         batches = [int(batch) for batch in options.batches.split(",")]

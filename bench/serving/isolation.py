@@ -42,7 +42,7 @@ def parse_arguments():
     )
     parser.add_argument(
         "--repository", type=pathlib.Path,
-        help="with both models, split; without: a DLRM twice, exported here",
+        help="repository with both models, split; default: a DLRM twice, exported here",
     )
     parser.add_argument("--quiet", default="quiet", metavar="NAME")
     parser.add_argument("--loud", default="loud", metavar="NAME")

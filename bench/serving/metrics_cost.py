@@ -33,7 +33,7 @@ def parse_arguments():
     parser.add_argument("--duration", type=float, default=5, metavar="S")
     parser.add_argument("--interval", type=float, default=1, metavar="S")
     parser.add_argument("--trace-rate", type=int, default=100, metavar="N",
-                        help="one request of N is traced; 0: none (default 100)")
+                        help="trace one request in N; 0: none (default 100)")
     parser.add_argument("--items", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=pathlib.Path)

@@ -40,7 +40,7 @@ def parse_arguments():
     parser.add_argument("--requests", type=int, default=5000, metavar="N",
                         help="per block")
     parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc",
-                        help="of refract; Python's client speaks gRPC")
+                        help="protocol of refract; Python's client speaks gRPC")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--python-client", metavar="HOST:PORT",

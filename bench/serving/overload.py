@@ -40,7 +40,7 @@ def parse_arguments():
     )
     parser.add_argument(
         "--repository", type=pathlib.Path,
-        help="with the model; without: a DLRM, exported here",
+        help="repository with the model; default: a DLRM, exported here",
     )
     parser.add_argument("--model", default="dlrm", metavar="NAME")
     parser.add_argument("--method", default="all-cn",

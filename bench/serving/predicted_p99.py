@@ -50,15 +50,15 @@ def parse_arguments():
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--repository", type=pathlib.Path,
-                        help="with the model; without: a DLRM, exported here")
+                        help="repository with the model; default: a DLRM, exported here")
     parser.add_argument("--model", default="dlrm", metavar="NAME")
     parser.add_argument("--items", type=int, default=64, metavar="N",
-                        help="per request (default: 64)")
+                        help="items per request (default: 64)")
     parser.add_argument("--loads", default="0.2,0.3,0.4,0.5,0.6,0.7",
-                        metavar="LIST", help="rates, as parts of the capacity")
+                        metavar="LIST", help="rates to measure, as parts of the capacity")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--duration", type=float, default=6, metavar="S",
-                        help="of each load in each round")
+                        help="seconds of each load in each round")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--samples", type=pathlib.Path, metavar="FILE",
                         help="add rounds to this file (JSON)")

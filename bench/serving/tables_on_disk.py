@@ -48,7 +48,7 @@ def parse_arguments():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--limit-mib", type=int,
-        help="memory of the node in `disk` and `map`; its row cache has half",
+        help="memory limit of the node in `disk` and `map`; the row cache has half of it",
     )
     parser.add_argument("--folder", help="on the disk to measure", default="/var/tmp")
     parser.add_argument("--seed", type=int, default=1)

@@ -52,7 +52,7 @@ def parse_arguments():
     parser.add_argument("--qps", type=float, metavar="Q",
                         help="requests per second (default: half of the capacity)")
     parser.add_argument("--cn", default="", metavar="ARGUMENTS",
-                        help="more arguments of the CPU node")
+                        help="further arguments of the CPU node")
     parser.add_argument("--work", type=pathlib.Path, metavar="DIR",
                         help="keep the model here for the next call")
     parser.add_argument("--json", type=pathlib.Path)

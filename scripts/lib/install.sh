@@ -46,20 +46,24 @@ refract_show_errors() {
     true
 }
 
-# refract_build LOG COMMAND…: runs a build into LOG and shows how far it is: one
-# line that counts up on a terminal, else a line for each tenth.
+# refract_build LOG COMMAND…: runs a build into LOG and shows how far it is and about
+# how long it still takes: one line that counts up on a terminal, else a line for each
+# tenth. The estimate takes each file for as long as the files so far.
 refract_build() {
-  local log="$1" line done total tenth=0
+  local log="$1" start="$SECONDS" line done total left tenth=0
   shift
   "$@" 2>&1 | tee "$log" | while IFS= read -r line; do
     [[ $line =~ ^\[([0-9]+)/([0-9]+)\] ]] || continue
     done=${BASH_REMATCH[1]} total=${BASH_REMATCH[2]}
+    left=$(((SECONDS - start) * (total - done) / done))
     if [[ -t 2 ]]; then
-      printf '\r%s: %d of %d files built' "$(basename "$0")" "$done" "$total" >&2
+      printf '\r%s: %d of %d files built, about %d min %02d s left ' \
+        "$(basename "$0")" "$done" "$total" $((left / 60)) $((left % 60)) >&2
       ((done == total)) && echo >&2
     elif ((done * 10 / total > tenth)); then
       tenth=$((done * 10 / total))
-      refract_say "$done of $total files built after $SECONDS s"
+      refract_say "$done of $total files built after $((SECONDS - start)) s," \
+        "about $left s left"
     fi
   done
   return "${PIPESTATUS[0]}"
