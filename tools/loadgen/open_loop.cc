@@ -20,6 +20,7 @@ OpenLoopRun::OpenLoopRun(base::Clock& clock,
       results_(schedule.size()) {}
 
 void OpenLoopRun::WaitUntil(absl::Time time) {
+  if (clock_.Now() >= time) return;
   absl::MutexLock lock(&mu_);
   bool never = false;
   while (clock_.Now() < time) {
@@ -42,11 +43,7 @@ std::vector<QueryResult> OpenLoopRun::Run(SystemUnderTest& system) {
     }
     system.Issue(i, schedule_[i].request, due + options_.timeout, *this);
   }
-  absl::MutexLock lock(&mu_);
-  const auto all_answered = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-    return answered_ == schedule_.size();
-  };
-  mu_.Await(absl::Condition(&all_answered));
+  if (!schedule_.empty()) all_answered_.WaitForNotification();
   return std::move(results_);
 }
 
@@ -54,8 +51,11 @@ void OpenLoopRun::Done(size_t query, absl::StatusCode code) {
   results_[query].code = code;
   results_[query].latency = clock_.Now() - (start_ + schedule_[query].at);
   in_flight_.fetch_sub(1, std::memory_order_relaxed);
-  absl::MutexLock lock(&mu_);
-  ++answered_;
+  // Release and acquire: the last thread, and so Run(), sees every result.
+  if (answered_.fetch_add(1, std::memory_order_acq_rel) + 1 ==
+      schedule_.size()) {
+    all_answered_.Notify();
+  }
 }
 
 }  // namespace refract::loadgen

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
@@ -84,8 +85,9 @@ class OpenLoopRun : private CompletionSink {
   // when all have been answered.
   std::vector<QueryResult> results_;
   std::atomic<int64_t> in_flight_ = 0;
-  absl::Mutex mu_;
-  size_t answered_ ABSL_GUARDED_BY(mu_) = 0;
+  std::atomic<size_t> answered_ = 0;
+  absl::Notification all_answered_;
+  absl::Mutex mu_;  // for waiting
 };
 
 }  // namespace refract::loadgen
