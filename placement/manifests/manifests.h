@@ -48,6 +48,12 @@ struct ManifestOptions {
   std::string queue = "default";     // of Kueue (LocalQueue) or KAI
   std::string topology = "refract";  // Topology or ClusterTopologyBinding
   std::string monitoring_namespace = "monitoring";  // of Prometheus
+  // Secret with tls.crt, tls.key and ca.crt of all nodes, for TLS between CNs
+  // and HNs; empty: none.
+  std::string node_tls_secret;
+  // Name in the certificates of HNs. CNs dial the addresses of SRV records,
+  // which certificates do not have.
+  std::string node_tls_name = "refract-gpu-node";
 };
 
 // First line of every file, which identifies files of an earlier plan.

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -22,6 +23,9 @@ constexpr int kGracePeriod = 45;
 constexpr int kStartPeriod = 10;
 constexpr int kStartFailures = 90;
 
+// Where the secret of --node-tls-secret is mounted.
+constexpr char kNodeTlsFolder[] = "/etc/refract/node-tls";
+
 // "16" or "1500m".
 std::string Cores(int64_t milli) {
   return milli % 1000 == 0 ? absl::StrCat(milli / 1000)
@@ -38,6 +42,12 @@ std::string GpuNodes(const ManifestOf& of) {
                                    of.options.name_space, ".svc"));
   }
   return absl::StrJoin(sources, ",");
+}
+
+// A CN of whole models has no HN to talk to.
+bool UsesNodeTls(const ManifestOf& of) {
+  return !of.options.node_tls_secret.empty() &&
+         of.service.role != Role::kWhole;
 }
 
 Yaml Arguments(const ManifestOf& of) {
@@ -63,6 +73,14 @@ Yaml Arguments(const ManifestOf& of) {
     add("workers", absl::StrCat(of.service.parallel));
     const std::string gpu_nodes = GpuNodes(of);
     if (!gpu_nodes.empty()) add("gpu-nodes", gpu_nodes);
+  }
+  if (UsesNodeTls(of)) {
+    for (const auto& [flag, file] : {std::pair("node-tls-cert", "tls.crt"),
+                                     std::pair("node-tls-key", "tls.key"),
+                                     std::pair("node-tls-ca", "ca.crt")}) {
+      add(flag, absl::StrCat(kNodeTlsFolder, "/", file));
+    }
+    if (!of.is_hn()) add("node-tls-name", of.options.node_tls_name);
   }
   if (metrics_port == 0) {
     add("metrics-port", "off");
@@ -152,12 +170,18 @@ Yaml Container(const ManifestOf& of) {
                 Yaml::Map({{"allowPrivilegeEscalation", false},
                            {"readOnlyRootFilesystem", true},
                            {"capabilities", capabilities}}));
-  container.Set(
-      "volumeMounts",
+  Yaml mounts =
       Yaml::List({Yaml::Map({{"name", "models"},
                              {"mountPath", of.deployment.model_repository},
                              {"readOnly", true}}),
-                  Yaml::Map({{"name", "tmp"}, {"mountPath", "/tmp"}})}));
+                  Yaml::Map({{"name", "tmp"}, {"mountPath", "/tmp"}})});
+  if (UsesNodeTls(of)) {
+    // A folder, since files mounted by subPath miss a change of the secret.
+    mounts.Add(Yaml::Map({{"name", "node-tls"},
+                          {"mountPath", kNodeTlsFolder},
+                          {"readOnly", true}}));
+  }
+  container.Set("volumeMounts", mounts);
   return container;
 }
 
@@ -304,15 +328,20 @@ Yaml PodSpec(const ManifestOf& of) {
                   {"resourceClaimTemplateName", of.service.name}})}));
   }
   spec.Set("containers", Yaml::List({Container(of)}));
-  spec.Set(
-      "volumes",
-      Yaml::List(
-          {Yaml::Map({{"name", "models"},
-                      {"persistentVolumeClaim",
-                       Yaml::Map({{"claimName",
-                                   absl::StrCat(of.deployment.name, "-models")},
-                                  {"readOnly", true}})}}),
-           Yaml::Map({{"name", "tmp"}, {"emptyDir", Yaml::Map()}})}));
+  Yaml volumes = Yaml::List(
+      {Yaml::Map({{"name", "models"},
+                  {"persistentVolumeClaim",
+                   Yaml::Map({{"claimName",
+                               absl::StrCat(of.deployment.name, "-models")},
+                              {"readOnly", true}})}}),
+       Yaml::Map({{"name", "tmp"}, {"emptyDir", Yaml::Map()}})});
+  if (UsesNodeTls(of)) {
+    volumes.Add(Yaml::Map(
+        {{"name", "node-tls"},
+         {"secret",
+          Yaml::Map({{"secretName", of.options.node_tls_secret}})}}));
+  }
+  spec.Set("volumes", volumes);
   return spec;
 }
 

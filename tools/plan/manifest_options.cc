@@ -51,6 +51,14 @@ void AddManifestFlags(CLI::App& command, ManifestFlags& flags) {
       "Topology or ClusterTopologyBinding of those flavours", "NAME");
   add("--monitoring-namespace", options.monitoring_namespace,
       "namespace of Prometheus, which may read metrics", "NAME");
+  CLI::Option* const secret =
+      add("--node-tls-secret", options.node_tls_secret,
+          "TLS between CPU nodes and GPU nodes: Secret with tls.crt, tls.key "
+          "and ca.crt, which their pods mount",
+          "NAME");
+  add("--node-tls-name", options.node_tls_name,
+      "name in the certificates of GPU nodes, which CPU nodes compare", "NAME")
+      ->needs(secret);
 }
 
 absl::Status WriteManifestFiles(const ManifestFlags& flags,

@@ -329,6 +329,44 @@ class SchemaTest(unittest.TestCase):
                         used.add(value)
         self.assertEqual(used, names)
 
+    def test_nodes_find_the_files_of_tls(self):
+        with_tls = set()
+        for case in self.each():
+            for _, labels, spec in case.pods():
+                (container,) = spec["containers"]
+                flags = dict(
+                    argument[2:].partition("=")[::2] for argument in container["args"]
+                )
+                flags = {k: v for k, v in flags.items() if k.startswith("node-tls")}
+                secrets = {
+                    volume["name"]: volume["secret"]["secretName"]
+                    for volume in spec["volumes"] if "secret" in volume
+                }
+                mounts = {
+                    mount["name"]: mount for mount in container["volumeMounts"]
+                    if mount["name"] in secrets
+                }
+                self.assertEqual(len(mounts), len(secrets))
+                self.assertEqual(bool(flags), bool(secrets))
+                if not flags:
+                    continue
+                self.assertEqual(set(secrets.values()), {"refract-nodes"})
+                (mount,) = mounts.values()
+                self.assertTrue(mount["readOnly"])
+                self.assertNotIn("subPath", mount)
+                path = mount["mountPath"]
+                wanted = {
+                    "node-tls-cert": f"{path}/tls.crt",
+                    "node-tls-key": f"{path}/tls.key",
+                    "node-tls-ca": f"{path}/ca.crt",
+                }
+                if labels["app.kubernetes.io/component"] == "cpu-node":
+                    wanted["node-tls-name"] = "refract-gpu-node"
+                self.assertEqual(flags, wanted)
+                with_tls.add(case.name)
+        # Whole models have no other node to talk to.
+        self.assertEqual(with_tls, {f"two-{flavour}" for flavour in FLAVOURS})
+
     def test_gpu_and_nic_share_a_pcie_root(self):
         for case in self.each():
             for claim in case.of("ResourceClaimTemplate"):

@@ -112,6 +112,9 @@ absl::Status Write(const std::filesystem::path& folder) {
       options.flavour = flavour;
       options.name_space = "serving";
       if (name == "two") options.cpu_class = "dra.cpu";
+      if (name == "two" || name == "whole") {
+        options.node_tls_secret = "refract-nodes";
+      }
       auto files = WriteManifests(deployment, options);
       if (!files.ok()) return files.status();
       const auto to =
