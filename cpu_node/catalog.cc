@@ -188,9 +188,10 @@ void SetShares(absl::Span<Catalog::Entry> entries) {
         entry->share = share.share;
         continue;
       }
-      LOG(WARNING) << "model '" << loaded.name << "': traffic in config.pbtxt "
-                   << "gives a share to version " << share.version
-                   << ", which is not served; the others get it";
+      LOG(WARNING)
+          << "model '" << loaded.name << "': traffic in config.pbtxt "
+          << "gives a share to version " << share.version
+          << ", which is not served; its share goes to the other versions";
     }
     return;  // return on purpose: one config.pbtxt for all versions
   }

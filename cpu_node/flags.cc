@@ -25,7 +25,8 @@ std::string CheckSource(const std::string& text) {
 }
 
 void AddServing(CLI::App& app, Flags& flags) {
-  // As refract-gpu-node names them; the others are Triton's, or older.
+  // The first names are those of refract-gpu-node; the aliases are Triton's, or
+  // older.
   app.add_option("--host,--grpc-host,--grpc-address", flags.grpc_host,
                  "Address that gRPC is served on; only this machine can reach "
                  "the default, 0.0.0.0 means all addresses")
@@ -44,29 +45,29 @@ void AddServing(CLI::App& app, Flags& flags) {
         })
         ->capture_default_str();
   };
-  milliseconds("--grpc-keepalive-time", flags.keepalive_ms,
-               "A gRPC connection that was silent for this time gets a "
-               "keepalive ping");
+  milliseconds(
+      "--grpc-keepalive-time", flags.keepalive_ms,
+      "Time of silence after which a gRPC connection gets a keepalive ping");
   milliseconds("--grpc-keepalive-timeout", flags.keepalive_timeout_ms,
-               "… and is closed if no answer to the ping comes in this time");
+               "Time for the answer to a keepalive ping; without an answer the "
+               "gRPC connection is closed");
   milliseconds("--grpc-max-connection-age", flags.connection_age_ms,
-               "Older gRPC connections take no further calls");
+               "Age above which a gRPC connection takes no further calls");
   milliseconds("--grpc-max-connection-age-grace", flags.connection_age_grace_ms,
-               "… and are closed after this further time even during calls");
+               "Further time after --grpc-max-connection-age; the gRPC "
+               "connection is then closed even during calls");
   app.add_option("--workers", flags.workers,
                  "Threads that run the CPU parts of requests; 0 = one per CPU")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  app.add_option(
-         "--max-queue", flags.max_queue,
-         "Requests that may wait for a worker or for room at a GPU node; "
-         "more are refused with "
-         "RESOURCE_EXHAUSTED")
+  app.add_option("--max-queue", flags.max_queue,
+                 "Requests that may wait for a worker or for room at a GPU "
+                 "node; further requests are refused with RESOURCE_EXHAUSTED")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--max-in-flight", flags.max_in_flight,
-                 "Requests in flight at a time, also at GPU nodes; more are "
-                 "refused with RESOURCE_EXHAUSTED")
+                 "Requests in flight at a time, also at GPU nodes; further "
+                 "requests are refused with RESOURCE_EXHAUSTED")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--default-deadline-ms", flags.default_deadline_ms,
@@ -86,14 +87,14 @@ void AddServing(CLI::App& app, Flags& flags) {
   base::AddRequestMemoryFlag(
       app, flags.request_memory,
       "Memory of requests, for example 4GiB: half of it for messages as they "
-      "arrive, half for requests that are decoded and not yet answered; more "
-      "are refused with RESOURCE_EXHAUSTED");
+      "arrive, half for requests that are decoded and not yet answered; "
+      "further requests are refused with RESOURCE_EXHAUSTED");
   metrics::AddFlags(app, flags.metrics, /*default_port=*/8002);
   base::AddLogFlags(app, flags.log);
   app.add_option("--trace-config", flags.trace_config,
                  "Traces of requests, as in Triton; may be repeated: "
                  "triton,file=FILE or opentelemetry,url=URL switches them on; "
-                 "level=TIMESTAMPS|OFF, rate=N (of N requests one), count=N, "
+                 "level=TIMESTAMPS|OFF, rate=N (one request in N), count=N, "
                  "slow-ms=MS, failed=true|false, mode=triton|opentelemetry "
                  "(docs/how-to/tracing.md)")
       ->type_name("[MODE,]NAME=VALUE")
@@ -110,8 +111,9 @@ void AddServing(CLI::App& app, Flags& flags) {
         return base::CheckNumberIn(text, 0, 86400);
       })
       ->capture_default_str();
-  app.add_option("--drain-timeout-s", flags.drain_timeout_s,
-                 "After that: longest wait for requests in flight, seconds")
+  app.add_option(
+         "--drain-timeout-s", flags.drain_timeout_s,
+         "After --lame-duck: longest wait for requests in flight, seconds")
       ->check([](const std::string& text) {
         return base::CheckNumberIn(text, 0, 86400);
       })
@@ -135,13 +137,14 @@ void AddHttp(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--http-max-input-size", flags.http_max_input_size,
                  "Longest body of an HTTP request, also once decompressed, for "
-                 "example 64MiB; longer ones get status 413")
+                 "example 64MiB; longer bodies get status 413")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->check(CLI::Range(size_t{1}, size_t{1} << 40))
       ->type_name("SIZE")
       ->default_str("64MiB");
-  app.add_option("--http-max-connections", flags.http_max_connections,
-                 "HTTP connections at a time; more get status 503")
+  app.add_option(
+         "--http-max-connections", flags.http_max_connections,
+         "HTTP connections at a time; further connections get status 503")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--http-idle-timeout", flags.http_idle_timeout_s,
@@ -199,7 +202,7 @@ void AddNodeTls(CLI::App& app, Flags& flags) {
 void AddReadiness(CLI::App& app, Flags& flags) {
   app.add_option("--ready-when", flags.ready_when,
                  "When this node reports itself ready: all (each model is "
-                 "ready), listed (those of --ready-models are) or any (at "
+                 "ready), listed (each model of --ready-models is) or any (at "
                  "least one model is)")
       ->check(CLI::IsMember({"all", "listed", "any"}))
       ->capture_default_str();
@@ -215,8 +218,8 @@ void AddReadiness(CLI::App& app, Flags& flags) {
 
 void AddControl(CLI::App& app, Flags& flags) {
   base::AddModelControlFlags(app, flags.control,
-                             "those of --load-model, and what clients load and "
-                             "unload: RepositoryModelLoad");
+                             "the models of --load-model and the models that "
+                             "clients load by RepositoryModelLoad");
   app.add_option("--keep-versions", flags.keep_versions,
                  "With poll or explicit: versions of each model that stay in "
                  "memory after others replace them, so that the model can "
@@ -322,24 +325,25 @@ void AddDeltas(CLI::App& app, Flags& flags) {
 
 void AddShards(CLI::App& app, Flags& flags) {
   CLI::Option* const shard =
-      app.add_option("--shard", flags.shard,
-                     "Which node of a shard group this is, from 0: it owns "
-                     "some rows of tables that refract partition --shards has "
-                     "divided (docs/how-to/shards.md)")
+      app.add_option(
+             "--shard", flags.shard,
+             "Number of this node in its shard group, from 0: the node owns "
+             "some rows of tables that refract partition --shards has "
+             "divided (docs/how-to/shards.md)")
           ->type_name("K")
           ->check(CLI::Range(size_t{0}, models::kMaxShards - 1));
   CLI::Option* const peers =
       app.add_option("--shard-peers", flags.shard_peers,
                      "Addresses of all nodes of the shard group in the order "
                      "of --shard, separated by commas; this node listens at "
-                     "its own, for the others alone")
+                     "its own address, for the other shards alone")
           ->delimiter(',')
           ->type_name("HOST:PORT")
           ->needs(shard);
   shard->needs(peers);
 }
 
-// Empty, or what is wrong with them.
+// Returns what is wrong with the flags of the shard group; empty: nothing.
 std::string CheckShards(const Flags& flags) {
   if (flags.shard_peers.empty()) return "";
   if (flags.shard_peers.size() < 2 ||
@@ -466,7 +470,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
   if (!flags.ready_models.empty() != (flags.ready_when == "listed")) {
     std::fprintf(stderr,
                  "refract-cpu-node: --ready-when listed and --ready-models "
-                 "belong together (see --help)\n");
+                 "need each other (see --help)\n");
     return 2;
   }
   if (flags.slow_request_ms > 0) {

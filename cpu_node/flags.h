@@ -70,8 +70,8 @@ struct Flags {
   base::ModelControlFlags control;
   size_t keep_versions = 1;
   double load_timeout_s = 60;
-  // Addresses of all shards of the group, and which this node is; empty: it is
-  // in none.
+  // Addresses of all shards of the group, and the number of this node among
+  // them; empty: the node is in no shard group.
   std::vector<std::string> shard_peers;
   size_t shard = 0;
   bool deltas = true;

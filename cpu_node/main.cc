@@ -434,7 +434,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   (*engine)->StopAdmitting();
   if (!(*engine)->Drain(absl::Seconds(flags.drain_timeout_s))) {
     LOG(WARNING) << "requests were still in flight after "
-                 << flags.drain_timeout_s << " s; they are given up";
+                 << flags.drain_timeout_s << " s; the node gives them up";
   }
   (*frontend)->AwaitQuiet(kQuiet, kLongestWaitForQuiet, [&] {
     return *http != nullptr ? (*http)->infer_calls() : 0;

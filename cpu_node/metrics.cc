@@ -17,7 +17,7 @@ using metrics::Labels;
 constexpr double kNsAsS = 1e-9;
 constexpr double kNsAsUs = 1e-3;
 
-// In the order of Stage.
+// Names in the order of Stage.
 constexpr const char* kStageNames[kNumStages] = {
     "decode", "cn_queue", "cn_pre", "gpu_node",
     "resume", "cn_post",  "whole",  "encode"};
@@ -164,8 +164,9 @@ void AddDiskTables(const DiskTables& tables, const Labels& model,
   out.AddCounter("refract_table_reads_total",
                  "Reads of the files of tables on disk", model,
                  static_cast<double>(counts.reads));
-  out.AddCounter("refract_table_read_bytes_total", "Bytes of those reads",
-                 model, static_cast<double>(counts.read_bytes));
+  out.AddCounter("refract_table_read_bytes_total",
+                 "Bytes read from the files of tables on disk", model,
+                 static_cast<double>(counts.read_bytes));
 }
 
 void AddShadow(const ShadowVersion& shadow, const Labels& model,
@@ -173,8 +174,8 @@ void AddShadow(const ShadowVersion& shadow, const Labels& model,
   for (size_t i = 0; i < kNumShadowOutcomes; ++i) {
     out.AddCounter(
         "refract_shadow_requests_total",
-        "Answered requests of the sample of --shadow-rate, by what "
-        "scoring them again with LibTorch came to",
+        "Answered requests of the sample of --shadow-rate, by the outcome of "
+        "the second scoring with LibTorch",
         With(model, "outcome", kShadowNames[i]),
         static_cast<double>(shadow.count(static_cast<ShadowOutcome>(i))));
   }
@@ -212,8 +213,8 @@ void AddDeltas(const ServedModel& served, const Labels& model,
   out.AddGauge("refract_delta_changed_rows",
                "Table rows that differ from the version's files", model,
                static_cast<double>(served.tables()->changed_rows()));
-  out.AddGauge("refract_delta_memory_bytes", "Memory of those rows", model,
-               static_cast<double>(served.tables()->memory_bytes()));
+  out.AddGauge("refract_delta_memory_bytes", "Memory of the changed table rows",
+               model, static_cast<double>(served.tables()->memory_bytes()));
 }
 
 void AddLink(const NodePool::Member& member,
@@ -288,8 +289,9 @@ void CollectMetrics(const Engine& engine, const Frontend& frontend,
                "Memory of decoded requests and answers", {},
                static_cast<double>(memory.held));
   out.AddGauge("refract_request_memory_limit_bytes",
-               "Above that, requests are refused", {},
-               static_cast<double>(memory.limit));
+               "Limit of refract_request_memory_bytes; requests that would "
+               "exceed it are refused",
+               {}, static_cast<double>(memory.limit));
   const std::shared_ptr<const Catalog> catalog = engine.catalog();
   for (const Catalog::Entry& entry : catalog->entries()) {
     const Labels model = {{"model", entry.name},

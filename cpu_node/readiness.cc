@@ -12,14 +12,14 @@ absl::Status CheckReadinessRule(const ReadinessRule& rule,
   if (rule.when != ReadinessRule::When::kListed) return absl::OkStatus();
   if (rule.models.empty()) {
     return absl::InvalidArgumentError(
-        "readiness of listed models, but none is listed");
+        "--ready-when listed: --ready-models lists no model");
   }
   for (const std::string& name : rule.models) {
     // A listed model may have failed to load: the node is then not
     // ready.
     if (absl::IsNotFound(catalog.Find(name, "").status())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("readiness of model '", name, "', which is unknown"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--ready-models: model '", name, "' is not in the repository"));
     }
   }
   return absl::OkStatus();

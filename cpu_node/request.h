@@ -45,9 +45,9 @@ struct InferRequest {
   // Time at which its bytes were complete, on the engine's clock; for the time
   // of decoding. InfinitePast: it was not decoded.
   absl::Time received = absl::InfinitePast();
-  // Requests a stop, from any thread and at any time, when the client gives up
-  // the request, which then ends with Cancelled soon; the GPU node is told if
-  // it has the request. Empty: no stop will come.
+  // A stop is requested, from any thread and at any time, when the client gives
+  // up the request. The request then soon ends with Cancelled; the GPU node is
+  // told if it has the request. Empty: no stop will come.
   std::stop_token cancel;
   // Set by Tracer::Begin(), if Engine::traces().
   tracing::RequestContext trace;

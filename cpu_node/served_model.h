@@ -1,7 +1,7 @@
 #ifndef REFRACT_CPU_NODE_SERVED_MODEL_H_
 #define REFRACT_CPU_NODE_SERVED_MODEL_H_
 
-// One model version, compiled for what this node does of it.
+// A model version, compiled for the parts that this node runs.
 
 #include <cstddef>
 #include <cstdint>
@@ -35,7 +35,7 @@
 namespace refract::cpu_node {
 
 struct ServedModelOptions {
-  // Also compile the unsplit model, for when no GPU node can be had.
+  // Also compile the unsplit model, which runs while no GPU node serves it.
   bool local_fallback = false;
   // Follow deltas of tables (docs/design/deltas.md): in the version's folder,
   // or in <deltas_folder>/<model>/<version> where that is given.
@@ -47,16 +47,16 @@ struct ServedModelOptions {
   models::TableMemory table_memory = models::TableMemory::kMap;
   // With TableMemory::kDisk: memory for rows, of each version. Bytes.
   size_t row_cache_bytes = size_t{1} << 30;
-  // Of this node in its shard group; absent: it is in none.
+  // Place of this node in its shard group; absent: the node is in no group.
   std::optional<ShardPlace> shard;
 };
 
 // A compiled part and the scratch memory of its runs. Thread-safe.
 class CompiledPart {
  public:
-  // `tables`: of `model`, outlives the part; null: all rows lie in memory, never
-  // change, and are named by their numbers. `sharded`: the same; null: this node
-  // has all rows.
+  // `tables`: the tables of `model`; null: all rows lie in memory, never
+  // change, and are named by their numbers. `sharded`: the divided tables of
+  // `model`; null: this node has all rows. Both outlive the part.
   static absl::StatusOr<CompiledPart> Create(const models::LoadedModel& model,
                                              const runtime::Part& part,
                                              const TableStore* tables,
@@ -78,10 +78,10 @@ class CompiledPart {
 // Immutable once created and thread-safe; the statistics are counters.
 class ServedModel {
  public:
-  // What Program::Compile and ModelInterface::Of report, annotated with the
-  // model's name and version. Internal when the parts do not fit together.
-  // FailedPrecondition when it runs as a whole and its answers are not those
-  // that were recorded (CheckWhole).
+  // Errors of Program::Compile and ModelInterface::Of, annotated with the
+  // model's name and version. Internal: the parts do not fit together.
+  // FailedPrecondition: the model runs as a whole and its answers differ from
+  // the recorded answers (CheckWhole).
   static absl::StatusOr<std::unique_ptr<ServedModel>> Create(
       std::shared_ptr<const models::LoadedModel> model,
       const ServedModelOptions& options);
@@ -89,15 +89,15 @@ class ServedModel {
   const std::string& name() const { return model_->name; }
   int64_t version() const { return model_->version; }
   const models::LoadedModel& model() const { return *model_; }
-  // For those who need it longer than the version is served.
+  // For holders that need the model longer than the version is served.
   const std::shared_ptr<const models::LoadedModel>& shared_model() const {
     return model_;
   }
   const ModelInterface& interface() const { return interface_; }
   ModelStatistics& statistics() const { return statistics_; }
 
-  // Where the engine's parts keep what they know of it. Set by the engine
-  // before anybody else has the model.
+  // Numbers of the model in the parts of the engine. Set by the engine before
+  // other threads have the model.
   struct Places {
     size_t queue = 0;  // of WorkerPool
     size_t offer = 0;  // of NodePool; only if split()
@@ -106,7 +106,7 @@ class ServedModel {
   const Places& places() const { return places_; }
   void set_places(const Places& places) { places_ = places; }
 
-  // The state of the tables that a request of now reads.
+  // The state of the tables that a request reads when it starts now.
   TableStore::Pin PinTables() const {
     return tables_ == nullptr ? TableStore::Pin() : tables_->PinNewest();
   }
@@ -116,27 +116,28 @@ class ServedModel {
   const models::CheckSettings& check_settings() const {
     return check_settings_;
   }
-  // As they lay when the version was created.
+  // Bytes of the tables when the version was created.
   const TableBytes& table_bytes() const { return table_bytes_; }
   // Null without TableMemory::kDisk.
   const DiskTables* disk_tables() const { return disk_tables_.get(); }
   // Null without ServedModelOptions::shadow.
   const std::shared_ptr<ShadowVersion>& shadow() const { return shadow_; }
-  // What follows the deltas of its tables; null without deltas. And the tables;
-  // null where nothing but mapped or loaded rows is needed.
+  // The feed of the deltas of its tables; null without deltas. The tables; null
+  // if only mapped or loaded rows are read.
   DeltaFeed* deltas() const { return deltas_.get(); }
   const TableStore* tables() const { return tables_.get(); }
 
   // Null: this node has all rows of all tables. Otherwise runs of the parts
-  // need RunContext::set_shard_peers(); the version is neither checked before
-  // it is served nor scored again, as that takes the other shards.
+  // need RunContext::set_shard_peers(). Such a version is neither checked
+  // before it is served nor scored again, because both would need the other
+  // shards.
   const ShardedModel* sharded() const { return sharded_.get(); }
 
-  // Whether a GPU node has a part in it.
+  // Whether a GPU node runs a part of the model.
   bool split() const { return pre_.has_value(); }
-  // Whether it can run here as a whole: not split, or local_fallback.
+  // Whether the model can run here as a whole: not split, or local_fallback.
   bool can_run_whole() const { return whole_.has_value(); }
-  // What a GPU node is asked to agree to. Only if split().
+  // The offer that a GPU node must accept. Only if split().
   transport::ModelOffer offer() const;
 
   // The parts. `whole` only if can_run_whole(), the others only if split().
@@ -147,11 +148,11 @@ class ServedModel {
   // Makes small batches large enough before the first part and small again
   // after the last.
   const runtime::BatchPadding& padding() const { return padding_; }
-  // How a request is cut by rows: of the graph's inputs, not padded.
+  // How the graph's inputs, not padded, are cut by rows.
   const runtime::BatchLayout& layout() const { return layout_; }
 
-  // Arguments of each part, in its order, from what there is at that point: the
-  // request's inputs, padded, in the graph's order, all outputs of CN-pre, the
+  // Arguments of each part, in its order, from the tensors so far: the
+  // request's padded inputs in the graph's order, all outputs of CN-pre, the
   // response. `inputs` is overwritten and keeps its memory.
   void WholeInputs(absl::Span<const base::TensorView> request,
                    std::vector<base::TensorView>& inputs) const;
@@ -172,11 +173,11 @@ class ServedModel {
   runtime::wire::EncoderPool& encoders() const { return *encoders_; }
   runtime::wire::DecoderPool& decoders() const { return *decoders_; }
 
-  // The values of a GPU node's answer: decoded, those that the node could still
-  // change and that CN-post relies on copied (runtime::StableInputs), and of
-  // the count, dtypes, ranks and fixed dimensions that the plan sends down.
-  // Valid as long as `answer`, `decoder` and `stable` are left alone. Internal:
-  // they are not what the plan says. Only if split().
+  // Decodes the values of a GPU node's answer and checks them against the plan:
+  // count, dtypes, ranks and fixed dimensions. Copies the values that the node
+  // could still change and that CN-post relies on (runtime::StableInputs).
+  // Valid until `answer`, `decoder` or `stable` changes. Internal: the values
+  // are not what the plan says. Only if split().
   absl::StatusOr<absl::Span<const base::TensorView>> ReadAnswer(
       const transport::IncomingMessage& answer, runtime::wire::Decoder& decoder,
       runtime::StableInputs& stable) const;
@@ -194,10 +195,10 @@ class ServedModel {
   void FollowDeltas(const std::string& folder);
   absl::Status CompileWhole();
   absl::Status CompileSplit();
-  // Where each input of `part` comes from. `pre_outputs`: all of CN-pre's, of
-  // which those that cross are not looked at: they are gone once sent, and what
-  // CN-post reads is listed after them. Internal names a value that nothing
-  // so far has produced.
+  // Finds the source of each input of `part`. `pre_outputs`: all outputs of
+  // CN-pre. Outputs that cross are skipped: their memory is gone once they are
+  // sent, and the list repeats those that CN-post reads. Internal names a value
+  // that no earlier part produces.
   absl::StatusOr<std::vector<Source>> Resolve(
       const runtime::Part& part, absl::Span<const models::ValueId> pre_outputs,
       absl::Span<const models::ValueId> response) const;
@@ -215,7 +216,7 @@ class ServedModel {
   runtime::BatchLayout layout_;
   TableBytes table_bytes_;
   std::unique_ptr<const DiskTables> disk_tables_;
-  // Before the parts, which read it.
+  // Declared before the parts, which read the tables.
   std::unique_ptr<const ShardedModel> sharded_;
   std::unique_ptr<TableStore> tables_;
   std::unique_ptr<DeltaFeed> deltas_;

@@ -92,7 +92,7 @@ std::string StatusText(const Engine& engine, const base::ByteBudget& memory,
   for (const NodePool::Member& member : engine.nodes().Members()) {
     status["gpu_nodes"].push_back(LinkJson(member, offers));
   }
-  // Names of models may be any bytes.
+  // Model names may hold bytes that are not UTF-8.
   return status.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

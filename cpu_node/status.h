@@ -1,7 +1,7 @@
 #ifndef REFRACT_CPU_NODE_STATUS_H_
 #define REFRACT_CPU_NODE_STATUS_H_
 
-// What operators ask a CPU node for, over HTTP on the port of its metrics:
+// The status of a CPU node for operators, over HTTP on its metrics port:
 //
 //   GET /status  JSON: state, load, models, connections to GPU nodes
 //   GET /        the same as a page

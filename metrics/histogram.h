@@ -31,8 +31,8 @@ inline constexpr uint64_t kSizeBounds[] = {
 // buckets and not yet in its sum.
 class Histogram {
  public:
-  // `bounds`: upper bounds of the buckets, inclusive, ascending; one more
-  // bucket holds larger values. They must outlive the histogram.
+  // `bounds`: upper bounds of the buckets, inclusive, ascending; a further
+  // bucket holds larger values. `bounds` must outlive the histogram.
   explicit Histogram(absl::Span<const uint64_t> bounds = kDurationBounds);
 
   void Record(uint64_t value);

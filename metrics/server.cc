@@ -256,8 +256,9 @@ absl::StatusOr<std::unique_ptr<Server>> Serve(const Flags& flags,
           ? base::Annotate(server.status(), "--metrics-host")
           : base::Annotate(server.status(), "metrics");
   if (flags.port.given) return failed;
-  LOG(WARNING) << failed.message()
-               << "; no metrics are served, --metrics-port chooses another";
+  LOG(WARNING)
+      << failed.message()
+      << "; no metrics are served, --metrics-port chooses another port";
   return nullptr;
 }
 

@@ -12,7 +12,7 @@ std::optional<Refusal> FitsAnExecution(const AdmissionSnapshot& s) {
   if (s.rows <= s.most_rows || s.divisible) return std::nullopt;
   return Refusal{Refusal::Kind::kTooLarge,
                  absl::InvalidArgumentError(absl::StrCat(
-                     "the batch has ", s.rows, " rows, the largest that ",
+                     "the request has ", s.rows, " rows; the most that ",
                      s.label, " takes here is ", s.most_rows))};
 }
 

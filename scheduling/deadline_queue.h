@@ -61,8 +61,9 @@ struct QueuedRequest {
   Payload payload;
 };
 
-// Not thread-safe. Allocates nothing while no more requests wait, with no
-// longer merge keys, than have waited before.
+// Not thread-safe. Memory grows only with the largest number of waiting
+// requests and the longest merge key so far; below these the queue allocates
+// nothing.
 template <typename Payload>
 class DeadlineQueue {
  public:
@@ -93,8 +94,8 @@ class DeadlineQueue {
     levels_ = std::max<size_t>(levels_, priority + 1);
     Insert(std::move(request), merge_key);
   }
-  // Queues a request that Take() gave out at the place that it had, with the
-  // rows that are left. It is never merged again.
+  // Queues a request that Take() gave out at its former place, with its
+  // remaining rows. The request is never merged again.
   void Return(Request request) { Insert(std::move(request), ""); }
 
   // The request whose turn it is: the first one, or the oldest one without a
@@ -224,7 +225,8 @@ class DeadlineQueue {
     if (spare_.empty()) {
       request.merge_key = std::string(merge_key);
       entries_.insert(std::move(request));
-      // There is room for each entry's node when it is taken out.
+      // Reserves room, so that taking an entry out allocates nothing for its
+      // node.
       if (spare_.capacity() < entries_.size()) {
         spare_.reserve(std::bit_ceil(entries_.size()));
       }

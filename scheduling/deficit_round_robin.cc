@@ -55,8 +55,8 @@ bool DeficitRoundRobin::BelowShare(size_t model) const {
 
 void DeficitRoundRobin::TakeTurn(size_t index, absl::Duration time) {
   Model& model = models_[index];
-  // Passes at once all rounds that bring this counter back to 0. They change no
-  // counter's place in the order, except that full counters stay full.
+  // Passes at once all rounds that bring this counter back to 0. These rounds
+  // keep the order of the counters, except that full counters stay full.
   if (model.counter_s < 0) PassRounds(-model.counter_s / model.share);
   model.counter_s -= absl::ToDoubleSeconds(time);
   model.last_turn = ++turns_;

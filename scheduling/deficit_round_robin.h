@@ -16,9 +16,9 @@
 //  - a model that uses less than its share has a counter above 0, and goes
 //    first at the end of every turn.
 //
-// A counter is at most what the model's share of the device amounts to in
-// kMemory: a model that was idle for an hour does not take an hour afterwards.
-// Rounds pass, too, while the device is idle.
+// A counter is at most the model's share of the device over kMemory: a model
+// that was idle for an hour does not take an hour afterwards. Rounds pass, too,
+// while the device is idle.
 //
 // The other models together thus delay a model below its share by one turn, and
 // Quantum() bounds turns.

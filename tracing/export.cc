@@ -231,8 +231,8 @@ absl::StatusOr<std::unique_ptr<Exporter>> Exporter::Create(
   if (!absl::ConsumePrefix(&rest, "http://")) {
     return absl::InvalidArgumentError(
         absl::StrCat("--trace-config opentelemetry,url=", settings.url,
-                     ": wanted http://HOST[:PORT]/PATH; a collector that takes "
-                     "https has to be reached through a local one"));
+                     ": wanted http://HOST[:PORT]/PATH; reach a collector that "
+                     "takes https through a local collector"));
   }
   const size_t slash = rest.find('/');
   std::string address(rest.substr(0, slash));

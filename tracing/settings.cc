@@ -134,7 +134,8 @@ absl::Status ParseTraceConfig(const std::vector<std::string>& texts,
       settings.file = std::string(value);
       target = true;
     } else if (of_file) {
-      status = absl::InvalidArgumentError("of triton only 'file' is known");
+      status =
+          absl::InvalidArgumentError("mode triton has one setting, 'file'");
     } else if (name == "mode") {
       if (value != kOtlp && value != kFile) {
         status = Wrong(name, value, "triton or opentelemetry");

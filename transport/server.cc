@@ -230,7 +230,7 @@ absl::Status ServerImpl::TakeFirstFrame(Lobby::Visitor visitor,
     REFRACT_RETURN_IF_ERROR(ParseBody(*frame, "attach frame", &attach));
     if (!shared_->broker.Deliver(attach.token(), attach.path(),
                                  visitor.session.TakeStream())) {
-      return absl::InvalidArgumentError("attach to no session");
+      return absl::InvalidArgumentError("an attach frame names no session");
     }
     return absl::OkStatus();
   }

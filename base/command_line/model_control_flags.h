@@ -38,8 +38,8 @@ struct ModelControlFlags {
 inline void AddModelControlFlags(CLI::App& app, ModelControlFlags& flags,
                                  const std::string& requests) {
   app.add_option("--model-control-mode", flags.modes,
-                 "Which models are served: none (those of the repository at "
-                 "start), poll (the repository is looked at again every "
+                 "Which models are served: none (the models of the repository "
+                 "at start), poll (the repository is looked at again every "
                  "--repository-poll-secs), explicit (" +
                      requests + "), or poll,explicit")
       ->delimiter(',')
@@ -59,9 +59,9 @@ inline void AddModelControlFlags(CLI::App& app, ModelControlFlags& flags,
       ->type_name("NAME")
       ->allow_extra_args(false);
   app.add_flag("--exit-on-error", flags.exit_on_error,
-               "End at the start if a version that should be served cannot be "
-               "loaded; without this flag it is left out and the others are "
-               "served");
+               "Exit at the start if a version that should be served cannot be "
+               "loaded; without this flag the node leaves that version out and "
+               "serves the others");
 }
 
 // Call after parsing. Empty, or the error.
@@ -69,7 +69,7 @@ inline std::string CheckModelControlFlags(const ModelControlFlags& flags) {
   if (flags.modes.size() > 1 &&
       std::find(flags.modes.begin(), flags.modes.end(), "none") !=
           flags.modes.end()) {
-    return "--model-control-mode: none goes with no other mode";
+    return "--model-control-mode: none cannot be combined with another mode";
   }
   if (!flags.load_models.empty() && !flags.by_request()) {
     return "--load-model: only with --model-control-mode explicit";

@@ -17,7 +17,7 @@ struct PortOrOff {
   bool given = false;  // else `text` is the default
 
   bool on() const { return text != "off"; }
-  // 0: any free port. Nothing: off.
+  // 0: any free port. nullopt: off.
   std::optional<int> number() const {
     int port = 0;
     if (!on() || !absl::SimpleAtoi(text, &port)) return std::nullopt;

@@ -167,7 +167,8 @@ class LogWriter::Sink final : public google::LogSink {
   // the process is worth waiting for.
   void WaitTillSent() override {
     if (!fatal_ || Flush(kLastLines)) return;
-    // Nobody reads: what glog writes itself while it aborts must not block.
+    // Nobody reads the pipe any more: the lines that glog itself writes while
+    // it aborts must not block.
     const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
     if (null >= 0) dup2(null, fd_);
   }

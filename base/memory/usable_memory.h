@@ -12,9 +12,8 @@ namespace refract::base {
 // proc/self/cgroup and sys/fs/cgroup. 0: unknown.
 uint64_t UsableMemory(const std::string& root = "/");
 
-// Bytes that this process may have in addition to those that it has: the
-// machine's MemAvailable, or UsableMemory() where that is less. 0: nothing
-// there says.
+// Bytes that this process may allocate beyond its present memory: the machine's
+// MemAvailable, or UsableMemory() if that is less. 0: unknown.
 uint64_t AvailableMemory(const std::string& root = "/");
 
 }  // namespace refract::base

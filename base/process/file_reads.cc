@@ -74,7 +74,7 @@ class Ring {
       const int submitted = io_uring_submit_and_wait(&ring_, 1);
       if (submitted < 0 && submitted != -EINTR && submitted != -EAGAIN &&
           submitted != -EBUSY) {
-        // The ring is unusable; what the kernel holds ends with it.
+        // The ring is unusable; requests that the kernel holds end with it.
         io_uring_queue_exit(&ring_);
         ok_ = false;
         return absl::DataLossError(
@@ -125,7 +125,7 @@ absl::StatusOr<std::shared_ptr<const ReadFile>> ReadFile::Open(
     return absl::Status(code,
                         absl::StrCat(path, ": ", std::strerror(errno)));
   }
-  // Without O_DIRECT, reading ahead would read many times what is wanted.
+  // Without O_DIRECT, read-ahead would read many times the wanted bytes.
   posix_fadvise(file->descriptor_, 0, 0, POSIX_FADV_RANDOM);
   return file;
 }

@@ -184,7 +184,7 @@ std::shared_ptr<ssl_ctx_st> TlsContexts::context() {
     LOG(INFO) << files_.certificate << ": the certificate was read again";
   } else {
     LOG(WARNING) << context.status().message()
-                 << "; connections get the certificate as it was";
+                 << "; new connections still get the previous certificate";
   }
   return context_;
 }

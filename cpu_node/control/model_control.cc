@@ -22,7 +22,8 @@ namespace {
 // Changes that may wait. A deploy script in a loop must not fill the memory.
 constexpr size_t kMaxChanges = 64;
 
-// Of the loading thread: beside busy serving threads it gets a tenth of a CPU.
+// Nice value of the loading thread, which gets a tenth of a CPU beside busy
+// serving threads.
 constexpr int kNice = 10;
 
 std::string LabelOf(const std::string& name, int64_t version) {
@@ -83,7 +84,8 @@ void ModelControl::Submit(Change change) {
     }
     refused = stop_ ? absl::UnavailableError("the CPU node is stopping")
                     : absl::ResourceExhaustedError(absl::StrCat(
-                          kMaxChanges, " changes of models wait already"));
+                          kMaxChanges,
+                          " changes of models wait already; try again later"));
   }
   change.done(refused);
 }
@@ -143,7 +145,7 @@ void ModelControl::Poll() {
   const absl::StatusOr<std::vector<std::string>> names =
       repository_.ListModels();
   if (!names.ok()) {
-    // The repository may come back: loaded models stay.
+    // Loaded models stay: the repository may become readable again.
     if (poll_error_.ok()) {
       LOG(ERROR) << "the repository cannot be polled, models stay as they are: "
                  << names.status().message();
@@ -268,8 +270,8 @@ absl::StatusOr<ModelControl::Version> ModelControl::LoadVersion(
   std::error_code error;
   if (planned && !std::filesystem::exists(plan, error)) {
     return absl::FailedPreconditionError(
-        "it has no split plan, which other versions have: run refract "
-        "partition");
+        "the version has no split plan, and other versions of the model have "
+        "one: run refract partition");
   }
   const absl::Time begin = options_.clock->Now();
   Version loaded{nullptr, SettingsOf(name, version)};
@@ -300,8 +302,8 @@ absl::Status ModelControl::AwaitReady(const ServedModel& model) const {
     if (stopping()) return absl::UnavailableError("the CPU node is stopping");
     if (options_.clock->Now() >= give_up) {
       return absl::UnavailableError(absl::StrCat(
-          "it was not ready in ", absl::FormatDuration(options_.ready_timeout),
-          ": ", ready.message()));
+          "the version was not ready in ",
+          absl::FormatDuration(options_.ready_timeout), ": ", ready.message()));
     }
     absl::SleepFor(kLook);
   }

@@ -106,7 +106,8 @@ absl::StatusOr<std::vector<std::string>> ParseNodeFile(absl::string_view text) {
       addresses.push_back(std::move(address));
     }
   }
-  if (addresses.empty()) return absl::NotFoundError("it lists no GPU node");
+  if (addresses.empty())
+    return absl::NotFoundError("the file lists no GPU node");
   return addresses;
 }
 

@@ -101,12 +101,13 @@ std::optional<std::vector<std::string>> NodeList::Look(absl::Time now,
     if (!nodes.ok()) {
       // A first failure is reported even if no look succeeded before.
       if (source.failures++ == 0 || source.status.ok()) {
-        LOG(WARNING) << "GPU nodes of " << source.source.text << ": "
-                     << nodes.status().message()
-                     << (source.nodes.empty()
-                             ? "; asked again until there are some"
-                             : absl::StrCat("; the ", source.nodes.size(),
-                                            " of the last answer stay"));
+        LOG(WARNING)
+            << "GPU nodes of " << source.source.text << ": "
+            << nodes.status().message()
+            << (source.nodes.empty()
+                    ? "; the source is asked again until it names nodes"
+                    : absl::StrCat("; the ", source.nodes.size(),
+                                   " nodes of its last answer stay in use"));
       }
       source.status = nodes.status();
       continue;
@@ -211,10 +212,12 @@ void NodeWatch::Collect(metrics::Exposition& out) const {
     out.AddGauge("refract_discovery_nodes",
                  "GPU nodes of the last good answer, by entry of --gpu-nodes",
                  source, static_cast<double>(shown.nodes));
-    out.AddGauge("refract_discovery_up", "1 if the last look succeeded", source,
+    out.AddGauge("refract_discovery_up",
+                 "1 if the last look-up of the source succeeded", source,
                  shown.ok);
-    out.AddCounter("refract_discovery_failures_total", "Looks that failed",
-                   source, static_cast<double>(shown.failures));
+    out.AddCounter("refract_discovery_failures_total",
+                   "Look-ups of the source that failed", source,
+                   static_cast<double>(shown.failures));
   }
 }
 

@@ -143,7 +143,7 @@ absl::Status NodeChecks::Check(const ServedModel& model,
       absl::MutexLock lock(&sending_mu_);
       if (may_send_) lease = nodes_.AcquireFor(due);
       if (!lease.has_value()) {
-        return absl::UnavailableError("the GPU node is not there");
+        return absl::UnavailableError("the GPU node is not connected");
       }
       REFRACT_ASSIGN_OR_RETURN(
           transport::OutgoingMessage message,

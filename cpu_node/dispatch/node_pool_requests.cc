@@ -197,10 +197,11 @@ absl::Status NodePool::WhyNoRoom(size_t offer) const {
   }
   // Meanwhile a node got room or is being lost: return an error all the same.
   if (!some_full) return absl::UnavailableError("no GPU node is free");
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "no GPU node has room for a request of the model (", reasons,
-      "; at most ", options_.limits.max_in_flight,
-      " in flight to each, and of a model fewer where others are served)"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no GPU node has room for a request of the model (", reasons,
+                   "; at most ", options_.limits.max_in_flight,
+                   " are in flight to a node, and fewer of one model where the "
+                   "node serves several)"));
 }
 
 }  // namespace refract::cpu_node

@@ -175,7 +175,7 @@ absl::Status DeltaFeed::Apply(const models::DeltaManifest& manifest,
   const std::string path = Path(manifest.rows_file);
   absl::Status status = base::WithinMemory([&]() -> absl::Status {
     // Read, not mapped: a file that is cut short meanwhile must not end the
-    // node, and what is applied must be what was checked.
+    // node, and the applied bytes must be the checked bytes.
     const absl::StatusOr<std::string> bytes = base::ReadText(path);
     if (!bytes.ok()) return bytes.status();
     const absl::Span<const std::byte> span(

@@ -33,9 +33,10 @@ class DeltaFeed {
         folder_(std::move(folder)),
         store_(*store) {}
 
-  // Reads the folder and applies at most one delta: of those whose parent is
-  // the present state, the one that leads farthest. Returns whether it did. A
-  // delta that cannot be applied is logged once, until its files change.
+  // Reads the folder and applies at most one delta: among the deltas whose
+  // parent is the present state, the delta that leads farthest. Returns whether
+  // it applied a delta. A delta that cannot be applied is logged once, until
+  // its files change.
   bool Step(const TableStore::Pause& pause);
   // Calls Step() until nothing is left to do, with one log line about it. For a
   // version that does not serve yet.

@@ -101,7 +101,7 @@ absl::StatusOr<std::unique_ptr<DiskTables>> DiskTables::Create(
   for (const auto& [row_bytes, bytes] : bytes_of) {
     const double part = static_cast<double>(bytes) /
                         static_cast<double>(tables->table_bytes_);
-    // Not more than the tables themselves.
+    // A cache is never larger than the tables themselves.
     const auto most =
         static_cast<double>(bytes) * (1 + 80.0 / static_cast<double>(row_bytes));
     REFRACT_ASSIGN_OR_RETURN(

@@ -22,15 +22,15 @@
 
 namespace refract::cpu_node {
 
-// Memory for rows is bounded: a cache per length of a row, and what the requests
-// under way are reading. The missing rows of a step of a request are read as one
-// batch. Thread-safe.
+// Memory for rows is bounded: a cache per length of a row, and the rows that
+// requests under way are reading. The missing rows of a step of a request are
+// read as one batch. Thread-safe.
 class DiskTables final : public runtime::cpu::RowSource {
  public:
-  // The tables of `model` that look-ups of this node read and whose rows lie one
-  // after the other; others stay mapped. `whole` as PlaceTables(). Of
-  // `cache_bytes` each cache has a part in proportion to the bytes of its
-  // tables. NotFound or InvalidArgument names a file.
+  // Opens the tables of `model` that look-ups of this node read and whose rows
+  // lie one after the other; other tables stay mapped. `whole`: as
+  // PlaceTables(). Each cache has a part of `cache_bytes` in proportion to the
+  // bytes of its tables. NotFound or InvalidArgument names a file.
   static absl::StatusOr<std::unique_ptr<DiskTables>> Create(
       const models::LoadedModel& model, bool whole, size_t cache_bytes);
 
@@ -46,8 +46,8 @@ class DiskTables final : public runtime::cpu::RowSource {
 
   struct Counts {
     uint64_t hits = 0;    // rows found in the cache
-    uint64_t misses = 0;  // rows that were not
-    uint64_t reads = 0;   // of files
+    uint64_t misses = 0;  // rows that the cache did not have
+    uint64_t reads = 0;   // reads of files
     uint64_t read_bytes = 0;
   };
   Counts counts() const;

@@ -9,10 +9,10 @@
 namespace refract::cpu_node {
 namespace {
 
-// As many as threads may want at once without meeting often.
+// Number of shards: threads then rarely want the same lock at once.
 constexpr size_t kMaxShards = 64;
 constexpr size_t kMinShardRows = 64;
-// Of a row's slot, its ghost and their entries in hash tables.
+// Bytes of a row's slot, its ghost and their entries in hash tables.
 constexpr size_t kNumberBytes = 80;
 // The small queue is this part of the rows.
 constexpr uint32_t kSmallPart = 10;
@@ -110,7 +110,7 @@ uint32_t RowCache::Free(Shard& shard) {
     }
     const uint32_t slot = Pop(shard, shard.large);
     Slot& row = shard.slots[slot];
-    // Ends: each round takes a use away.
+    // The loop ends, because each round takes a use away.
     if (row.uses > 0) {
       --row.uses;
       Push(shard, shard.large, slot);

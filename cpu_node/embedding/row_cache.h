@@ -14,12 +14,12 @@
 
 namespace refract::cpu_node {
 
-// Rows of equal length by number, the most useful ones of those that were put
-// in: S3-FIFO (Yang et al., SOSP 2023). A new row enters a small queue, a tenth
-// of the cache; if it is used again before it leaves that queue, or soon after,
-// it moves to the large one, which reinserts rows that were used meanwhile.
-// Rows that are asked for once, the many of a skewed distribution, thus never
-// push out those that are asked for often.
+// Caches rows of equal length by number, with the eviction policy S3-FIFO (Yang
+// et al., SOSP 2023). A new row enters a small queue, a tenth of the cache. A
+// row that is used again before it leaves the small queue, or soon after, moves
+// to the large queue, which reinserts rows that were used meanwhile. Rows that
+// are asked for once, the majority of a skewed distribution, thus never push
+// out rows that are asked for often.
 //
 // Thread-safe: shards with a lock each, held for a copy of one row.
 class RowCache {
@@ -29,9 +29,9 @@ class RowCache {
   static absl::StatusOr<std::unique_ptr<RowCache>> Create(size_t bytes,
                                                           size_t row_bytes);
 
-  // Copies row `key` to `to`; false: it is not here.
+  // Copies row `key` to `to`; false: the cache does not have the row.
   bool Get(uint64_t key, std::byte* to);
-  // Puts a copy of the row in. No effect on rows that are here.
+  // Puts a copy of the row into the cache. No effect if the cache has it.
   void Put(uint64_t key, const std::byte* row);
 
   size_t capacity() const;  // rows
@@ -40,7 +40,7 @@ class RowCache {
  private:
   static constexpr uint32_t kNone = ~uint32_t{0};
   static constexpr uint8_t kMostUses = 3;
-  // Since a row was put in, for a place in the large queue.
+  // Uses since the row was put in that earn a place in the large queue.
   static constexpr uint8_t kUsesToStay = 2;
 
   struct Slot {

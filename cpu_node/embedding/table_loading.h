@@ -17,15 +17,15 @@ struct TableBytes {
   uint64_t mapped = 0;  // of files; the page cache has some or all of them
   uint64_t small_pages = 0;
   uint64_t huge_pages = 0;
-  // Of memory beside the tables.
+  // Bytes of memory beside the tables.
   uint64_t id_indexes = 0;
   uint64_t row_caches = 0;
 };
 
-// `model` with the tables that look-ups of this node read where `memory`, map or
-// load, says.
-// `whole`: look-ups of the HN part run here as well. The log says how far
-// loading has come and, at its end, `bytes`. What LoadTables() reports.
+// Returns `model` with the tables that look-ups of this node read mapped or
+// loaded, as `memory` says. `whole`: look-ups of the HN part run here as well.
+// The log says how far loading has come and, at its end, `bytes`. Errors as
+// LoadTables().
 absl::StatusOr<std::shared_ptr<const models::LoadedModel>> PlaceTables(
     std::shared_ptr<const models::LoadedModel> model,
     models::TableMemory memory, bool whole, TableBytes& bytes);

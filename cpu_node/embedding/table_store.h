@@ -30,8 +30,8 @@ namespace refract::cpu_node {
 using IdIndexes =
     absl::flat_hash_map<std::string, std::shared_ptr<const models::IdIndex>>;
 
-// Of the tables of `model` that have ids. Logs the bytes of each. What
-// IdIndex::Of() reports.
+// Builds the indexes of the tables of `model` that have ids, and logs the bytes
+// of each. Errors as IdIndex::Of().
 absl::StatusOr<IdIndexes> IndexIds(const models::LoadedModel& model);
 
 // Tables stay mapped; changed rows lie in memory beside them. All changes of a
@@ -53,7 +53,7 @@ class TableStore {
       const absl::flat_hash_map<std::string, runtime::cpu::TableSource>&
           sources);
 
-  // For CompileOptions::overlays. They live as long as the store.
+  // Overlays for CompileOptions::overlays, which live as long as the store.
   const absl::flat_hash_map<std::string, const runtime::cpu::RowOverlay*>&
   overlays() const {
     return overlays_;
@@ -67,7 +67,7 @@ class TableStore {
   // A table whose rows must not change for another reason.
   void Refuse(const std::string& table, absl::string_view why_not);
 
-  // By weight name, with the reasons of those that cannot change.
+  // Tables by weight name, with the reason for each table that cannot change.
   const absl::btree_map<std::string, models::DeltaTable>& tables() const {
     return tables_;
   }

@@ -35,7 +35,8 @@ bool IsRetryable(const absl::Status& status) {
 absl::Status InQuarantine() {
   return absl::UnavailableError(absl::StrCat(
       "GPU nodes ended ", Quarantine::kLosses,
-      " times while they had a request of this content; it is refused for ",
+      " times while they had a request of this content; the content "
+      "is refused for ",
       absl::FormatDuration(Quarantine::kTime)));
 }
 
@@ -321,7 +322,8 @@ absl::Status Engine::MayRepeat(const Task& task, const absl::Status& failure) {
   }
   if (task.attempts < kMaxAttempts && !retry_budget_.Take()) {
     return absl::UnavailableError(
-        "not sent again, as more than a tenth of the requests were");
+        "not sent to another GPU node: more than a tenth of the requests were "
+        "sent twice");
   }
   return absl::OkStatus();
 }

@@ -39,7 +39,8 @@ absl::Status ReadMessage(
   if (compression == GRPC_COMPRESS_NONE) return read(reader);
   if (compression != GRPC_COMPRESS_GZIP &&
       compression != GRPC_COMPRESS_DEFLATE) {
-    return absl::UnimplementedError("compressed in a way that is not known");
+    return absl::UnimplementedError(
+        "the request's compression is unknown; gzip and deflate are supported");
   }
   // Tells gzip from deflate (zlib's format) by their headers.
   GzipInputStream decompressed(&reader, GzipInputStream::AUTO);

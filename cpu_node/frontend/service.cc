@@ -195,8 +195,9 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(
     grpc::ByteBuffer* answer) {
   // The call ended before its message was complete: nobody waits.
   if (!bytes->Valid()) {
-    return FinishCall(context,
-                      absl::CancelledError("the message did not come"));
+    return FinishCall(
+        context,
+        absl::CancelledError("the call ended before its message was complete"));
   }
   absl::StatusOr<ClientQuota::Hold> quota = ClientQuota::Hold();
   if (access_ != nullptr) {

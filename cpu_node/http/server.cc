@@ -283,7 +283,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
                         absl::StrCat("the request's header is longer than ",
                                      Options().max_header_bytes, " bytes"));
     }
-    RefuseWith(400, absl::StrCat("no HTTP request: ", error.message()));
+    RefuseWith(400, absl::StrCat("the bytes are not an HTTP request: ",
+                                 error.message()));
   }
 
   // Answers a request before its end is read; the connection cannot be used

@@ -72,8 +72,8 @@ void ChangeIntegers(base::Tensor& tensor, const F& change) {
   }
 }
 
-// What an input's integers are. Rows: of each column of a matrix, or one for
-// all; 0: not known.
+// Meaning of an input's integers. `rows`: the rows of the table of each column
+// of a matrix, or one number for all columns; 0: not known.
 struct Integers {
   bool offsets = false;
   std::vector<int64_t> rows;

@@ -39,9 +39,9 @@ struct RecorderOptions {
   double rate = 0.01;                          // of the valid requests; 0 to 1
   uint64_t max_bytes = uint64_t{1} << 30;      // of the file
   size_t max_waiting = size_t{64} << 20;       // bytes of requests to write
-  // Not empty: integers are redacted. Ids become other ids of their table, by
-  // HMAC-SHA-256 with this key: the same id becomes the same one. Integers of
-  // which the model does not say that they are ids or offsets become 0.
+  // Key of HMAC-SHA-256 that redacts integers; empty: nothing is redacted. An
+  // id becomes another id of its table, always the same. Integers of which the
+  // model does not say that they are ids or offsets become 0.
   std::string key;
   base::Clock* clock = &base::Clock::Real();
 };
@@ -56,7 +56,7 @@ class Recorder {
   // Begins a new file. InvalidArgument names a path that cannot be written.
   static absl::StatusOr<std::unique_ptr<Recorder>> Create(
       const RecorderOptions& options);
-  // Writes what waits.
+  // Writes the waiting requests.
   ~Recorder();
 
   // Takes a request that fits `model`, if it is one of the sample. Requests for

@@ -223,10 +223,10 @@ AccessControl::Verdict AccessControl::Judge(
   }
   if (client.token) {
     return {absl::PermissionDeniedError(
-                "the token is a client's; this call needs one for control"),
+                "the token is a client token; this call needs a control token"),
             nullptr};
   }
-  return {absl::UnauthenticatedError("the token is not known"), nullptr};
+  return {absl::UnauthenticatedError("the token is unknown"), nullptr};
 }
 
 absl::Status AccessControl::Check(Access access,

@@ -14,8 +14,8 @@
 
 namespace refract::cpu_node {
 
-// Quota of the holder of a token at a CPU node: inference requests in
-// flight, and inference requests per second (a token bucket that holds those of
+// Quota of the holder of a token at a CPU node: inference requests in flight,
+// and inference requests per second (a token bucket that holds the requests of
 // one second). Thread-safe.
 class ClientQuota : public std::enable_shared_from_this<ClientQuota> {
  public:

@@ -16,7 +16,7 @@
 namespace refract::cpu_node {
 namespace {
 
-// How often a wait looks whether the node stops.
+// Interval at which a wait checks whether the node stops.
 constexpr absl::Duration kLook = absl::Milliseconds(50);
 
 // The answers of one Ask(). Shared with the callbacks of its calls, which may
@@ -53,7 +53,7 @@ ShardGroup::ShardGroup(ShardGroupOptions options)
 ShardGroup::~ShardGroup() { Close(); }
 
 void ShardGroup::Close() {
-  // Ends outside the lock, which the clients' last on_change may want.
+  // The clients end outside the lock, which their last on_change may take.
   std::vector<std::unique_ptr<transport::Client>> clients;
   {
     absl::MutexLock lock(&mu_);
@@ -94,7 +94,7 @@ absl::StatusOr<std::unique_ptr<ShardGroup>> ShardGroup::Create(
     client_options.locality = o.locality;
     client_options.tls = o.dial_tls;
     client_options.clock = o.clock;
-    // A shard that comes back is wanted soon: nobody else has its rows.
+    // Short back-off: no other node has the rows of a lost shard.
     client_options.last_backoff = absl::Milliseconds(500);
     absl::StatusOr<std::unique_ptr<transport::Client>> created =
         transport::Client::Create(client_options, o.on_change, hub);
@@ -231,7 +231,7 @@ void ShardGroup::Run::Ask(absl::Span<runtime::cpu::ShardCall> calls,
     calls[i].status =
         status.ok() ? status : group_.ErrorOf(calls[i].shard, status);
     failed_ |= !status.ok();
-    // Its memory belongs to the connection.
+    // The memory of the reply belongs to the connection.
     pending->answers[i] = absl::UnknownError("taken");
   }
 }

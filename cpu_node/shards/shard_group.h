@@ -29,7 +29,7 @@ namespace refract::cpu_node {
 
 struct ShardGroupOptions {
   // "HOST:PORT" of all shards, in their order; empty: there is no group. The
-  // node listens at its own.
+  // node listens at its own address.
   std::vector<std::string> addresses;
   size_t own = 0;
   // Threads that answer the other shards. ≥ 1.
@@ -48,14 +48,15 @@ struct ShardGroupOptions {
 // Thread-safe.
 class ShardGroup {
  public:
-  // Listens and starts connecting; absent shards are no error.
-  // InvalidArgument names a bad address, Unavailable one that is taken.
+  // Listens and starts connecting; absent shards are no error. InvalidArgument
+  // names a bad address, Unavailable an address that is taken.
   static absl::StatusOr<std::unique_ptr<ShardGroup>> Create(
       ShardGroupOptions options);
   ~ShardGroup();
 
-  // Makes `model`, which is sharded, known to the other shards, and returns its
-  // place for what follows. ResourceExhausted: too many models.
+  // Offers `model`, which is sharded, to the other shards, and returns its
+  // place, by which the other methods name it. ResourceExhausted: too many
+  // models.
   absl::StatusOr<size_t> Add(const std::shared_ptr<const ServedModel>& model);
   // No run of the model is under way, and none comes.
   void Remove(size_t place);
@@ -98,8 +99,8 @@ class ShardGroup {
   };
 
  private:
-  // No look-up takes that long: bounds the wait for a shard that is alive and
-  // does not answer, where the request has no deadline.
+  // Longest wait for a shard that is alive and does not answer, if the request
+  // has no deadline. No look-up takes that long.
   static constexpr absl::Duration kLongestWait = absl::Seconds(10);
 
   explicit ShardGroup(ShardGroupOptions options);

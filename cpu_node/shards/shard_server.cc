@@ -20,8 +20,8 @@ bool SameOffer(const transport::ModelOffer& a, const transport::ModelOffer& b) {
 absl::Status NotLoaded(const transport::ModelOffer& offer) {
   return absl::UnavailableError(
       absl::StrCat("model '", offer.name, "' version ", offer.version,
-                   " is not loaded there, or with other files or another plan, "
-                   "or that node is another --shard"));
+                   " is not loaded on that node with the same files and plan, "
+                   "or the node runs with another --shard"));
 }
 
 }  // namespace
@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<ShardServer>> ShardServer::Create(
     absl::MutexLock lock(&result->server_mu_);
     result->server_ = std::move(server);
   }
-  // Offers that came meanwhile.
+  // Finds the models of offers that arrived meanwhile.
   result->Match();
   return result;
 }
@@ -107,8 +107,8 @@ void ShardServer::Match() {
 }
 
 void ShardServer::Tell(size_t number) {
-  // Held from the look to the telling, so that an older state never follows a
-  // newer one.
+  // Held until the peers are told, so that an older state never follows a newer
+  // state.
   absl::MutexLock server_lock(&server_mu_);
   if (server_ == nullptr) return;
   absl::Status status;
@@ -191,7 +191,8 @@ void ShardServer::Work() {
 }
 
 absl::Status ShardServer::Answer(transport::ServerCall& call) {
-  if (call.abandoned()) return absl::CancelledError("nobody waits any more");
+  if (call.abandoned())
+    return absl::CancelledError("the asking node does not wait any more");
   if (call.deadline() <= clock_.Now()) {
     return absl::DeadlineExceededError("deadline passed at another shard");
   }

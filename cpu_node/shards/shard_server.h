@@ -23,14 +23,14 @@ namespace refract::cpu_node {
 class ServedModel;
 
 // Peers offer a model version (ShardedModel::OfferTo()) and send look-ups of
-// it. Threads of its own look up, and never wait for another node: nodes that
-// ask each other cannot wait in a circle.
+// it. The server's own threads look up and never wait for another node, so
+// nodes that ask each other cannot deadlock.
 //
 // Thread-safe.
 class ShardServer final : public transport::Handler {
  public:
-  // Listens before it returns. Unavailable names host:port when it is taken.
-  // `threads` ≥ 1 look up.
+  // Listens before it returns. Unavailable names host:port when the port is
+  // taken. `threads` ≥ 1: threads that look up.
   static absl::StatusOr<std::unique_ptr<ShardServer>> Create(
       transport::ServerOptions options, int threads);
   // Requests that wait fail with Unavailable.
@@ -40,7 +40,7 @@ class ShardServer final : public transport::Handler {
   void Add(const std::shared_ptr<const ServedModel>& model);
   void Remove(const ServedModel* model);
 
-  // Look-ups answered, and those that failed.
+  // Look-ups that were answered, and look-ups that failed.
   uint64_t answered() const;
   uint64_t failed() const;
 
@@ -66,7 +66,7 @@ class ShardServer final : public transport::Handler {
   std::weak_ptr<const ServedModel> FindModel(
       const transport::ModelOffer& offer) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Finds the models of all offers anew, and tells peers what changed.
+  // Finds the models of all offers again, and tells peers about changes.
   void Match();
   void Tell(size_t number);
   void Work();

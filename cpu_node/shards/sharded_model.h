@@ -39,12 +39,12 @@ class ShardedModel {
   tables() const {
     return by_name_;
   }
-  // By number in messages: what this node answers from.
+  // Tables by their number in messages, from which this node answers.
   absl::Span<const runtime::cpu::OwnedTable> owned() const { return owned_; }
   // Whether rows of lost shards are zeros.
   bool zero_when_lost() const { return zero_when_lost_; }
-  // What both nodes must agree on before a look-up travels to `shard`: the
-  // model, the owner of each row, and which node `shard` is.
+  // The offer that both nodes must agree on before a look-up travels to
+  // `shard`: the model, the owner of each row, and the number `shard`.
   transport::ModelOffer OfferTo(size_t shard) const;
 
  private:

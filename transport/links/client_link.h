@@ -162,7 +162,7 @@ class ClientLink final : public PollTask, private MessageSink {
   // The deadline of an answer is the deadline of its request.
   absl::Time DeadlineOf(const MessageHeader& header,
                         absl::Time now) const override;
-  // Nothing to do: the request's own timer has ended it, or will.
+  // Nothing to do: the timer of the request ends it.
   absl::Status OnRefused(const MessageHeader&, const absl::Status&) override {
     return absl::OkStatus();
   }

@@ -47,8 +47,8 @@ ServerLink::ServerLink(ServerShared* shared, std::string host,
       link_(std::move(established), shared->options.clock,
             shared->options.liveness_timeout, this,
             [this](const SessionFrame& frame) { return OnFrame(frame); }) {
-  // Twice the most entries there can be: a table that is fuller may rehash, and
-  // so allocate, on insertion.
+  // Room for twice the most entries: a fuller table may rehash, and so
+  // allocate, on insertion.
   calls_.reserve(4 * max_calls_);
   replies_.reserve(2 * max_calls_);
 }

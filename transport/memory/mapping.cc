@@ -50,7 +50,7 @@ absl::StatusOr<std::shared_ptr<const Mapping>> Mapping::ForDevices(
                 kFlags | MAP_HUGETLB | (21 << MAP_HUGE_SHIFT), -1, 0);
   }
   if (data == MAP_FAILED) {
-    // One huge page more, so that it contains an aligned range.
+    // The mapping has a huge page more, so that it contains an aligned range.
     const size_t reserved = huge ? rounded + kHugePageBytes : rounded;
     data = mmap(nullptr, reserved, kProtection, kFlags | MAP_NORESERVE, -1, 0);
     if (data == MAP_FAILED) {

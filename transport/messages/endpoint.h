@@ -40,12 +40,12 @@ class Endpoint {
   // Gives up a message whose pull has not ended. False: there is no such pull.
   bool Ignore(uint64_t id) { return receiver_.Ignore(id); }
 
-  // One round: takes completions, calls the sink, and posts messages, credits
-  // and gets; also gets of other connections whose turn to pull it is; these
-  // are then woken. An error ends the connection: kInvalidArgument when the
-  // peer broke the protocol, kUnavailable when the path failed or stalled. Adds
-  // the number of actions to `worked`, and the number of signs of life of the
-  // peer to `heard`.
+  // Runs one round: takes completions, calls the sink, and posts messages,
+  // credits and gets. The round also posts gets of other connections whose turn
+  // to pull it is, and wakes these connections. An error ends the connection:
+  // kInvalidArgument when the peer broke the protocol, kUnavailable when the
+  // path failed or stalled. Adds the number of actions to `worked`, and the
+  // number of signs of life of the peer to `heard`.
   absl::Status Progress(absl::Time now, int* worked, int* heard);
   // Time of the next Progress if no event comes before. Call Progress at least
   // twice per EndpointSetup::progress_timeout in any case.

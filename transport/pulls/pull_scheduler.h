@@ -118,21 +118,22 @@ class PullScheduler {
     PullWindow::Options window;
     // Two, so that the next chunk is on its way when a chunk ends.
     size_t max_chunks_per_connection = 2;
-    // Of all bytes, for pulls without a deadline. 0: nothing is set aside.
+    // Share of all bytes that is set aside for pulls without a deadline. 0:
+    // none.
     double background_share = 0.05;
-    // Share that could not be used for this long is lost, or pulls that were
-    // held for a while would then hold up urgent ones as long.
+    // A share that was unused for this long is lost: otherwise pulls that were
+    // held for a while would hold up urgent pulls for as long.
     absl::Duration share_period = absl::Milliseconds(1);
     // Marks are taken this often, while there is something to dispatch: NICs
     // refresh their counters no faster.
     absl::Duration marks_interval = absl::Milliseconds(10);
-    // A get is overdue when none of its connection has completed for this many
-    // times what the window says: shortest delay, plus the time that all
-    // outstanding bytes take.
+    // A get is overdue when no get of its connection has completed for this
+    // many times the delay that the window predicts: shortest delay, plus the
+    // time that all outstanding bytes take.
     double overdue_factor = 4;
-    // Within these bounds. Shorter: senders whose thread loses its core for a
-    // moment would count as slow. Longer: other connections wait so long for a
-    // window that a stalled connection has filled.
+    // Bounds of that time. Shorter: senders whose thread loses its core for a
+    // moment would count as slow. Longer: other connections would wait as long
+    // for a window that a stalled connection has filled.
     absl::Duration overdue_least = absl::Milliseconds(5);
     absl::Duration overdue_most = absl::Milliseconds(100);
   };
@@ -183,8 +184,9 @@ class PullScheduler {
   std::optional<Turn> Next(absl::Time now);
   void Posted(const Turn& turn, size_t bytes, absl::Time now);
 
-  // When Dispatch is to be called because a get of `connection` is overdue by
-  // then. InfiniteFuture: none is outstanding, or they are overdue already.
+  // Time at which a get of `connection` becomes overdue, so that Dispatch must
+  // be called. InfiniteFuture: no get is outstanding, or all are overdue
+  // already.
   absl::Time OverdueAt(const PullConnection& connection) const;
 
   // Marks of `source`, which outlives this, move the window from now on. Null:

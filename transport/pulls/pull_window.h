@@ -65,19 +65,20 @@ class PullWindow {
     // 5 µs at 100 Gb/s. A larger chunk takes fewer operations. 64 to 128 KiB
     // suit links of 25 to 400 Gb/s. Bytes.
     size_t chunk_bytes = size_t{64} << 10;
-    // Never less than this many chunks: with one, the link idles for a round
-    // trip after each.
+    // Least window, in chunks: with a single chunk the link would idle for a
+    // round trip after each.
     size_t min_chunks = 2;
-    // Never more: 80 µs at 400 Gb/s, beyond any data-centre path. Bytes.
+    // Largest window, bytes: 80 µs at 400 Gb/s, beyond any data-centre path.
     size_t max_bytes = size_t{4} << 20;
-    // At least 1; the excess is queueing, and covers rates seen a little low.
+    // The gain, at least 1; the excess is queueing, and covers rates measured a
+    // little low.
     double gain = 1.125;
-    // The pipe is drained for a delay this often while in use, but never within
-    // 1000 delays, so that it costs at most 0.2 % of the rate.
+    // Interval at which the pipe is drained for a delay while in use, but at
+    // least 1000 delays, so that draining costs at most 0.2 % of the rate.
     absl::Duration probe_interval = absl::Milliseconds(100);
-    // For how long a shortest delay is believed at least (BBR: 10 s).
+    // Least time for which a shortest delay stays valid (BBR: 10 s).
     absl::Duration delay_span = absl::Seconds(5);
-    // For how many rounds a highest rate is believed at least (BBR: 10).
+    // Least number of rounds for which a highest rate stays valid (BBR: 10).
     int rate_span = 10;
     // Marks per finished pull. Prism gives no numbers. A NIC marks a flow at
     // most once in 50 µs (DCQCN), so one per pull of a few hundred KiB at
@@ -111,14 +112,15 @@ class PullWindow {
   // `bytes` of a connection will never complete, because it is gone, or no
   // longer count, because its sender is stalled.
   void Lost(const void* connection, size_t bytes);
-  // A get that no longer counted completed, after `took`. The shortest delay
-  // must still hear of it: a path whose gets all come late would stay unknown.
+  // Call when a get that no longer counts completed after `took`. The shortest
+  // delay still takes it in: otherwise a path whose gets are all late would
+  // stay unmeasured.
   void CompletedLate(const Get& get, absl::Duration took, absl::Time now);
   void PullFinished() { ++pulls_since_marks_; }
-  // There was room, but nothing to ask for.
+  // Call when the window had room, but no pull had bytes to request.
   void LackedDemand() { lacked_demand_ = true; }
-  // `marks` new ones since the last call. Called as often as the NIC's counter
-  // moves, some 10 ms apart.
+  // `marks`: new marks since the last call. Called as often as the NIC's
+  // counter moves, some 10 ms apart.
   void CountMarks(uint64_t marks);
 
   // The shortest delay; zero while it is not known.

@@ -12,7 +12,8 @@ namespace {
 
 absl::Status LostItsPlace() {
   return absl::ResourceExhaustedError(
-      "too many connections that say nothing, and this is the oldest");
+      "too many connections have sent no hello, and this connection is the "
+      "oldest of them");
 }
 
 }  // namespace

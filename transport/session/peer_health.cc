@@ -116,7 +116,7 @@ void PeerHealth::OnResult(const absl::Status& status, absl::Time now) {
   }
   ejected_until_ = now + std::min(length, ejection_.longest);
   ++ejections_;
-  // One further failure ejects again.
+  // A further failure ejects the peer again.
   failed_requests_ = ejection_.failures - 1;
 }
 

@@ -59,7 +59,7 @@ struct EjectionOptions {
 // as a success only once it has lasted for kStable: a peer that accepts and
 // then fails would else be dialled without end at the shortest interval.
 //
-// Which of several paths to the peer works is not part of this machine: one
+// The state of each path to the peer is not part of this state machine: one
 // path may be paused while the peer is ready over another (rail_health.h).
 //
 // Thread-safe: connection events come from the client's polling thread, results

@@ -39,8 +39,8 @@ absl::Status CheckDevice(absl::string_view device) {
       std::find(names->begin(), names->end(), preference.device) ==
           names->end()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("no RDMA device ", preference.device, "; there is ",
-                     absl::StrJoin(*names, ", ")));
+        absl::StrCat("no RDMA device ", preference.device,
+                     "; this machine has ", absl::StrJoin(*names, ", ")));
   }
   return absl::OkStatus();
 }

@@ -127,7 +127,7 @@ TEST_F(NodeListTest, ABadAnswerKeepsTheLastGoodOneAndIsLoggedOnce) {
   EXPECT_EQ(After(list, 5), std::nullopt);
   ASSERT_EQ(log.lines.size(), 1u);
   EXPECT_THAT(log.lines[0],
-              HasSubstr("dns:hn:8100: no such name; asked again"));
+              HasSubstr("dns:hn:8100: no such name; the source is asked again"));
   resolver_.addresses["hn"] = Strings{"10.0.0.1", "10.0.0.2"};
   EXPECT_THAT(*After(list, 5), ElementsAre("10.0.0.1:8100", "10.0.0.2:8100"));
   ASSERT_EQ(log.lines.size(), 2u);
@@ -145,7 +145,7 @@ TEST_F(NodeListTest, ABadAnswerKeepsTheLastGoodOneAndIsLoggedOnce) {
   EXPECT_EQ(list.sources()[0].failures, 2 + bad.size());
   ASSERT_EQ(log.lines.size(), 3u);
   EXPECT_THAT(log.lines[2],
-              HasSubstr("no such name; the 2 of the last answer stay"));
+              HasSubstr("no such name; the 2 nodes of its last answer stay in use"));
   resolver_.addresses["hn"] = Strings{"10.0.0.2"};
   EXPECT_THAT(*After(list, 5), ElementsAre("10.0.0.2:8100"));
 }

@@ -269,7 +269,7 @@ TEST_F(NodePoolTest, AModelThatAsksForTooMuchLeavesRoomForOthers) {
   EXPECT_TRUE(absl::IsResourceExhausted(why)) << why;
   EXPECT_THAT(std::string(why.message()),
               AllOf(HasSubstr("x:1: 48 in flight, 48 of this model;"),
-                    HasSubstr("at most 64 in flight")));
+                    HasSubstr("at most 64 are in flight")));
   // The first requests of another find room.
   std::vector<NodePool::Lease> quiet;
   EXPECT_EQ(take(1, quiet), 12);
