@@ -62,9 +62,9 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
   return row.back();
 }
 
-// What is wrong with the first word that stands where a subcommand should;
-// empty: no such word. CLI11 calls it an unexpected argument, and with --help
-// it calls it nothing.
+// Error text for the first word in the place of a subcommand that is no
+// subcommand; empty: there is no such word. CLI11 calls such a word an
+// unexpected argument, and with --help it accepts the word.
 std::string UnknownCommand(const CLI::App& app) {
   const std::vector<std::string> left = app.remaining(true);
   const std::vector<std::string> choices = Choices(app);

@@ -44,7 +44,7 @@ absl::Status LoadOpLibraries(const std::vector<std::string>& libraries) {
 void AddSizeOption(CLI::App& command, std::vector<std::string>& sizes) {
   command
       .add_option("--size", sizes,
-                  "numbers per item: NAME is a size, or an input that has "
+                  "sizes per item: NAME is a size, or an input that has "
                   "one besides the batch (refract inspect shows both); N per "
                   "item for a size that counts rows (look-ups), N for others "
                   "(steps of a sequence), N/request for N in every request; "
@@ -140,7 +140,7 @@ absl::Status CheckGivenSizes(
   }
   const absl::Status status = check(sizes);
   if (status.ok()) return status;
-  // Which of them is too small, and what would do.
+  // Finds the size that is too small, and the least size that the model takes.
   constexpr int64_t kReach = 4096;
   for (const auto& [symbol, size] : sizes) {
     if (size < 0) continue;

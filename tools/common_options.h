@@ -30,9 +30,9 @@ absl::Status LoadOpLibraries(const std::vector<std::string>& libraries);
 
 // --size NAME=N, repeated.
 void AddSizeOption(CLI::App& command, std::vector<std::string>& sizes);
-// By symbol, also where a text names the input that has it. InvalidArgument
-// names the text that is no NAME=N, N ≥ 0, whose NAME is neither a symbol nor
-// an input of `graph` with one symbol besides the batch.
+// Sizes by symbol; a text may name the symbol or an input that has it.
+// InvalidArgument names a text that is not NAME=N, N ≥ 0, or whose NAME is
+// neither a symbol nor an input of `graph` with one symbol besides the batch.
 absl::StatusOr<absl::flat_hash_map<std::string, int64_t>> ParseSizes(
     const std::vector<std::string>& sizes, const models::Graph& graph);
 // InvalidArgument if the model does not run at these sizes: names the symbol,

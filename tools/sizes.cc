@@ -105,8 +105,8 @@ absl::StatusOr<AssumedSizes> AssumeSizes(
     take(kept, SizeSource::kSample);
     if (size.source == SizeSource::kSample && counts_rows &&
         batch != kept.end() && batch->second > 0) {
-      // An average over all items: rounded to whole numbers per item, and above
-      // 0, as ids that never appear would cost nothing.
+      // A size is an average over all items. It is rounded to a whole number
+      // per item above 0, because ids that never appear would cost nothing.
       size.size =
           std::max<int64_t>(1, (size.size + batch->second / 2) / batch->second);
     }

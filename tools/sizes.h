@@ -48,7 +48,7 @@ absl::StatusOr<AssumedSizes> AssumeSizes(
     const std::vector<std::string>& given, const models::LoadedModel& model,
     const partitioner::CostProfiles* profiles = nullptr);
 
-// One line on `out` if there is any size, and on `err` one line for each size
+// Prints the sizes in a line on `out`, and a warning on `err` for each size
 // that was guessed.
 void PrintSizes(const AssumedSizes& sizes, std::ostream& out,
                 std::ostream& err);

@@ -200,8 +200,8 @@ absl::Status MeasureFormat(const Tables& tables, const Tables* floats,
       }
       if (float_engine != nullptr) {
         float_engine->Run(request);
-        // Rows are of values up to 1: half a step of the format, and what
-        // fp16 parameters round.
+        // Bound for rows of values up to 1: half a step of the format, plus the
+        // rounding of fp16 parameters.
         const double step = models::BitsOf(tables.layout.format.element) >= 16
                                 ? 1.0 / 128
                                 : 2.0 / tables.layout.format.levels();
@@ -221,7 +221,8 @@ absl::Status MeasureFormat(const Tables& tables, const Tables* floats,
                   {"table_gib", static_cast<double>(tables.bytes()) / kGib},
                   {"batch", batch},
                   {"look_ups", look_ups}};
-      // Of one request that the caches hold: what is not memory.
+      // Time of a request whose rows the caches hold: the part that is not
+      // memory.
       row["engine_parts_hot_us"] = engine->PartsOf(request);
       row.update(
           Compare(variants, tables, batch, look_ups, options, ++seed));
@@ -375,8 +376,9 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, 1 << 12));
   app.add_option("--tables", options.tables)->check(CLI::Range(1, 1024));
   app.add_option("--dim", options.dim)->check(CLI::Range(1, 1 << 16));
-  app.add_option("--gib", options.gib,
-                 "fp32 tables together; other formats have as many rows")
+  app.add_option(
+         "--gib", options.gib,
+         "size of all fp32 tables; tables of other formats have as many rows")
       ->check(CLI::Range(0.001, 1000.0));
   app.add_option("--rounds", options.rounds)->check(CLI::Range(5, 10000));
   app.add_flag("--skewed", options.skewed,
@@ -394,17 +396,17 @@ int Main(int argc, char** argv) {
                "instead: rows per second of the engine on two threads ÷ on one "
                "(fp32)");
   app.add_option("--place", options.place,
-                 "where tables lie, except with --sources: in huge or in 4 KiB "
-                 "pages of memory, or in a mapped file of --folder")
+                 "place of the tables, except with --sources: huge or 4 KiB "
+                 "pages of memory, or a mapped file in --folder")
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, Place>{{"huge", Place::kHuge},
                                        {"small", Place::kSmall},
                                        {"mapped", Place::kMapped}}))
       ->default_str("huge");
   app.add_option("--seed", options.seed);
-  app.add_option("--folder", options.folder, "for the tables' file");
+  app.add_option("--folder", options.folder, "folder of the tables' file");
   app.add_option("--op-library", options.libraries,
-                 "FBGEMM's operators; repeated")
+                 "library with FBGEMM's operators; may be repeated")
       ->allow_extra_args(false);
   app.add_option("--json", options.json)->check(base::CheckOutputFile);
   CLI11_PARSE(app, argc, argv);

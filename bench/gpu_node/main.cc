@@ -1,19 +1,19 @@
-// What executing requests together is worth on this machine's processor: the
-// highest rate at which 99 % of the requests are answered within the SLO, with
-// batching ÷ without, for the same Poisson schedule.
+// Measures the gain of executing requests together on this machine's processor:
+// the highest rate at which 99 % of the requests are answered within the SLO,
+// with batching ÷ without, for the same Poisson schedule.
 //
 //   bench_scheduler [--widths 479,1024,1024,512,256,1 | --model DIR/NAME]
 //       [--rows 1,2,4] [--slo-ms 20] [--window-us 0] [--rounds 5]
 //
-// One GPU node per variant, on its CPU device, in real time, asked in memory.
-// Open loop: latency counts from the scheduled time, and what is refused or too
-// late counts as never answered. A rate fails if kTries runs of the same
-// schedule do: one in which something else had the processor for longer than
-// the SLO says nothing of the node, and would end the search. Variants take
-// turns in each round, whose schedule has a seed of its own; the ratio is taken
-// within the round. What a node answers to merged requests is compared with
-// what it answers to each alone before anything is timed. The load generator
-// runs in the same process, on a thread of its own: it needs a processor. Exit
+// Each variant is a GPU node on its CPU device, in real time, asked in memory.
+// Open loop: latency counts from the scheduled time, and a refused or late
+// request counts as never answered. A rate fails if kTries runs of the same
+// schedule fail: a run in which another process had the processor for longer
+// than the SLO says nothing about the node, and would end the search. Variants
+// take turns in each round, whose schedule has a seed of its own; the ratio is
+// taken within the round. Before anything is timed, the answers to merged
+// requests are compared with the answers to each request alone. The load
+// generator runs on a thread of the same process and needs a processor. Exit
 // status: 2 bad usage or input, 1 answers that differ or a rate that cannot be
 // found.
 
@@ -69,7 +69,7 @@ struct Options {
 constexpr double kTolerance = 1e-3;
 // Runs at a rate until one holds the SLO.
 constexpr int kTries = 3;
-// Of each run, not counted.
+// Warm-up of each run, not counted.
 constexpr double kWarmUpShare = 0.1;
 
 // Sorted: q25, median, q75.
@@ -153,7 +153,8 @@ absl::StatusOr<Found> FindRate(NodeSubject& subject, const Options& options,
 absl::Status CheckAnswers(NodeSubject& alone, NodeSubject& merged) {
   REFRACT_ASSIGN_OR_RETURN(const auto expected, alone.AnswerAll());
   bool shared = false;
-  // The first to come executes alone, and some rounds are quick.
+  // Several rounds: the first request executes alone, and a quick round may
+  // merge none.
   for (int i = 0; i < 100 && !shared; ++i) {
     REFRACT_ASSIGN_OR_RETURN(const auto seen, merged.AnswerAll());
     shared = merged.stats().merged > 0;
@@ -202,7 +203,7 @@ absl::StatusOr<std::shared_ptr<const models::LoadedModel>> LoadModel(
 
 absl::Status Measure(const Options& options, Json& json) {
   REFRACT_ASSIGN_OR_RETURN(const auto model, LoadModel(options));
-  // Some of each, so that there is something to merge in the check.
+  // Several requests of each size, so that the check merges some.
   std::vector<int64_t> rows = options.rows;
   while (rows.size() < 8) {
     rows.insert(rows.end(), options.rows.begin(), options.rows.end());
@@ -234,7 +235,7 @@ absl::Status Measure(const Options& options, Json& json) {
   json["seconds_per_run"] = options.seconds;
   json["runs_until_a_rate_fails"] = kTries;
   json["seed"] = options.seed;
-  // A tenth of what one request after the other would give.
+  // A tenth of the rate of one request after the other.
   const gpu_node::ModelStats seen = off->stats();
   const double alone_s = absl::ToDoubleSeconds(seen.device_time) /
                          static_cast<double>(seen.batches);
@@ -275,28 +276,32 @@ int Main(int argc, char** argv) {
   google::InitGoogleLogging(argv[0]);
   FLAGS_logtostderr = true;
   FLAGS_minloglevel = google::WARNING;
-  CLI::App app("What batching is worth to a GPU node on its CPU device.");
+  CLI::App app(
+      "Measures the gain of batching on a GPU node with a CPU device.");
   Options options;
   auto* const model = app.add_option(
       "--model", options.model, "DIR/NAME of a split model in a repository");
   app.add_option("--widths", options.widths,
-                 "of the layers of a perceptron; used without --model")
+                 "widths of the layers of a perceptron, which is measured "
+                 "without --model")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 16))
       ->excludes(model)
       ->capture_default_str();
   app.add_option("--rows", options.rows,
-                 "of requests, each as often as the others")
+                 "rows of requests; all numbers are equally frequent")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
-  app.add_option("--slo-ms", options.slo_ms, "that 99 % of requests must meet")
+  app.add_option("--slo-ms", options.slo_ms,
+                 "latency that 99 % of requests must meet, ms")
       ->check([](const std::string& text) {
         return base::CheckNumberIn(text, 0.01, 60'000.0);
       })
       ->capture_default_str();
   app.add_option("--window-us", options.window_us,
-                 "that a request waits for others while an instance is free")
+                 "batching window, us: time that a request waits for others "
+                 "while an instance is free")
       ->check([](const std::string& text) {
         return base::CheckNumberIn(text, 0.0, 1e6);
       })
@@ -304,7 +309,8 @@ int Main(int argc, char** argv) {
   app.add_option("--instances", options.instances, "executing threads")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  app.add_option("--seconds", options.seconds, "of each run at one rate")
+  app.add_option("--seconds", options.seconds,
+                 "seconds of each run at one rate")
       ->check([](const std::string& text) {
         return base::CheckNumberIn(text, 0.1, 600.0);
       })
@@ -312,9 +318,9 @@ int Main(int argc, char** argv) {
   app.add_option("--rounds", options.rounds, "repetitions, at least 3")
       ->check(CLI::Range(3, 1000))
       ->capture_default_str();
-  app.add_option("--seed", options.seed, "of the first round's schedule")
+  app.add_option("--seed", options.seed, "seed of the first round's schedule")
       ->capture_default_str();
-  app.add_option("--json", options.json, "write the result there")
+  app.add_option("--json", options.json, "file to write the result to")
       ->check(base::CheckOutputFile);
   try {
     app.parse(argc, argv);

@@ -1,7 +1,7 @@
-// How long the optimal split takes to find, by the graph's shape and number of
-// operators, for each objective and under limits: a line for each on stderr
-// with the median and the worst of several problems and what was proven, and
-// JSON on stdout.
+// Measures the time to find the optimal split, by the graph's shape and number
+// of operators, for each objective and under limits. Prints a line for each on
+// stderr with the median and the worst of several problems and the number of
+// proven optima, and JSON on stdout.
 //
 //   bench_partitioner [SEED]
 

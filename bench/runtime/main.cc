@@ -308,9 +308,9 @@ int Main(int argc, char** argv) {
   int rounds = 21;
   auto* const layers = app.add_subcommand("layers", "MLPerf-v1's MLPs");
   auto* const whole = app.add_subcommand("models", "whole models");
-  whole->add_option("dir", folder, "made by bench/runtime/prepare.py")
+  whole->add_option("dir", folder, "folder that bench/runtime/prepare.py made")
       ->required();
-  whole->add_option("--names", names, "of the models")->delimiter(',');
+  whole->add_option("--names", names, "names of the models")->delimiter(',');
   const std::map<std::string, models::DenseWeights> forms = {
       {"fp32", models::DenseWeights::kFloat32},
       {"bf16", models::DenseWeights::kBFloat16},
@@ -331,13 +331,15 @@ int Main(int argc, char** argv) {
       "beside", "requests beside busy processes of the same machine");
   double seconds = 0.5;
   int busy = 1;
-  beside->add_option("dir", folder, "made by bench/runtime/prepare.py")
+  beside->add_option("dir", folder, "folder that bench/runtime/prepare.py made")
       ->required();
-  beside->add_option("--names", names, "of the models")->delimiter(',');
-  beside->add_option("--busy", busy, "processes that compute")
+  beside->add_option("--names", names, "names of the models")->delimiter(',');
+  beside->add_option("--busy", busy, "number of busy processes")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  beside->add_option("--seconds", seconds, "of one turn with or without them")
+  beside
+      ->add_option("--seconds", seconds,
+                   "seconds of one turn with or without busy processes")
       ->check([](const std::string& text) {
         return base::CheckNumberIn(text, 0.01, 600.0);
       })
@@ -349,7 +351,7 @@ int Main(int argc, char** argv) {
     command->add_option("--rounds", rounds, "repetitions, at least 5")
         ->check(CLI::Range(5, 10000))
         ->capture_default_str();
-    command->add_option("--json", file, "write the result there")
+    command->add_option("--json", file, "file to write the result to")
         ->check(base::CheckOutputFile);
   }
   try {

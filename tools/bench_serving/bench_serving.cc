@@ -163,7 +163,7 @@ void ServingBench::PrintRun() {
   if (run.distinct_requests < run.schedule.size()) {
     out_ << absl::StreamFormat(
         "%d distinct requests for %d queries (--memory-mib, or the trace's "
-        "length): rows that come again may be in a cache\n",
+        "length): repeated rows may be in a cache\n",
         run.distinct_requests, run.schedule.size());
   }
 }

@@ -36,7 +36,7 @@ void AddTargetOptions(CLI::App& command, ServingOptions& options) {
        "TLS, with these root certificates (PEM)");
   file("--tls-cert", options.tls_cert,
        "the client's certificate (PEM), for mTLS");
-  file("--tls-key", options.tls_key, "its private key (PEM)");
+  file("--tls-key", options.tls_key, "private key of --tls-cert (PEM)");
   file("--token-file", options.token_file,
        "a bearer token, sent with every request");
 }
@@ -45,18 +45,19 @@ void AddLoadOptions(CLI::App& command, ServingOptions& options) {
   command.add_option("--qps", options.qps,
                      "queries per second on average; with --find-max where "
                      "the search begins; a trace has a rate of its own");
-  command.add_option("--arrivals", options.arrivals,
-                     "when queries come: poisson, constant (equal gaps), "
-                     "bursts:TIMES,ON,PERIOD (TIMES the mean rate for ON of "
-                     "every PERIOD seconds), diurnal[:TROUGH] (a day within "
-                     "--duration, from TROUGH times the peak and back), "
-                     "curve:FILE (a relative rate per line, spread over "
-                     "--duration), or trace:FILE (requests that were recorded; "
-                     "--qps stretches its times)");
+  command.add_option(
+      "--arrivals", options.arrivals,
+      "arrival times of queries: poisson, constant (equal gaps), "
+      "bursts:TIMES,ON,PERIOD (TIMES the mean rate for ON of "
+      "every PERIOD seconds), diurnal[:TROUGH] (a day within "
+      "--duration, from TROUGH times the peak and back), "
+      "curve:FILE (a relative rate per line, spread over "
+      "--duration), or trace:FILE (requests that were recorded; "
+      "--qps stretches its times)");
   command.add_option("--duration", options.duration_s,
                      "seconds measured; 10 unless given, or all of a trace");
   command.add_option("--warmup", options.warmup_s,
-                     "seconds of load before those, not counted");
+                     "seconds of load before --duration, not counted");
   command.add_option("--slo-ms", options.slo_ms,
                      "latency bound in ms for goodput and --find-max; 0: none");
   command.add_flag("--find-max", options.find_max,
@@ -64,15 +65,16 @@ void AddLoadOptions(CLI::App& command, ServingOptions& options) {
                    "failures; every try takes --warmup + --duration");
   command.add_option("--seed", options.seed,
                      "decides arrivals, sizes and values");
-  command.add_option("--connections", options.connections,
-                     "connections to each server from each process, taken in "
-                     "turn; over http more are opened while all are busy");
+  command.add_option(
+      "--connections", options.connections,
+      "connections to each server from each process, taken in turn; over http "
+      "further connections are opened while all are busy");
   command.add_option("--processes", options.processes,
                      "processes that share the load; their results are put "
                      "together query by query");
   command.add_option("--max-in-flight", options.max_in_flight,
-                     "queries without an answer at one time; those beyond are "
-                     "dropped and count as failed");
+                     "queries without an answer at one time; further queries "
+                     "are dropped and count as failed");
   command.add_option("--timeout", options.timeout_s,
                      "seconds from the scheduled time until a query is given "
                      "up; travels to the server as its deadline");
@@ -106,8 +108,8 @@ void AddContentOptions(CLI::App& command, ServingOptions& options) {
                   "and 26 columns of ids")
       ->type_name("FILE");
   command.add_option("--memory-mib", options.memory_mib,
-                     "room for prepared requests; when a run needs more, "
-                     "requests come again and the report says so");
+                     "memory for prepared requests; a run that needs more "
+                     "repeats requests, and the report says so");
 }
 
 void AddOutputOptions(CLI::App& command, Context& context,
@@ -177,7 +179,7 @@ void AddBenchCommand(CLI::App& app, Context& context) {
                    "folder as request_N and response_N.safetensors")
       ->type_name("DIR");
   command->add_option("--record-count", options->record_count,
-                      "how many of them");
+                      "number of requests that --record keeps");
   AddOutputOptions(*command, context, *options);
   command->callback([&context, options] {
     context.action = [&context, options] {

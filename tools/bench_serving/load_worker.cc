@@ -100,7 +100,8 @@ absl::Status LoadWorker::ReadContentOptions() {
                            loadgen::BagSizes::Parse(options_.bag_sizes));
   REFRACT_ASSIGN_OR_RETURN(rows_, loadgen::ParseRows(options_.rows));
   if (options_.criteo.empty()) return absl::OkStatus();
-  // As many as all queries of a run have items; a small file comes round.
+  // As many rows as all queries of a run have items; a small file is read again
+  // from its start.
   const double queries = qps_ * absl::ToDoubleSeconds(warmup_ + duration_);
   const double wanted = (queries * 1.2 + 16) * sizes_.mean();
   const double room = static_cast<double>(options_.memory_mib) * (1 << 20) /
@@ -112,7 +113,7 @@ absl::Status LoadWorker::ReadContentOptions() {
   return absl::OkStatus();
 }
 
-// For contents that the trace, if there is one, does not have.
+// Draws the contents that a trace does not have.
 absl::Status LoadWorker::MakeRequestMaker() {
   REFRACT_ASSIGN_OR_RETURN(loadgen::RequestPlan plan,
                            loadgen::PlanRequests(model_, rows_));
@@ -246,8 +247,8 @@ absl::Status LoadWorker::Prepare(double qps) {
   }
   schedule_.clear();
   schedule_.reserve(arrivals.size() / parts_ + 1);
-  // Beyond the requests of the trace it begins again with the first, where the
-  // memory did not hold all of them as well.
+  // After the last request of the trace the run begins again with the first,
+  // also if the memory did not hold all requests.
   const size_t round = trace_.empty() ? arrivals.size() : trace_.size();
   for (size_t i = 0; i < arrivals.size(); ++i) {
     const size_t number = i % round;

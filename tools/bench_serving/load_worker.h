@@ -26,7 +26,7 @@
 
 namespace refract::tools {
 
-// What one run at one rate was, query by query.
+// The results of a run at one rate, query by query.
 struct LoadRun {
   std::vector<loadgen::PlannedQuery> schedule;
   std::vector<loadgen::QueryResult> results;
@@ -60,8 +60,8 @@ class LoadWorker {
 
   // Makes the schedule and the requests of a run.
   absl::Status Prepare(double qps);
-  // Runs what was prepared, to the last answer. The schedule begins at `start`
-  // of the steady clock; at once if that has passed.
+  // Runs the prepared schedule to the last answer. It begins at `start` of the
+  // steady clock; at once if that has passed.
   LoadRun Run(absl::Time start);
 
   // Writes the first requests and their answers as --record says.
@@ -98,7 +98,7 @@ class LoadWorker {
   std::vector<int64_t> items_;  // of each prepared request
   uint64_t prepared_bytes_ = 0;
   std::vector<std::vector<base::Tensor>> recorded_;  // the first requests
-  // Of a trace: its arrivals, and after how long it begins again.
+  // Arrivals of the trace, and the time after which it begins again.
   std::vector<absl::Duration> trace_;
   absl::Duration trace_length_;
   std::vector<loadgen::PlannedQuery> schedule_;

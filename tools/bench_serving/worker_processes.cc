@@ -59,7 +59,7 @@ bool ReadAll(int file, char* bytes, size_t size) {
   return true;
 }
 
-// What a child is told. The number is a rate, or a time of the steady clock,
+// An order to a child. Its number is a rate, or a time of the steady clock,
 // which all processes of a machine share.
 enum class Command : int64_t { kConnect, kPrepare, kRun, kWriteRecords };
 struct Order {
@@ -77,7 +77,7 @@ struct AnswerHead {
   uint64_t bytes = 0;
 };
 
-// The life of a child.
+// Runs a child: follows orders until the pipe ends.
 void Serve(const ServingOptions& options, int part, int orders, int answers) {
   std::ostringstream notes;
   LoadWorker worker(options, notes, part, options.processes);

@@ -18,7 +18,7 @@
 
 namespace refract::tools {
 
-// What runs the load: this process, or its children.
+// Runs the load in this process or in its children.
 class LoadSource {
  public:
   // ServingOptions::processes > 1 forks: the caller must be the only thread,

@@ -42,7 +42,7 @@ absl::StatusOr<transport_bench::Config> ParseOptions(
   return config;
 }
 
-// One line on a terminal that is written over; nothing when piped.
+// Progress: a line of a terminal that is written over; nothing when piped.
 class RunProgress {
  public:
   void Show(const std::string& what) {

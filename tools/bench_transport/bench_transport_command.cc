@@ -33,7 +33,7 @@ void AddHowOptions(CLI::App& command, TransportOptions& options) {
   command.add_option("--rounds", options.rounds,
                      "measurements of each row; all rows of a size take turns");
   command.add_option("--time-ms", options.time_ms,
-                     "ms that one measurement takes, about");
+                     "about how long a measurement takes, ms");
   command.add_option("--iterations", options.max_iterations,
                      "most operations of one measurement");
   command.add_option("--window", options.window_bytes,

@@ -67,8 +67,9 @@ void AddCalibrateCommand(CLI::App& app, Context& context) {
       ->check(base::CheckOutputFile)
       ->required();
   command
-      ->add_option("--rounds", options->calibrate.rounds,
-                   "rounds; in each, every kind of request is measured")
+      ->add_option(
+          "--rounds", options->calibrate.rounds,
+          "number of rounds; each round measures every kind of request")
       ->type_name("N")
       ->capture_default_str();
   AddNodeOptions(*command, options->calibrate.nodes);

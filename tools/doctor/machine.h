@@ -27,8 +27,8 @@ struct Machine {
   std::string cpu;     // "Intel(R) Xeon(R) …"
   int cpus = 0;        // online logical processors that the tree shows
   std::vector<std::string> vector_sets;  // of "avx2", "avx512f", "amx_tile"
-  // The largest cache that the first processor reads data through, which it may
-  // share with others; 0 when unknown.
+  // Size of the largest data cache of the first processor, which other
+  // processors may share; 0 when unknown.
   uint64_t cache_bytes = 0;
   uint64_t memory_bytes = 0;
   uint64_t available_bytes = 0;
@@ -46,7 +46,7 @@ struct Machine {
 // dev/). Missing files leave defaults; nothing fails.
 Machine ReadMachine(absl::string_view root);
 
-// One finding for the reader: a fact, and the cost of a missing part.
+// A finding for the reader: a fact, and the cost of a missing part.
 struct Finding {
   std::string topic;  // "memlock"
   std::string fact;   // "8 MiB"

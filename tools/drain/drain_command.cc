@@ -17,10 +17,11 @@
 namespace refract::tools {
 namespace {
 
-// Of one HTTP request.
+// Timeout of an HTTP request.
 constexpr absl::Duration kTimeout = absl::Seconds(5);
-// CPU nodes hear of it within milliseconds. A request that they had sent before
-// may arrive after a look that saw none, hence the second look.
+// CPU nodes learn of the drain within milliseconds. A request that a CPU node
+// had sent before may arrive after a first poll that saw no requests, hence the
+// second poll.
 constexpr absl::Duration kLook = absl::Milliseconds(200);
 
 struct DrainOptions {
@@ -63,7 +64,8 @@ absl::Status Drain(const DrainOptions& options, std::ostream& out) {
                              Ask(options.address, false, "/status"));
     if (status["state"] == "serving") {
       return absl::AbortedError(
-          absl::StrCat(options.address, ": serves again, by another command"));
+          absl::StrCat(options.address,
+                       ": another command put the node into service again"));
     }
     const auto pending = status["requests_pending"].get<uint64_t>();
     idle_looks = pending == 0 ? idle_looks + 1 : 0;
@@ -74,9 +76,9 @@ absl::Status Drain(const DrainOptions& options, std::ostream& out) {
       return absl::OkStatus();
     }
     if (taken >= absl::Seconds(options.timeout_s)) {
-      return absl::DeadlineExceededError(
-          absl::StrCat(options.address, ": ", pending,
-                       " request(s) are under way still; it stays drained"));
+      return absl::DeadlineExceededError(absl::StrCat(
+          options.address, ": ", pending,
+          " request(s) are still under way; the node stays drained"));
     }
   }
 }
@@ -92,8 +94,8 @@ CLI::App* AddCommand(CLI::App& app, const char* name, const char* what,
   CLI::App* const command = app.add_subcommand(name, what);
   command
       ->add_option("address", options.address,
-                   "its port of metrics; from another machine the node needs "
-                   "--metrics-host and --remote-drain")
+                   "metrics port of the node (--metrics-port); commands from "
+                   "another machine need its --metrics-host and --remote-drain")
       ->type_name("HOST:PORT")
       ->required();
   return command;
@@ -103,14 +105,15 @@ CLI::App* AddCommand(CLI::App& app, const char* name, const char* what,
 
 void AddDrainCommand(CLI::App& app, Context& context) {
   auto options = std::make_shared<DrainOptions>();
-  CLI::App* const command = AddCommand(
-      app, "drain",
-      "Takes a GPU node out of service: CPU nodes send no more; returns when "
-      "the requests under way have ended",
-      *options);
+  CLI::App* const command =
+      AddCommand(app, "drain",
+                 "Takes a GPU node out of service: CPU nodes send it no more "
+                 "requests; returns when the requests under way have ended",
+                 *options);
   command
-      ->add_option("--timeout", options->timeout_s,
-                   "longest wait for them; the node stays drained")
+      ->add_option(
+          "--timeout", options->timeout_s,
+          "longest wait for requests under way; the node stays drained")
       ->type_name("SECONDS")
       ->check([](const std::string& text) {
         return base::CheckNumberIn(text, 0, 86400);

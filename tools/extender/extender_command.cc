@@ -23,9 +23,9 @@
 namespace refract::tools {
 namespace {
 
-// Of one HTTP request to the API server.
+// Timeout of an HTTP request to the API server.
 constexpr absl::Duration kApiTimeout = absl::Seconds(10);
-// Objects of a page, as kubectl asks for.
+// Objects per page; kubectl asks for as many.
 constexpr int kPage = 500;
 // Pages before the API server is taken for broken: 5 million objects.
 constexpr int kMostPages = 10'000;
@@ -50,7 +50,7 @@ absl::Status Refused(const std::string& address, absl::string_view target,
                    base::Shorten(absl::StripAsciiWhitespace(reply.body))));
 }
 
-// Every page of a list of the API server, as `read` reads it.
+// Reads every page of a list of the API server with `read`.
 template <typename Page, typename Object>
 absl::StatusOr<std::vector<Object>> ReadList(
     const std::string& address, absl::string_view list,
@@ -72,12 +72,13 @@ absl::StatusOr<std::vector<Object>> ReadList(
     }
     for (Object& object : (*page).*objects) all.push_back(std::move(object));
     if (page->next.empty()) return all;
-    // Base64, whose signs may not stand in a query.
+    // The token is Base64, whose signs must be escaped in a query.
     next = absl::StrReplaceAll(
         page->next, {{"+", "%2B"}, {"/", "%2F"}, {"=", "%3D"}, {"&", "%26"}});
   }
-  return absl::UnavailableError(
-      absl::StrCat(address, "/api/v1/", list, ": the list has no end"));
+  return absl::UnavailableError(absl::StrCat(
+      address, "/api/v1/", list,
+      ": the list has more pages than any cluster; is this an API server?"));
 }
 
 template <typename Page, typename Object>
@@ -98,7 +99,7 @@ absl::Status BindPod(const std::string& address, const std::string& name_space,
       {"kind", "Binding"},
       {"metadata", {{"name", pod}, {"namespace", name_space}}},
       {"target", {{"apiVersion", "v1"}, {"kind", "Node"}, {"name", node}}}};
-  // With it, the API server refuses a later pod of the same name.
+  // With the UID, the API server refuses a later pod of the same name.
   if (!uid.empty()) binding["metadata"]["uid"] = uid;
   const std::string target = absl::StrCat("/api/v1/namespaces/", name_space,
                                           "/pods/", pod, "/binding");
@@ -129,7 +130,8 @@ absl::StatusOr<placement::Extender::Cluster> ClusterOf(
     cluster.pods = [path = options.pods_file] {
       return ReadFile(path, placement::PodsFromText, &placement::PodPage::pods);
     };
-    // Better now than with every pod.
+    // Reads both files now, so that errors appear at the start and not with
+    // every pod.
     REFRACT_RETURN_IF_ERROR(cluster.nodes().status());
     REFRACT_RETURN_IF_ERROR(cluster.pods().status());
     return cluster;
@@ -215,7 +217,9 @@ void AddExtenderCommand(CLI::App& app, Context& context) {
   command->add_option("--host", options->host, "address to listen on")
       ->type_name("IP")
       ->capture_default_str();
-  command->add_option("--port", options->port, "0 = any free one")
+  command
+      ->add_option("--port", options->port,
+                   "port to listen on; 0 = any free port")
       ->type_name("PORT")
       ->check([](const std::string& text) {
         return base::CheckNumberIn(text, 0, 65535);

@@ -26,10 +26,11 @@ namespace {
 using models::GoldenRequest;
 using models::Graph;
 
-// PyTorch holds tables of halves and quantized rows as float32. Larger ones are
-// not worth the memory; --expect takes answers from where the model was made.
+// Largest tables that PyTorch decodes for the sample: it holds tables of halves
+// and quantized rows as float32. For larger tables --expect takes answers from
+// the machine on which the model was made.
 constexpr uint64_t kMostDecodedBytes = uint64_t{1} << 30;
-// Fewer are part of many models: "x / 2".
+// Constants below this number are part of many models: "x / 2".
 constexpr int64_t kTellingRows = 3;
 
 size_t TensorBytes(absl::Span<const base::Tensor> tensors) {
@@ -48,8 +49,9 @@ absl::StatusOr<std::vector<base::Tensor>> CopiesOf(
   return copies;
 }
 
-// The sample, the fewest rows that the model takes, and half of the sample;
-// fewer rows where it is large. Only the first where rows are not independent.
+// Numbers of rows of the golden requests: the sample, the fewest rows that the
+// model takes, and half of the sample; fewer rows if the sample is large. If
+// rows are not independent, the sample alone.
 absl::StatusOr<std::vector<GoldenRequest>> RequestsOf(
     absl::Span<const base::Tensor> sample, const Graph& graph) {
   const std::vector<base::TensorView> views = models::ViewsOf(sample);
@@ -103,7 +105,8 @@ uint64_t DecodedBytes(const models::WeightTable& weights) {
   return bytes;
 }
 
-// Fills the outputs of `requests` that PyTorch answers. The first error.
+// Fills the outputs of `requests` that PyTorch answers. Returns the first
+// error.
 absl::Status AskPyTorch(const GoldenOptions& options, const Graph& graph,
                         std::vector<GoldenRequest>& requests) {
   ReferenceRun run{.model_file = options.model_file,
@@ -139,8 +142,8 @@ absl::Status AskPyTorch(const GoldenOptions& options, const Graph& graph,
   return first_error;
 }
 
-// What PyTorch answers to the sample. Reasons why there is less of it than
-// there could be are notes.
+// Records the answers of PyTorch to the sample. A note says why a request has
+// no recorded answer.
 absl::Status Record(const GoldenOptions& options,
                     absl::Span<const base::Tensor> sample,
                     models::ImportedModel& model,
@@ -159,7 +162,7 @@ absl::Status Record(const GoldenOptions& options,
                            RequestsOf(sample, model.graph));
   if (requests.empty()) {
     note("the sample is larger than ", kMostGoldenBytes >> 10,
-         " KiB and cannot be cut; give a smaller one with --expect FILE");
+         " KiB and cannot be cut; give a smaller request with --expect FILE");
     return absl::OkStatus();
   }
   const absl::Status asked = AskPyTorch(options, model.graph, requests);
@@ -170,7 +173,8 @@ absl::Status Record(const GoldenOptions& options,
                           return output.dtype() != base::DType::kUnknown;
                         });
   });
-  // It answered the sample and refused fewer rows: what it takes is recorded.
+  // PyTorch answered the sample and refused fewer rows: the answers that it
+  // gave are recorded.
   if (requests.empty()) {
     note(asked.ok() ? "the answers are too large; give --expect FILE"
                     : asked.message());
@@ -181,7 +185,7 @@ absl::Status Record(const GoldenOptions& options,
   return absl::OkStatus();
 }
 
-// Has the version get `golden`.
+// Makes `golden` a file of the version.
 absl::Status Keep(const GoldenOptions& options,
                   std::vector<GoldenRequest>& golden,
                   models::ImportedModel& model) {
@@ -334,9 +338,10 @@ absl::Status AddGolden(const GoldenOptions& options,
                     return RowsOf(model.graph, request.inputs) == first;
                   });
   if (one_size) {
-    model.notes.push_back(absl::StrCat(
-        "--expect: all answers are for ", *first,
-        " rows; a second size would show what is fixed to the first"));
+    model.notes.push_back(
+        absl::StrCat("--expect: all answers are for ", *first,
+                     " rows; a request of another size would show values that "
+                     "the model file fixes to this size"));
   }
   if (!options.record || sample.empty()) {
     return Keep(options, golden, model);

@@ -26,26 +26,28 @@ namespace refract::tools {
 inline constexpr size_t kMostGoldenBytes = size_t{512} << 10;
 
 struct GoldenOptions {
-  // False: PyTorch is not started, and only what is expected is kept.
+  // False: PyTorch is not started, and only the requests of `expected` are
+  // kept.
   bool record = true;
   // Files of models::ReadExpected().
   std::vector<std::string> expected;
-  // As ImportRequest's; for PyTorch.
+  // As in ImportRequest; PyTorch reads them.
   std::string model_file;
   std::string tables_dir;
   std::vector<std::string> op_libraries;
-  // Of tables that nodes are asked for by ids.
+  // Ids of the tables whose rows requests name by ids.
   const models::TableIds* ids = nullptr;
-  // An own folder for files, which the caller removes once the version is
-  // added.
+  // A folder for files of this import, which the caller removes once the
+  // version is added.
   std::string scratch;
 };
 
-// Writes golden requests to a file that the version gets (models::kGoldenFile),
-// and compares what `runner`, of the whole model,
-// answers. FailedPrecondition names where the answer comes from, output,
-// position and values. Where PyTorch cannot be had, or refuses the sample, a
-// note says so. `sample`: in the graph's order; empty: nothing is recorded.
+// Writes golden requests to a file that becomes part of the version
+// (models::kGoldenFile), and compares their answers with those of `runner`,
+// which runs the whole model. FailedPrecondition names the source of the
+// answer, output, position and values. If PyTorch is missing or refuses the
+// sample, a note says so. `sample`: in the graph's order; empty: nothing is
+// recorded.
 absl::Status AddGolden(const GoldenOptions& options,
                        absl::Span<const base::Tensor> sample,
                        runtime::RequestRunner& runner,
@@ -55,10 +57,10 @@ absl::Status AddGolden(const GoldenOptions& options,
 std::optional<int64_t> RowsOf(const models::Graph& graph,
                               absl::Span<const base::Tensor> inputs);
 
-// One note for each number in the graph that arithmetic reads and that equals
-// `rows`, the sample's: a trace may have made it of the batch's size, and the
-// answers for other batches would be wrong. None for fewer than 3 rows, as 1
-// and 2 are in every model.
+// A note for each number in the graph that arithmetic reads and that equals
+// `rows`, the rows of the sample: a trace may have computed the number from the
+// size of the batch, and the answers for other batches would be wrong. No notes
+// for fewer than 3 rows, because 1 and 2 are in every model.
 std::vector<std::string> ConstantsLikeRows(const models::Graph& graph,
                                            const models::WeightStore& weights,
                                            int64_t rows);

@@ -62,8 +62,8 @@ absl::Status ReadKeys(const std::vector<std::string>& texts,
   return absl::OkStatus();
 }
 
-// A warning where `repository` is a folder of something else, a checkout's
-// models/ for instance; empty: it has a model, or is empty or missing.
+// A warning if `repository` is a folder for other files, such as the models/ of
+// a checkout; empty: the folder has a model, or is empty or missing.
 std::string ForeignFolder(const std::string& repository,
                           const std::string& name) {
   namespace fs = std::filesystem;
@@ -91,7 +91,7 @@ std::string ForeignFolder(const std::string& repository,
       name, " goes into ", repository, "/", name);
 }
 
-// Shows how far files are, ten times in a second.
+// Shows the progress of the copy of a file, ten times a second.
 class CopyProgress {
  public:
   explicit CopyProgress(Progress& progress)
@@ -194,7 +194,9 @@ void AddImportCommand(CLI::App& app, Context& context) {
                    "model repository; made if missing")
       ->type_name("DIR")
       ->required();
-  command->add_option("--name", options->name, "the model's name there")
+  command
+      ->add_option("--name", options->name,
+                   "the model's name in the repository")
       ->type_name("NAME")
       ->required();
   command
@@ -214,7 +216,7 @@ void AddImportCommand(CLI::App& app, Context& context) {
       ->type_name("ARGUMENT=KEY,KEY,...")
       ->allow_extra_args(false);
   command->add_flag("--link", options->link,
-                    "hard links instead of copies; the files must not be "
+                    "make hard links instead of copies; the files must not be "
                     "written to afterwards");
   command
       ->add_option("--expect", options->request.expected,
@@ -225,8 +227,8 @@ void AddImportCommand(CLI::App& app, Context& context) {
       ->type_name("FILE.safetensors")
       ->allow_extra_args(false);
   command->add_flag("--no-golden", options->no_golden,
-                    "do not start PyTorch for its answers to the sample, with "
-                    "which nodes are checked before they serve the version");
+                    "do not record PyTorch's answers to the sample, with which "
+                    "nodes are checked before they serve the version");
   options->json.AddTo(*command, context,
                       "the version, its sizes and the notes");
   AddOpLibraryOption(*command, options->request.op_libraries);

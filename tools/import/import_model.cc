@@ -34,8 +34,8 @@ using models::Graph;
 using models::ImportedModel;
 using models::Node;
 
-// The sample to use; empty when there is none. An export has its shapes in it,
-// so that a file that happens to lie beside it is left alone.
+// Path of the sample; empty when there is none. An export contains its shapes,
+// so a file that happens to lie beside it is not read.
 std::string FindSample(const ImportRequest& request, models::ArchiveKind kind) {
   if (!request.sample_file.empty()) return request.sample_file;
   if (kind == models::ArchiveKind::kTorchExport) return "";
@@ -119,7 +119,7 @@ std::vector<models::NamedTensor> Named(const Graph& graph,
   return named;
 }
 
-// Sizes of an export, beyond what it says of them.
+// Derives facts about the sizes of an export that the export does not state.
 absl::Status LearnSizes(const models::WeightStore& weights,
                         absl::Span<const base::Tensor> sample,
                         ImportedModel& model) {
@@ -129,7 +129,7 @@ absl::Status LearnSizes(const models::WeightStore& weights,
   return models::RelaxSmallSizes(named, weights, model.graph, model.notes);
 }
 
-// Shapes of a TorchScript, and what running the model at several sizes tells.
+// Shapes of a TorchScript, inferred from runs of the model at several sizes.
 absl::Status LearnFromSample(const models::WeightStore& weights,
                              absl::Span<const base::Tensor> sample,
                              ImportedModel& model) {
@@ -140,7 +140,7 @@ absl::Status LearnFromSample(const models::WeightStore& weights,
   return models::CheckRows(named, weights, model.graph, model.notes);
 }
 
-// What the graph tells, beside what the sample told.
+// Facts that follow from the graph, besides those that the sample gave.
 void FindRows(ImportedModel& model) {
   Graph& graph = model.graph;
   const models::RowDependence found = models::FindRowDependence(graph);
@@ -183,7 +183,8 @@ absl::StatusOr<std::unique_ptr<runtime::RequestRunner>> TryRun(
       runtime::RequestRunner::Whole(model.graph, std::move(weights), {}));
   if (sample.empty()) return runner;
   absl::Status status = runner->Run(models::ViewsOf(sample)).status();
-  // Here it is the file that promises what its operators do not keep.
+  // An error here is the fault of the file: it states shapes that its operators
+  // do not keep.
   if (absl::IsInternal(status)) {
     status = absl::InvalidArgumentError(status.message());
   }
@@ -192,7 +193,8 @@ absl::StatusOr<std::unique_ptr<runtime::RequestRunner>> TryRun(
   return runner;
 }
 
-// Last: what comes before executes the model as PyTorch does.
+// Ids come last: the steps before execute the model with row numbers, as
+// PyTorch does.
 absl::Status GiveIds(const models::TableIds& ids,
                      absl::Span<const base::Tensor> sample,
                      const std::string& sample_file, ImportedModel& model) {

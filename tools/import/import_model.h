@@ -21,9 +21,9 @@ struct ImportRequest {
   // Requests with answers, and whether PyTorch is asked for its own: golden.h.
   std::vector<std::string> expected;
   bool record_golden = true;
-  // An own folder for files that AddVersion() copies.
+  // A folder for files of this import that AddVersion() copies.
   std::string scratch;
-  // Told what is done now, on this thread.
+  // Called on this thread with the step that begins.
   std::function<void(const std::string& text)> progress = [](const auto&) {};
 };
 

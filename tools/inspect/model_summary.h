@@ -1,8 +1,8 @@
 #ifndef REFRACT_TOOLS_INSPECT_MODEL_SUMMARY_H_
 #define REFRACT_TOOLS_INSPECT_MODEL_SUMMARY_H_
 
-// What `refract inspect` and `refract partition` tell about a model: facts in
-// plain structs, then text or JSON made of them.
+// Facts about a model that `refract inspect` and `refract partition` print:
+// plain structs, then text or JSON made from them.
 
 #include <cstdint>
 #include <optional>

@@ -66,15 +66,17 @@ void PrintTensors(absl::string_view title,
   }
 }
 
-// A model of a thousand features has as many tensors that cross; the first
-// screen is for those that matter.
+// A model of a thousand features has a thousand tensors that cross; the first
+// screen shows the largest.
 constexpr size_t kShownCrossings = 10;
 
-// Those that grow fastest with the batch, and what is left out.
+// Prints the tensors that grow fastest with the batch, and the number and bytes
+// of the omitted tensors.
 void PrintCrossings(absl::string_view title,
                     const std::vector<TensorSummary>& tensors,
                     std::ostream& out) {
-  // One more would take the line that says so.
+  // Omitting a single tensor saves no line: a line would count the omitted
+  // tensors.
   if (tensors.size() <= kShownCrossings + 1) {
     return PrintTensors(title, tensors, out);
   }

@@ -10,8 +10,8 @@ namespace refract::loadgen {
 
 // The highest rate that passes, found by doubling from `start` > 0 (halving,
 // when `start` itself fails) and then bisecting until the bracket's ends are
-// within 5 %, as MLPerf LoadGen's FindPeakPerformance does. A service is taken
-// to pass every rate under one that it passes.
+// within 5 %, as MLPerf LoadGen's FindPeakPerformance does. Assumes that a
+// service that passes a rate passes every lower rate.
 //
 // Returns the highest rate that was seen to pass; nullopt when not even
 // start / 1024 does. FailedPrecondition when start × 1024 passes still: the

@@ -42,7 +42,7 @@ class CompletionSink {
   virtual void Done(size_t query, absl::StatusCode code) = 0;
 };
 
-// What is measured.
+// The system under test.
 class SystemUnderTest {
  public:
   virtual ~SystemUnderTest() = default;
@@ -56,10 +56,10 @@ class SystemUnderTest {
 struct OpenLoopOptions {
   // From the scheduled time.
   absl::Duration timeout = absl::Seconds(10);
-  // Queries beyond this many unanswered ones are dropped, which counts against
-  // the server: what it leaves behind must fit in the client's memory.
+  // Most unanswered queries. Further queries are dropped, which counts against
+  // the server: its backlog must fit in the client's memory.
   int64_t max_in_flight = 10'000;
-  // When the schedule begins; what has passed already: in a moment.
+  // Time at which the schedule begins; a time that has passed: in a moment.
   absl::Time start = absl::InfinitePast();
 };
 

@@ -23,13 +23,13 @@ struct RequestOptions {
   // all 0, the one value that is likely to be valid. ≥ 0.
   int64_t length = 50;
   uint64_t seed = 1;
-  // If not empty: consecutive rows of it, from the start again after the last,
-  // in place of random values. One id per bag.
+  // Rows in place of random values, one after the other and from the start
+  // again after the last; one id per bag. Empty: random values.
   std::vector<CriteoRow> criteo;
 };
 
 // A matrix of integers whose meaning is unknown: filled with 0, so that it
-// always selects the same.
+// always selects the same rows.
 bool IsUnknownMatrix(const InputPlan& input);
 
 // Makes the tensors of requests, one after the other. The n-th request of a

@@ -73,9 +73,9 @@ struct RequestPlan {
 // the table or of each column}. A server that says nothing of shapes gets -1
 // taken for the number of items where it comes first in a shape.
 //
-// InvalidArgument names the input that cannot be filled: of a type that no
-// model has (strings), ids of unknown rows, offsets of unknown bags, or one
-// that `rows` names and the model has not.
+// InvalidArgument names the input that cannot be filled: a type that no model
+// has (strings), ids of unknown rows, offsets of unknown bags, or an input of
+// `rows` that the model does not have.
 absl::StatusOr<RequestPlan> PlanRequests(
     const ServedModel& model,
     const absl::flat_hash_map<std::string, std::vector<int64_t>>& rows);

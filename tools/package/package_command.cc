@@ -86,8 +86,8 @@ void AddPackageCommand(CLI::App& app, Context& context) {
       ->required();
   command
       ->add_option("--shard", options->shard,
-                   "with --for cpu-node: which node of the shard group, from 0 "
-                   "(refract partition --shards)")
+                   "with --for cpu-node: number of the node in its shard "
+                   "group, from 0 (refract partition --shards)")
       ->type_name("K");
   command
       ->add_option("--output", options->output,

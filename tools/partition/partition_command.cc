@@ -164,8 +164,8 @@ absl::Status MakeReport(const PartitionOptions& options,
 }
 
 // Methods other than optimal do not search within limits, but their plans must
-// keep them too: those that were given, and the transport's. Adds the note
-// about messages.
+// keep the given limits and those of the transport, too. Adds the note about
+// messages.
 absl::Status CheckLimits(const PartitionOptions& options,
                          const models::LoadedModel& model,
                          const absl::flat_hash_map<std::string, int64_t>& sizes,
@@ -461,16 +461,17 @@ void AddPartitionCommand(CLI::App& app, Context& context) {
   AddConditionOptions(*command, options->conditions);
   CLI::Option* const shards =
       command
-          ->add_option("--shards", options->shards,
-                       "divide large tables over so many CPU nodes, which then "
-                       "form a shard group; default: each CPU node has all "
-                       "tables (docs/how-to/shards.md)")
+          ->add_option(
+              "--shards", options->shards,
+              "number of CPU nodes that large tables are divided over; these "
+              "nodes form a shard group; default: each CPU node has all "
+              "tables (docs/how-to/shards.md)")
           ->type_name("N")
           ->check(CLI::Range(size_t{2}, models::kMaxShards));
   command
       ->add_option("--shard-tables-from", options->shard_tables_from_mib,
-                   "for --shards: tables of so many MiB are divided, smaller "
-                   "ones are on every CPU node")
+                   "for --shards: size from which a table is divided, MiB; "
+                   "every CPU node has the smaller tables whole")
       ->type_name("MIB")
       ->check(CLI::NonNegativeNumber)
       ->needs(shards)

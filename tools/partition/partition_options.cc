@@ -113,9 +113,9 @@ void AddConditionOptions(CLI::App& command,
 void AddWireOptions(CLI::App& command, partitioner::WireOptions& options) {
   command
       .add_option("--wire-dtype", options.dtype,
-                  "wire form of float tensors: fp32 none, another one "
-                  "wherever that saves bytes, auto per tensor the smallest "
-                  "form that keeps --wire-error-bound")
+                  "wire form of float tensors. fp32: as they are; another "
+                  "form: wherever it saves bytes; auto: per tensor the "
+                  "smallest form that keeps --wire-error-bound")
       ->type_name(absl::StrCat(
           "fp32|", absl::StrJoin(models::LossyWireNames(), "|"), "|auto"))
       ->capture_default_str();
@@ -127,10 +127,10 @@ void AddWireOptions(CLI::App& command, partitioner::WireOptions& options) {
       ->type_name("E");
   command
       .add_option("--sample", options.samples,
-                  "requests to measure on, one per file; may be repeated. Ids "
-                  "that fit travel as int32, and rows that repeat within "
-                  "them are sent once. With --verify all are sent to the "
-                  "nodes, and must have the same sizes")
+                  "requests to measure wire forms on, one per file; may be "
+                  "repeated. Ids that fit travel as int32, and rows that "
+                  "repeat within the requests are sent once. With --verify the "
+                  "requests are sent to the nodes, and must have equal sizes")
       ->type_name("FILE.safetensors")
       ->default_str("")
       ->allow_extra_args(false);
@@ -155,8 +155,8 @@ void AddVerifyOptions(CLI::App& command,
       ->capture_default_str();
   command
       .add_option("--verify-rounds", options.run.rounds,
-                  "for --verify: rounds; in each, every cut serves one untimed "
-                  "and four timed requests")
+                  "for --verify: number of rounds; in each, every cut serves "
+                  "one untimed and four timed requests")
       ->type_name("N")
       ->capture_default_str();
   AddNodeOptions(command, options.run.nodes);

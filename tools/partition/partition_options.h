@@ -1,7 +1,7 @@
 #ifndef REFRACT_TOOLS_PARTITION_PARTITION_OPTIONS_H_
 #define REFRACT_TOOLS_PARTITION_PARTITION_OPTIONS_H_
 
-// The options of `refract partition`, by what they fill in.
+// The options of `refract partition`, grouped by the struct that they fill in.
 
 #include <string>
 
@@ -16,16 +16,16 @@ class App;
 
 namespace refract::tools {
 
-// Costs, limits and what is minimised.
+// Costs, limits and the objective.
 void AddConditionOptions(CLI::App& command,
                          partitioner::ConditionOptions& options);
 // --wire-dtype, --wire-error-bound, --sample, --wire-seed.
 void AddWireOptions(CLI::App& command, partitioner::WireOptions& options);
-// --verify and what belongs to it.
+// --verify and the options that only --verify reads.
 void AddVerifyOptions(CLI::App& command,
                       partitioner::VerifySplitOptions& options);
 
-// What a command line makes `refract partition` do, as far as it decides which
+// The actions of a command line of `refract partition` that decide which
 // options have a use.
 struct PartitionUses {
   std::string method;

@@ -117,8 +117,8 @@ std::string FormText(WireForm form) {
       form.unique_rows ? ", equal rows once" : "");
 }
 
-// One line per tensor: form, bytes with and without it, error of this form
-// alone.
+// Prints a line per tensor: wire form, bytes with and without the form, error
+// of this form alone.
 void PrintLargest(const models::Graph& graph, const SplitPlan& plan,
                   const WireReport& report, std::ostream& out) {
   constexpr size_t kShown = 10;

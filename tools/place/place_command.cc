@@ -164,7 +164,8 @@ absl::Status RunPlace(const PlaceCommand& options, std::ostream& out) {
                            LoadCluster(options.cluster));
   REFRACT_ASSIGN_OR_RETURN(const Lists lists, ReadLists(options, cluster));
   bool explained = options.explain.empty();
-  // What is asked for now and what runs is the best guess at what comes next.
+  // The target workload: instances to place and instances that run are the best
+  // guess at later demand.
   const placement::FragmentMeter meter(
       placement::WorkloadOf(lists.all.instances, {}));
   const std::vector<placement::AppTarget> targets = TargetsOf(lists.all);
@@ -186,7 +187,7 @@ absl::Status RunPlace(const PlaceCommand& options, std::ostream& out) {
     const int index = order[i];
     const placement::Instance& instance = lists.all.instances[index];
     if (instance.app >= 0 && instance.app != batch_app) {
-      // The order has an app's instances one after another.
+      // The order keeps the instances of an app together.
       batch_app = instance.app;
       std::vector<placement::Instance> batch;
       for (size_t k = i; k < order.size(); ++k) {
@@ -275,8 +276,8 @@ void AddPlaceCommand(CLI::App& app, Context& context) {
   AddRuleOptions(*command, options->rules);
   command
       ->add_option("--explain", options->explain,
-                   "say why this node and why not the others, for one instance "
-                   "or all of them")
+                   "print why an instance, or each of all, got its node and "
+                   "not another node")
       ->type_name("NAME|all");
   command
       ->add_option("--alternatives", options->alternatives,

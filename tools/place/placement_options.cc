@@ -29,14 +29,15 @@ void AddClusterOptions(CLI::App& command, ClusterOptions& options) {
       ->required();
   command
       .add_option("--node-count", options.node_count,
-                  "repeat or cut the list to so many nodes; 0 = as it is")
+                  "number of nodes: the list is repeated or cut to it; 0 = as "
+                  "many as the list has")
       ->type_name("N")
       ->check(InRange(0, 1e6))
       ->capture_default_str();
   command
       .add_option("--memory-gib-per-core", options.defaults.memory_gib_per_core,
-                  "memory of nodes whose list has none, GiB per core; 0 = it "
-                  "never binds")
+                  "memory of nodes whose list has none, GiB per core; 0 = "
+                  "memory is no limit")
       ->type_name("GIB")
       ->check(InRange(0, 1e4))
       ->capture_default_str();

@@ -37,7 +37,7 @@ namespace {
 constexpr int kLeastRepetitions = 9;
 constexpr size_t kLeastBatches = 3;
 constexpr uint64_t kMaxTableMib = uint64_t{1} << 20;
-// Requests of more would not fit most machines.
+// Largest batch: larger requests would not fit most machines.
 constexpr int64_t kMaxBatch = int64_t{1} << 24;
 
 struct ProfileOptions {
@@ -225,7 +225,7 @@ absl::Status MeasureMachine(const ProfileOptions& options, Context& context) {
   REFRACT_ASSIGN_OR_RETURN(const std::string text,
                            partitioner::ProbeHardware(probe));
   REFRACT_RETURN_IF_ERROR(base::WriteText(options.hardware, text));
-  // Readable by refract partition, or not worth having.
+  // Checks that refract partition can read the file.
   const auto hardware = partitioner::ParseHardware(text, options.hardware);
   if (!hardware.ok()) return absl::InternalError(hardware.status().message());
   context.out << text << "written: " << options.hardware << "\n";
@@ -264,10 +264,9 @@ void AddProfileCommand(CLI::App& app, Context& context) {
                    "requests per batch size, at least 9, each fresh")
       ->type_name("N");
   command
-      ->add_option(
-          "--inputs", options->inputs,
-          "file with a request to draw items from; may be repeated; default: "
-          "random ids, uniform over whole tables")
+      ->add_option("--inputs", options->inputs,
+                   "request to draw items from; may be repeated; default: "
+                   "random ids, uniform over whole tables")
       ->type_name("X.safetensors")
       ->default_str("")
       ->allow_extra_args(false);

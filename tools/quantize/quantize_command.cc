@@ -340,7 +340,7 @@ void AddQuantizeCommand(CLI::App& app, Context& context) {
                    "tbe-*, as TorchRec, otherwise 1")
       ->type_name("BYTES")
       ->check(CLI::Range(0, 4096));
-  options->json.AddTo(*command, context, "sizes and errors");
+  options->json.AddTo(*command, context, "sizes and errors of the tables");
   command->callback([&context, options] {
     context.action = [&context, options] {
       return Quantize(*options, context);

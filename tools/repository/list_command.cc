@@ -40,8 +40,8 @@ uint64_t BytesUnder(const std::string& folder) {
   return bytes;
 }
 
-// "optimal", "none", or why the plan cannot be told; without tables, so that
-// packages for GPU nodes can be listed too.
+// "optimal", "none", or the reason why the plan cannot be read. Reads no
+// tables, so that packages for GPU nodes can be listed, too.
 std::string PlanText(const models::Repository& repository,
                      const std::string& name, int64_t version) {
   const auto model =

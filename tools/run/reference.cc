@@ -24,7 +24,7 @@ extern char** environ;
 namespace refract::tools {
 namespace {
 
-// What a process had to say: enough for a traceback, bounded against floods.
+// Most bytes of a process's stderr that are kept: enough for a traceback.
 constexpr size_t kMaxErrorBytes = 64 << 10;
 
 // Runs models.zoo.reference of the folder in argv[1], whatever other package

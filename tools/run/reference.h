@@ -17,8 +17,9 @@ struct ReferenceRun {
   std::vector<std::string> op_libraries;
 };
 
-// Runs PyTorch on the original file in a process of its own
-// (models/zoo/reference.py). Shares no code with the engine: that is its worth.
+// Runs PyTorch on the original file in a separate process
+// (models/zoo/reference.py). Shares no code with the engine, so it is an
+// independent check.
 //
 // Interpreter: $REFRACT_PYTHON, else the one beside the LibTorch that Refract
 // was built with, else python3. The script: under $REFRACT_SOURCE_DIR, else

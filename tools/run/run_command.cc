@@ -44,7 +44,7 @@ struct RunOptions {
   JsonOutput json;
 };
 
-// "cuda" is "cuda:0"; nullopt for what is no GPU.
+// "cuda" is "cuda:0"; nullopt for a text that names no GPU.
 std::optional<int> CudaIndex(absl::string_view device) {
   if (device == "cuda") return 0;
   int index = 0;
@@ -161,7 +161,7 @@ class OutputErrors {
       for (size_t j = 0; j < y.size(); ++j) {
         const double difference =
             std::abs(static_cast<double>(x[j]) - static_cast<double>(y[j]));
-        // Where both are NaN, or the same infinity, nothing is lost.
+        // If both are NaN, or the same infinity, there is no difference.
         if (!std::isfinite(difference)) {
           const bool same =
               x[j] == y[j] || (std::isnan(x[j]) && std::isnan(y[j]));
@@ -308,7 +308,8 @@ absl::Status Run(const RunOptions& options, std::ostream& out) {
   }
   REFRACT_ASSIGN_OR_RETURN(const std::unique_ptr<runtime::RequestRunner> runner,
                            MakeRunner(options, *model, form));
-  // Beside it what it stands for, to say what rounding does to the scores.
+  // The exact runner runs beside the rounded weights, so that the report can
+  // say how rounding changes the scores.
   std::unique_ptr<runtime::RequestRunner> exact;
   if (form != models::DenseWeights::kFloat32) {
     REFRACT_ASSIGN_OR_RETURN(
@@ -374,7 +375,7 @@ void AddRunCommand(CLI::App& app, Context& context) {
                    "int8 change. Default: as config.pbtxt says")
       ->type_name("fp32|bf16|int8")
       ->default_str("");
-  options->json.AddTo(*command, context, "what was done with each request");
+  options->json.AddTo(*command, context, "a report on each request");
   AddOpLibraryOption(*command, options->op_libraries);
   command->callback([&context, options] {
     context.action = [&context, options] { return Run(*options, context.out); };

@@ -15,7 +15,7 @@
 
 namespace refract::tools {
 
-// What `refract run` did with each request: a line of text, and JSON.
+// Report of `refract run` on each request: a line of text, and JSON.
 class RunReport {
  public:
   struct Request {
@@ -32,7 +32,7 @@ class RunReport {
   RunReport(nlohmann::ordered_json about, size_t total, std::ostream& out);
 
   void Add(const Request& request);
-  // A request that failed; its files only.
+  // Adds a request that failed, with its files only.
   void AddFailed(const Request& request, const absl::Status& status);
 
   // OK if all requests succeeded, else the first error and how many failed.

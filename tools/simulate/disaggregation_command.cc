@@ -39,14 +39,14 @@ struct DisaggregationCommand {
   std::string report;
 };
 
-// One row of the table: what differs from the options, and the results of its
-// seeds.
+// A row of the table: the change of the options, and the results of its seeds.
 struct Row {
   std::string name;
   std::vector<DisaggregationResult> results;
 };
 
-// Part of the fragment that goes, in percent; mean over the seeds.
+// Part of the fragment that disaggregation removes, in percent; mean over the
+// seeds.
 double Drop(const Row& row, FragmentSum DisaggregationResult::*before,
             FragmentSum DisaggregationResult::*after) {
   double sum = 0;
@@ -177,7 +177,7 @@ absl::Status RunDisaggregation(const DisaggregationCommand& options,
     return absl::InvalidArgumentError(
         absl::StrCat(options.cluster.nodes, ": no node has a GPU"));
   }
-  // What differs in each row.
+  // The change of the options in each row.
   struct Case {
     std::string name;
     std::function<void(placement::BackgroundOptions&)> change;
@@ -273,7 +273,7 @@ void AddSimulateDisaggregationCommand(CLI::App& simulate, Context& context) {
   };
   command
       ->add_option("--policy", options->policy,
-                   absl::StrCat("that places the background: ",
+                   absl::StrCat("policy that places the background: ",
                                 placement::PolicyNames()))
       ->type_name("P")
       ->capture_default_str();

@@ -444,8 +444,8 @@ void AddSimulateFillCommand(CLI::App& simulate, Context& context) {
       ->capture_default_str();
   command
       ->add_option("--app-size", options->app_size,
-                   "make apps of so many instances with similar demands; 0 = "
-                   "as in the list")
+                   "instances per app, made of instances with similar demands; "
+                   "0 = as in the list")
       ->type_name("N")
       ->check([](const std::string& text) {
         return base::CheckNumberIn(text, 0, 1e6);

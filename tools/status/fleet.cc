@@ -16,9 +16,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// More failed requests than this share are worth a look.
+// Share of failed requests above which a model is reported as a problem.
 constexpr double kManyFailures = 0.01;
-// So is request memory that is nearly used up.
+// Share of request memory above which a node is reported as a problem.
 constexpr double kMuchMemory = 0.9;
 
 std::string Text(const Json& object, const char* key) {
@@ -52,7 +52,7 @@ std::string Because(const Json& object) {
   return why.empty() ? "" : absl::StrCat(": ", base::Shorten(why));
 }
 
-// Finds what is wrong.
+// Finds problems in the statuses of nodes.
 class Problems {
  public:
   void OfNode(const Json& node) {

@@ -1,7 +1,7 @@
 #ifndef REFRACT_TOOLS_STATUS_FLEET_H_
 #define REFRACT_TOOLS_STATUS_FLEET_H_
 
-// From the statuses of nodes to what is shown of all of them. Pure.
+// Makes the report of several nodes from their statuses. Pure.
 
 #include <ostream>
 #include <string>
@@ -20,14 +20,14 @@ struct NodeCounts {
   uint64_t succeeded = 0, failed = 0;
 };
 
-// What one node said of itself.
+// The status of a node as the node reported it.
 struct NodeReport {
   std::string address;  // of its metrics
   // OK: `status` is its /status; else why there is none.
   absl::Status error;
   std::string status;  // JSON
-  // Of the time since its last report, if there was one and the node has not
-  // started again meanwhile; else 0.
+  // Rates since its last report, if there was a report and the node has not
+  // restarted meanwhile; else 0.
   absl::Duration since;
   NodeCounts before;
 };

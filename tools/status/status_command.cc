@@ -21,7 +21,7 @@ namespace refract::tools {
 namespace {
 
 constexpr absl::Duration kNodeTimeout = absl::Seconds(3);
-// Rates of a single look are those of this long.
+// Seconds over which a single report measures rates.
 constexpr absl::Duration kFirstInterval = absl::Milliseconds(500);
 
 struct StatusOptions {
@@ -37,7 +37,7 @@ class Fleet {
   explicit Fleet(const std::vector<std::string>& addresses)
       : addresses_(addresses), seen_(addresses.size()) {}
 
-  // All at once: a node that does not answer delays no other.
+  // Asks all nodes at once: a node that does not answer delays no other node.
   std::vector<NodeReport> Look() {
     std::vector<NodeReport> reports(addresses_.size());
     std::vector<std::thread> threads;
@@ -132,20 +132,21 @@ void AddStatusCommand(CLI::App& app, Context& context) {
       "load, and what is wrong; exit status 1 when something is");
   command
       ->add_option("addresses", options->addresses,
-                   "ports of metrics of the nodes, of both kinds")
+                   "metrics ports (--metrics-port) of CPU nodes and GPU nodes")
       ->type_name("HOST:PORT")
       ->required();
   command
       ->add_option("--json", options->json,
-                   "write the same as JSON to this file; -: to the output in "
-                   "place of the tables")
+                   "also write the report as JSON to this file; -: JSON on "
+                   "stdout in place of the tables")
       ->type_name("FILE")
       ->check([](const std::string& path) {
         return path == "-" ? "" : base::CheckOutputFile(path);
       });
-  command->add_flag("--watch", options->watch, "again and again, until ^C");
+  command->add_flag("--watch", options->watch, "repeat the report until ^C");
   command
-      ->add_option("--interval", options->interval_s, "between two looks")
+      ->add_option("--interval", options->interval_s,
+                   "time between two reports of --watch")
       ->type_name("SECONDS")
       ->check([](const std::string& text) {
         return base::CheckNumberIn(text, 0.1, 3600);

@@ -49,7 +49,8 @@ class SocketSession : public Session {
       if (side_ == Side::kInitiator && !stream) recorder.Lap();
     }
     if (stream) {
-      // One byte back, so that the time ends after the last byte was read.
+      // The receiver sends a byte back, so that the time ends after the last
+      // byte was read.
       REFRACT_RETURN_IF_ERROR(side_ == Side::kInitiator ? Move(recv, 1)
                                                         : Move(send, 1));
       recorder.Stop();

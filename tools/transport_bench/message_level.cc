@@ -281,9 +281,9 @@ transport::Limits LimitsFor(const Work& work, size_t eager_bytes) {
                            ? kMessageOverhead
                            : eager_bytes + kMessageOverhead;
   limits.max_message_bytes = message;
-  // At least the default of nodes, because how often credits travel depends on
-  // it. One more than are sent, because a callback may send the next request
-  // before its own stops counting.
+  // At least the default of nodes, because the frequency of credits depends on
+  // it. One more than the requests in flight, because a callback may send the
+  // next request before its own request stops counting.
   limits.max_in_flight = std::max(limits.max_in_flight, work.outstanding + 1);
   // Four times the payload in transit: over verbs the arena is a quarter of it.
   limits.source_arena_bytes =

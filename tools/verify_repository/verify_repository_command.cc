@@ -82,10 +82,10 @@ absl::Status VerifyRepository(const VerifyOptions& options, std::ostream& out) {
 
 void AddVerifyRepositoryCommand(CLI::App& app, Context& context) {
   auto options = std::make_shared<VerifyOptions>();
-  CLI::App* command = app.add_subcommand(
-      "verify-repository",
-      "Reads every file of every version and compares it with what import "
-      "recorded");
+  CLI::App* command =
+      app.add_subcommand("verify-repository",
+                         "Reads every file of every version and compares it "
+                         "with the digests that import recorded");
   command
       ->add_option("repository", options->repository,
                    "folder with the models, as --model-repository of the nodes")

@@ -111,13 +111,13 @@ class Golden(unittest.TestCase):
         done = self.do_import(
             repository, "--no-golden", "--expect", files[0], "--expect", files[1]
         )
-        self.assertNotIn("second size", done.stdout)
+        self.assertNotIn("another size", done.stdout)
         kept = load_file(repository / MODEL / "1" / "golden.safetensors")
         self.assertEqual(len(kept), len(request) * 2)
         done = self.do_import(
             self.folder / "one", "--no-golden", "--expect", files[0]
         )
-        self.assertIn("a second size would show", done.stdout)
+        self.assertIn("a request of another size would show", done.stdout)
         wrong = load_file(files[1])
         wrong["output_0"] += 0.25
         save_file(wrong, files[1])

@@ -29,7 +29,7 @@ struct TimelinePoint {
   absl::Duration at;  // begin, after the warm-up
   int64_t queries = 0;
   int64_t succeeded = 0;
-  absl::Duration p50, p99, max;  // of those that succeeded
+  absl::Duration p50, p99, max;  // of queries that succeeded
 };
 // Stretches of `width` > 0 that cover the schedule after the warm-up.
 std::vector<TimelinePoint> Timeline(absl::Span<const PlannedQuery> schedule,

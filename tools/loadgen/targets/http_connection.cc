@@ -98,7 +98,8 @@ class Connection final : public HttpConnection {
 
   void Secure() {
     if constexpr (kTls) {
-      // Names which certificate is wanted, and checks the one that comes.
+      // Names the wanted certificate (SNI), and checks the certificate that the
+      // server sends.
       SSL_set_tlsext_host_name(stream_->native_handle(), peer_.host.c_str());
       stream_->set_verify_callback(
           asio::ssl::host_name_verification(peer_.host));

@@ -23,7 +23,7 @@ class context;
 
 namespace refract::loadgen {
 
-// What is asked for. The bytes outlive the answer.
+// A call. Its bytes outlive the answer.
 struct HttpCall {
   std::string target;      // "/v2/models/…"
   std::string_view body;   // not empty: POST

@@ -294,8 +294,8 @@ absl::Status HttpTarget::AwaitReady(Pool& pool, const ServedModel& model,
     const absl::StatusOr<HttpAnswer> answer =
         Ask(pool, PathOf(model, "/ready"), "model ready");
     if (answer.ok() && answer->status == 200) return absl::OkStatus();
-    // Triton says 400 both of an unknown model and of one that is being loaded;
-    // the metadata tell them apart.
+    // Triton answers 400 both for an unknown model and for a model that is
+    // being loaded; the metadata tell them apart.
     if (answer.ok() && answer->status != 503) {
       REFRACT_RETURN_IF_ERROR(
           AskJson(pool, PathOf(model, ""), "model metadata").status());
