@@ -221,7 +221,13 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServeHttp(
               << base::WhoReaches(options.host, "--http-host");
     return server;
   }
-  if (flags.http_port.given) return base::Annotate(server.status(), "HTTP");
+  if (flags.http_port.given) {
+    return absl::IsUnavailable(server.status())
+               ? absl::UnavailableError(
+                     absl::StrCat("HTTP: ", server.status().message(),
+                                  "; --http-port chooses another port"))
+               : base::Annotate(server.status(), "HTTP");
+  }
   LOG(WARNING) << server.status().message()
                << "; no HTTP is served, --http-port chooses another port";
   return nullptr;

@@ -255,10 +255,13 @@ absl::StatusOr<std::unique_ptr<Server>> Serve(const Flags& flags,
       absl::IsInvalidArgument(server.status())
           ? base::Annotate(server.status(), "--metrics-host")
           : base::Annotate(server.status(), "metrics");
-  if (flags.port.given) return failed;
-  LOG(WARNING)
-      << failed.message()
-      << "; no metrics are served, --metrics-port chooses another port";
+  if (flags.port.given) {
+    if (!absl::IsUnavailable(failed)) return failed;
+    return absl::UnavailableError(absl::StrCat(
+        failed.message(), "; --metrics-port chooses another port"));
+  }
+  LOG(WARNING) << failed.message()
+               << "; no metrics are served, --metrics-port chooses another port";
   return nullptr;
 }
 

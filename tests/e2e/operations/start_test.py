@@ -100,6 +100,21 @@ class Start(unittest.TestCase):
                     last,
                 )
                 self.assertEqual(last.count("cannot listen"), 1, last)
+            for program, flag, others in (
+                ("refract-cpu-node", "--http-port", ("--metrics-port", "off")),
+                ("refract-cpu-node", "--metrics-port", ("--http-port", "off")),
+                ("refract-gpu-node", "--metrics-port", ()),
+            ):
+                status, errors = self.ends(
+                    program, "--model-repository", self.repository, "--port", 0,
+                    flag, port, *others,
+                )
+                self.assertEqual(status, 1)
+                self.assertIn(
+                    f"cannot listen on 127.0.0.1:{port}: Address already in use; "
+                    f"{flag} chooses another port",
+                    errors.splitlines()[-1],
+                )
 
     def test_log_lines_are_objects(self):
         for program, arguments in DAEMONS:
