@@ -108,7 +108,29 @@ def predicted_p99():
     return text
 
 
+def operations():
+    """Ratios of the front ends, of metrics and of the load generator."""
+    text = header("ratio", "bar", "median [quartiles]", "rounds")
+    for title, bar, name, key, reached in (
+        ("HTTP ÷ gRPC, p50, bytes made before, 33 items", "≤ 1.15",
+         "http_cost_lean_33", "http_over_grpc_p50", lambda r: r <= 1.15),
+        ("the same, 270 items", "≤ 1.15",
+         "http_cost_lean_270", "http_over_grpc_p50", lambda r: r <= 1.15),
+        ("HTTP ÷ gRPC, p50, tritonclient, 33 items", "≤ 1.15",
+         "http_cost_triton_33", "http_over_grpc_p50", lambda r: r <= 1.15),
+        ("the same, 270 items", "≤ 1.15",
+         "http_cost_triton_270", "http_over_grpc_p50", lambda r: r <= 1.15),
+        ("metrics and 1 % tracing ÷ neither, answers", "≥ 0.98",
+         "metrics_cost", "scraped_over_off", lambda r: r >= 0.98),
+    ):
+        run = report(f"xeon207/{name}.json")
+        entry = {**run[key], "reached": reached(run[key]["median"])}
+        text += row(title, bar, quartiles(entry), str(len(run["rounds"])))
+    return text
+
+
 TABLES = {
+    "operations": operations,
     "predicted_p99": predicted_p99,
     "gpu_check": gpu_check,
     "gather": lambda: gather("xeon207/gather.json"),

@@ -1,10 +1,15 @@
 """Clients of the benchmarks of serving, and sums over their reports."""
 
 import json
+import os
+import pathlib
 import subprocess
 import sys
 
 from scripts.lib import nodes
+
+# Requests per second, more than any generator can send.
+AT_ONCE_PER_S = 1_000_000
 
 
 class Client:
@@ -16,7 +21,7 @@ class Client:
         self.count = 0
 
     def start(self, qps, duration, seed, timeout=10, max_in_flight=None,
-              ids="uniform", csv=None):
+              ids="uniform", csv=None, arrivals="poisson", warmup=0.5):
         self.count += 1
         self.report = self.folder / f"{self.model}-{self.count}.json"
         self.process = subprocess.Popen(
@@ -24,7 +29,8 @@ class Client:
                 nodes.program("refract"), "bench", "serving",
                 "--target", self.node.address, "--model", self.model,
                 "--query-sizes", f"fixed:{self.items}", "--qps", f"{qps:g}",
-                "--duration", f"{duration:g}", "--warmup", "0.5",
+                "--duration", f"{duration:g}", "--warmup", f"{warmup:g}",
+                "--arrivals", arrivals,
                 "--timeout", f"{timeout:g}", "--seed", str(seed),
                 "--ids", ids,
                 "--json", str(self.report),
@@ -48,6 +54,13 @@ class Client:
         self.start(*arguments, **options)
         return self.wait()
 
+    def start_at_once(self, requests, seed, timeout=60):
+        """Requests that are all due at once; the client drops none."""
+        self.start(
+            AT_ONCE_PER_S, requests / AT_ONCE_PER_S, seed, timeout=timeout,
+            arrivals="constant", warmup=0, max_in_flight=2 * requests,
+        )
+
     def capacity(self, seed):
         """Answers per second under more load than the node can take."""
         qps, most, tried = 50.0, 0.0, False
@@ -68,6 +81,28 @@ class Client:
             tried = enough or most == 0
             if not tried:
                 qps *= 2
+
+
+class ProcessorTime:
+    """Of nodes, in seconds, since it was last asked."""
+
+    def __init__(self, *running):
+        self.files = [
+            pathlib.Path(f"/proc/{node.process.pid}/stat") for node in running
+        ]
+        self.before = self.sum()
+
+    def sum(self):
+        ticks = 0
+        for file in self.files:
+            # utime and stime, after the name, which may have spaces.
+            fields = file.read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def lap(self):
+        before, self.before = self.before, self.sum()
+        return self.before - before
 
 
 def quartiles(values):

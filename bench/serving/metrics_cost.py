@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
 """Measures the cost of metrics and tracing: answers per second with and without.
 
-Two pairs of a CPU node and a GPU node (on its CPU). In every round the same model
-gets more requests than the nodes can answer: once with nodes that are scraped and
-trace a share of the requests into a file, and once with --metrics-port off and
-without tracing. The ratio is formed within the round.
+Two pairs of a CPU node and a GPU node (on its CPU) with the same model: one is
+scraped and traces a share of the requests into a file, the other has --metrics-port
+off and no tracing. In every round both pairs get the same requests at the same time,
+all due at once, so that each is busy until it has answered the last. The ratio is
+that of the answers per second of processor time, and is formed within the round:
+both pairs share one processor and take turns on it within milliseconds, so that a
+processor whose speed changes is as fast for both. The client has another processor.
 """
 
 import argparse
 import contextlib
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -20,7 +24,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.serving.client import Client, quartiles  # noqa: E402
+from bench.serving.client import Client, ProcessorTime, quartiles  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
 
@@ -30,16 +34,22 @@ def parse_arguments():
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--duration", type=float, default=5, metavar="S")
-    parser.add_argument("--interval", type=float, default=1, metavar="S")
+    parser.add_argument("--requests", type=int, default=6000, metavar="N",
+                        help="per pair and round")
+    parser.add_argument("--interval", type=float, default=0.5, metavar="S",
+                        help="of scraping (default 0.5)")
     parser.add_argument("--trace-rate", type=int, default=100, metavar="N",
                         help="trace one request in N; 0: none (default 100)")
     parser.add_argument("--items", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--more", action="store_true",
+                        help="adds the rounds to those in the file of --json")
     arguments = parser.parse_args()
     if arguments.rounds < 3:
         parser.error("--rounds must be at least 3")
+    if arguments.more and not arguments.json:
+        parser.error("--more needs --json")
     return arguments
 
 
@@ -69,7 +79,11 @@ def start(folder, stack, *options, cpu_node_options=()):
     repository = folder / "repository"
     hn = nodes.gpu_node(repository, *options)
     stack.callback(hn.close)
-    cn = nodes.cpu_node(repository, [hn.address], *options, *cpu_node_options)
+    # Every request is admitted: a refusal would cost less than an answer.
+    cn = nodes.cpu_node(
+        repository, [hn.address], "--max-queue", 1_000_000, "--max-in-flight",
+        1_000_000, *options, *cpu_node_options,
+    )
     stack.callback(cn.close)
     return hn, cn
 
@@ -91,54 +105,80 @@ def main():
                 "--trace-config", f"rate={arguments.trace_rate}",
                 "--trace-config", "failed=false", "--slow-request-ms", 0,
             )
-        measured = start(folder, stack, cpu_node_options=tracing)
-        plain = start(folder, stack, "--metrics-port", "off")
-        clients = {
-            kind: Client(folder / kind, pair[1], "dlrm", arguments.items)
-            for kind, pair in (("scraped", measured), ("off", plain))
+        processors = sorted(os.sched_getaffinity(0))
+        if len(processors) > 1:
+            os.sched_setaffinity(0, processors[:1])  # inherited by the nodes
+        pairs = {
+            "scraped": start(folder, stack, cpu_node_options=tracing),
+            "off": start(folder, stack, "--metrics-port", "off"),
         }
-        for client in clients.values():
-            client.folder.mkdir()
-        qps = 1.5 * clients["off"].capacity(arguments.seed)
+        if len(processors) > 1:
+            os.sched_setaffinity(0, processors[1:])
+        clients, processor = {}, {}
+        for kind, pair in pairs.items():
+            (folder / kind).mkdir()
+            clients[kind] = Client(folder / kind, pair[1], "dlrm", arguments.items)
+            processor[kind] = ProcessorTime(*pair)
         rounds, scrapes = [], []
-        for number in range(arguments.rounds):
-            found = {}
-            for kind in ("scraped", "off")[:: 1 if number % 2 == 0 else -1]:
-                if kind == "scraped":
-                    scraper = Scraper(
-                        [node.metrics_url for node in measured],
-                        arguments.interval,
-                    )
-                report = clients[kind].run(
-                    qps, arguments.duration, arguments.seed + number, timeout=1
-                )
-                if kind == "scraped":
-                    scraper.stop()
-                    scrapes += scraper.seconds
-                found[kind] = report["achieved_qps"]
+
+        def one_round(seed):
+            scraper = Scraper(
+                [node.metrics_url for node in pairs["scraped"]], arguments.interval
+            )
+            for kind in list(pairs)[:: 1 if seed % 2 == 0 else -1]:
+                processor[kind].lap()
+                clients[kind].start_at_once(arguments.requests, seed)
+            for kind in pairs:
+                report = clients[kind].wait()
+                if report["succeeded"] != arguments.requests:
+                    sys.exit(f"{kind}: not answered: {report['errors_by_code']}")
+            scraper.stop()
+            scrapes.extend(scraper.seconds)
+            found = {
+                kind: arguments.requests / processor[kind].lap() for kind in pairs
+            }
             found["ratio"] = found["scraped"] / found["off"]
+            return found
+
+        one_round(arguments.seed)
+        for number in range(arguments.rounds):
+            found = one_round(arguments.seed + number)
             rounds.append(found)
             print(
-                f"round {number + 1}: {found['scraped']:.0f} answers/s scraped, "
-                f"{found['off']:.0f} without metrics, ratio {found['ratio']:.3f}",
+                f"round {number + 1}: {found['scraped']:.0f} answers per second of "
+                f"processor time scraped, {found['off']:.0f} without metrics, "
+                f"ratio {found['ratio']:.3f}",
                 flush=True,
             )
         if arguments.trace_rate and not traces.stat().st_size:
             sys.exit("no request was traced")
+        own = {
+            "requests": arguments.requests,
+            "items": arguments.items,
+            "trace_rate": arguments.trace_rate,
+            "scrape_interval_s": arguments.interval,
+        }
+        if not scrapes:
+            sys.exit("no round was longer than --interval")
+        if arguments.more and arguments.json.exists():
+            before = json.loads(arguments.json.read_text())
+            for name in ("requests", "items", "trace_rate", "scrape_interval_s"):
+                if before[name] != own[name]:
+                    sys.exit(f"{arguments.json} has another {name}: {before[name]}")
+            rounds = before["rounds"] + rounds
         result = {
             "benchmark": "metrics_cost",
-            "trace_rate": arguments.trace_rate,
-            "offered_qps": qps,
+            **own,
             "scraped_over_off": quartiles([r["ratio"] for r in rounds]),
             "scrape_seconds": quartiles(scrapes),
             "rounds": rounds,
         }
+        ratio = result["scraped_over_off"]
         print(
-            f"ratio {result['scraped_over_off']['median']:.3f} "
-            f"({result['scraped_over_off']['q25']:.3f} to "
-            f"{result['scraped_over_off']['q75']:.3f}); a scrape takes "
-            f"{1e3 * result['scrape_seconds']['median']:.1f} ms"
+            f"ratio {ratio['median']:.3f} "
+            f"({ratio['q25']:.3f} to {ratio['q75']:.3f})"
         )
+        print(f"a scrape takes {1e3 * result['scrape_seconds']['median']:.1f} ms")
         if arguments.json:
             arguments.json.write_text(json.dumps(result, indent=1) + "\n")
 

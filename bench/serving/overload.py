@@ -24,7 +24,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.serving.client import Client, quartiles  # noqa: E402
+from bench.serving.client import Client, ProcessorTime, quartiles  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
 RATIOS = {
@@ -70,28 +70,6 @@ def make_repository(arguments, folder):
         method=arguments.method,
     )
     return folder / "repository"
-
-
-class ProcessorTime:
-    """Of nodes, in seconds, since it was last asked."""
-
-    def __init__(self, *running):
-        self.files = [
-            pathlib.Path(f"/proc/{node.process.pid}/stat") for node in running
-        ]
-        self.before = self.sum()
-
-    def sum(self):
-        ticks = 0
-        for file in self.files:
-            # utime and stime, after the name, which may have spaces.
-            fields = file.read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
-
-    def lap(self):
-        before, self.before = self.before, self.sum()
-        return self.before - before
 
 
 def measure(arguments, repository, folder, stack):
