@@ -220,14 +220,27 @@ std::string DeviceModel::MergeKey(const transport::ServerCall& call) const {
 base::Pool<DeviceModel::Arrival>::Lease DeviceModel::Look(
     const transport::ServerCall& call) const {
   base::Pool<Arrival>::Lease arrival = arrivals_.Acquire();
-  absl::Span<const base::TensorView> values = call.tensors();
+  const absl::Span<const base::TensorView> message = call.tensors();
+  absl::Span<const base::TensorView> values = message;
   if (!up_codec_.plain()) {
     values = arrival->values =
-        up_codec_.Peek(values, std::move(arrival->values));
+        up_codec_.Peek(message, std::move(arrival->values));
   }
   arrival->rows = RowsOfValues(values);
   arrival->merge_key.clear();
   if (merges_) {
+    // An encoded input without rows, such as positions in int8, is compared as
+    // it travels: equal tensors decode to equal values. Unique rows would need
+    // their index as well.
+    for (size_t i = 0; i < arrival->values.size(); ++i) {
+      const runtime::wire::Codec::Value& value = up_codec_.values()[i];
+      if (value.form.is_plain() || !layout_.IsSameForAll(i)) continue;
+      if (value.form.unique_rows &&
+          message[value.tensor + 1].dims != base::Dims{0}) {
+        continue;
+      }
+      arrival->values[i] = message[value.tensor];
+    }
     arrival->merge_key =
         layout_.MergeKey(values, std::move(arrival->merge_key));
   }

@@ -81,6 +81,12 @@ class Positions(torch.nn.Module):
 
 class PositionsTest(unittest.TestCase):
     def test_requests_with_positions_share_executions(self):
+        self.share()
+
+    def test_positions_of_fewer_bytes_share_executions(self):
+        self.share("--wire-dtype", "int8", "--wire-error-bound", "1", atol=0.02)
+
+    def share(self, *wire, atol=1e-5):
         folder = pathlib.Path(tempfile.mkdtemp(prefix="refract-e2e-"))
         self.addCleanup(shutil.rmtree, folder)
         module = Positions().eval()
@@ -95,7 +101,8 @@ class PositionsTest(unittest.TestCase):
             "--no-golden",
         )
         told = support.refract(
-            "partition", repository / "m", "--method", "heuristic", "--write"
+            "partition", repository / "m", "--method", "heuristic", "--write",
+            *wire,
         ).stdout
         self.assertIn("rows on the HN: requests may be split and merged", told)
         with open(repository / "m/config.pbtxt", "a") as config:
@@ -118,7 +125,7 @@ class PositionsTest(unittest.TestCase):
             with torch.no_grad():
                 wanted = module(torch.from_numpy(history)).numpy()
             np.testing.assert_allclose(
-                answer.as_numpy("output_0"), wanted, atol=1e-5, rtol=0
+                answer.as_numpy("output_0"), wanted, atol=atol, rtol=0
             )
 
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
