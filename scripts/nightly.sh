@@ -56,6 +56,13 @@ results=artifacts/nightly
 rm -rf "$results"
 mkdir -p "$results"
 
+# timed WHAT COMMAND…: says how long the command took.
+timed() {
+  local TIMEFORMAT="$1: %0R s, %0U + %0S s of processors"
+  shift
+  time "$@"
+}
+
 # One preset of sanitizers. In a subshell: one that fails does not stop others.
 run_sanitizer() (
   preset="$1"
@@ -76,10 +83,11 @@ run_sanitizer() (
       exit 0
     fi
   fi
-  refract_build_preset "$results" "$preset" "$jobs" "${targets[@]}"
+  timed "$preset, build" \
+    refract_build_preset "$results" "$preset" "$jobs" "${targets[@]}"
   # A time that is over would be tomorrow's to ctest.
   (($(left) >= 5)) || refract_die "$preset: no time left for its tests"
-  refract_test_preset "$results" "$preset" -L unit -R "${only:-.}" \
+  timed "$preset, tests" refract_test_preset "$results" "$preset" -L unit -R "${only:-.}" \
     --stop-time "$(date -d "+$(left) seconds" +%H:%M:%S)"
 )
 
@@ -98,7 +106,7 @@ run_fuzz() (
   REFRACT_BUILD_TIMEOUT_S="$(left)"
   : >"$results/fuzz-build.log"
   refract_configure_preset "$results" fuzz
-  refract_build_preset "$results" fuzz "$jobs" "${targets[@]}"
+  timed "fuzz, build" refract_build_preset "$results" fuzz "$jobs" "${targets[@]}"
   # Each round runs a target on every core.
   seconds=$(($(left) / ((${#targets[@]} + $(nproc) - 1) / $(nproc))))
   ((seconds >= 10)) || seconds=10

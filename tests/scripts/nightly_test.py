@@ -86,6 +86,7 @@ class Nightly(unittest.TestCase):
         self.assertEqual((status, lines[-1]), (0, "6 passed, 0 failed, 0 skipped"), errors)
         for preset in ("asan", "tsan", "fuzz"):
             self.assertIn(f"{preset}: 2 passed, 0 failed, 0 skipped", lines)
+            self.assertRegex(errors, rf"{preset}, build: \d+ s, \d+ \+ \d+ s of processors")
         # Two targets on at least one core get the hour or its half.
         (done,) = {line.split("max_total_time=")[1] for line in self.fuzz_log().splitlines()}
         self.assertGreaterEqual(int(done), 1790)
