@@ -1,209 +1,28 @@
-"""KServe v2 over HTTP: Triton's client, curl, and clients that mean harm."""
+"""KServe v2 over HTTP: Triton's client, curl, and requests that are wrong."""
 
-import contextlib
 import gzip
 import json
-import pathlib
 import re
 import shutil
-import socket
-import struct
 import subprocess
-import tempfile
 import threading
 import time
 import unittest
-import urllib.error
-import urllib.request
 import zlib
-
-import numpy
 
 from tests.e2e import support
 
 try:
     import grpc
     import tritonclient.http as triton
-    from tritonclient.grpc import service_pb2_grpc
 
+    from tests.e2e.http_clients import HttpTest, LENGTH, MIB, read_answer
     from tests.e2e.kserve_requests import DATATYPES, request_of
 except ImportError as error:
     raise unittest.SkipTest(f"tritonclient[grpc,http] is missing: {error}")
 
-MIB = 1 << 20
-LENGTH = "Inference-Header-Content-Length"
 
-
-def read_answer(sock_file):
-    """(status, headers, body) of one answer."""
-    line = sock_file.readline()
-    if not line:
-        return None
-    status = int(line.split()[1])
-    headers = {}
-    while True:
-        line = sock_file.readline().strip()
-        if not line:
-            break
-        name, _, value = line.partition(b":")
-        headers[name.decode().lower()] = value.strip().decode()
-    body = sock_file.read(int(headers.get("content-length", 0)))
-    return status, headers, body
-
-
-class Http(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="refract-http-"))
-        cls.addClassCleanup(shutil.rmtree, cls.folder)
-        support.export("wide_deep", cls.folder / "wide_deep")
-        cls.repository = cls.folder / "repo"
-        support.add_model(
-            cls.repository, "m", cls.folder / "wide_deep" / "wide_deep.pt2",
-            method="all-cn",
-        )
-        cls.tensors = support.make_inputs(
-            cls.folder / "wide_deep" / "wide_deep.json", 5, 7
-        )
-        cls.cn = cls.start("--http-max-input-size", "4MiB",
-                           "--http-stall-timeout", 2)
-        cls.addClassCleanup(cls.cn.close)
-        channel = grpc.insecure_channel(cls.cn.address)
-        cls.addClassCleanup(channel.close)
-        cls.stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        cls.expected = cls.stub.ModelInfer(
-            request_of("m", cls.tensors), timeout=60
-        )
-
-    @classmethod
-    def start(cls, *arguments):
-        return support.cpu_node(cls.repository, [], *arguments)
-
-    def setUp(self):
-        # Whatever a test did, others are served and nothing stays.
-        self.addCleanup(self.check_alive)
-
-    def check_alive(self):
-        self.assertEqual(self.infer(self.json_body()), self.expected_data())
-
-    # --------------------------------------------------------------- helpers
-
-    def url(self, path):
-        return f"http://127.0.0.1:{self.cn.http_port}{path}"
-
-    def request(self, path, body=None, headers=(), node=None, method=None):
-        """(status, headers, body)."""
-        port = (node or self.cn).http_port
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{port}{path}", data=body,
-            headers=dict(headers), method=method,
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                return answer.status, answer.headers, answer.read()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.headers, error.read()
-
-    def refused(self, status, answer, *words):
-        self.assertEqual(answer[0], status, answer[2])
-        text = json.loads(answer[2])["error"]
-        for word in words:
-            self.assertIn(word, text)
-
-    def json_request(self, **fields):
-        return {
-            "inputs": [
-                {
-                    "name": name, "datatype": DATATYPES[tensor.dtype],
-                    "shape": list(tensor.shape), "data": tensor.tolist(),
-                }
-                for name, tensor in self.tensors.items()
-            ],
-            **fields,
-        }
-
-    def json_body(self, **fields):
-        return json.dumps(self.json_request(**fields)).encode()
-
-    def binary_body(self, tensors=None, **fields):
-        """The body, and the length of its JSON."""
-        tensors = tensors or self.tensors
-        raw = [tensor.numpy().tobytes() for tensor in tensors.values()]
-        text = json.dumps(
-            {
-                "inputs": [
-                    {
-                        "name": name, "datatype": DATATYPES[tensor.dtype],
-                        "shape": list(tensor.shape),
-                        "parameters": {"binary_data_size": len(data)},
-                    }
-                    for (name, tensor), data in zip(tensors.items(), raw)
-                ],
-                "parameters": {"binary_data_output": True},
-                **fields,
-            }
-        ).encode()
-        return text + b"".join(raw), len(text)
-
-    def expected_data(self):
-        """The outputs' bytes, as gRPC brings them."""
-        return [
-            (output.name, output.datatype, list(output.shape), raw)
-            for output, raw in zip(
-                self.expected.outputs, self.expected.raw_output_contents
-            )
-        ]
-
-    def data_of(self, headers, body):
-        """The same of an answer over HTTP."""
-        cut = int(headers.get(LENGTH) or len(body))
-        answer, binary = json.loads(body[:cut]), body[cut:]
-        kinds = {"FP32": "<f4", "INT64": "<i8"}
-        found = []
-        for output in answer["outputs"]:
-            if "data" in output:
-                raw = numpy.array(
-                    output["data"], kinds[output["datatype"]]
-                ).tobytes()
-            else:
-                size = output["parameters"]["binary_data_size"]
-                raw, binary = binary[:size], binary[size:]
-            found.append(
-                (output["name"], output["datatype"], output["shape"], raw)
-            )
-        self.assertEqual(binary, b"")
-        return found
-
-    def infer(self, body, headers=(), node=None):
-        status, headers, body = self.request(
-            "/v2/models/m/infer", body, headers, node
-        )
-        self.assertEqual(status, 200, body)
-        return self.data_of(headers, body)
-
-    @contextlib.contextmanager
-    def connection(self, node=None, receive_buffer=None):
-        with socket.socket() as sock:
-            if receive_buffer:
-                sock.setsockopt(
-                    socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer
-                )
-            sock.settimeout(60)
-            sock.connect(("127.0.0.1", (node or self.cn).http_port))
-            yield sock
-
-    def head(self, length, path="/v2/models/m/infer", method="POST", more=()):
-        return "".join(
-            line + "\r\n"
-            for line in (
-                f"{method} {path} HTTP/1.1", "Host: x",
-                f"Content-Length: {length}", *more, "",
-            )
-        ).encode()
-
-    # ------------------------------------------------------------ the service
-
+class Http(HttpTest):
     def test_tritonclient(self):
         client = triton.InferenceServerClient(
             f"127.0.0.1:{self.cn.http_port}", network_timeout=60
@@ -367,8 +186,6 @@ class Http(unittest.TestCase):
         )
         self.refused(504, answer)
 
-    # -------------------------------------------------------------- bad input
-
     def test_errors_are_grpcs_with_the_right_status(self):
         request = request_of("m", self.tensors)
         request.inputs[0].name = "nobody"
@@ -445,188 +262,6 @@ class Http(unittest.TestCase):
             ),
             "--http-max-input-size",
         )
-
-    def test_bodies_over_the_limit(self):
-        with self.connection() as sock:
-            sock.sendall(self.head(5 * MIB) + b"{")
-            answers = sock.makefile("rb")
-            status, headers, body = read_answer(answers)
-            self.assertEqual(status, 413)
-            self.assertIn(b"--http-max-input-size", body)
-            self.assertEqual(headers["connection"], "close")
-        # With nobody asked to send it.
-        with self.connection() as sock:
-            sock.sendall(self.head(5 * MIB, more=("Expect: 100-continue",)))
-            self.assertEqual(read_answer(sock.makefile("rb"))[0], 413)
-        # Of unknown length.
-        with self.connection() as sock:
-            sock.sendall(
-                b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\n"
-                b"Transfer-Encoding: chunked\r\n\r\n"
-            )
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                for _ in range(5):
-                    sock.sendall(b"100000\r\n" + bytes(MIB) + b"\r\n")
-            self.assertEqual(read_answer(sock.makefile("rb"))[0], 413)
-        # The longest that is taken: decoded, and refused by the model.
-        self.refused(
-            400, self.request("/v2/models/m/infer", b" " * (4 * MIB)), "JSON"
-        )
-
-    def test_header_floods_and_other_bytes(self):
-        for flood in (
-            b"GET /v2 HTTP/1.1\r\n" + b"A: b\r\n" * 100_000,
-            b"GET /v2 HTTP/1.1\r\nA: " + b"b" * MIB,
-            b"GET /" + b"v" * MIB,
-        ):
-            with self.connection() as sock:
-                with contextlib.suppress(
-                    BrokenPipeError, ConnectionResetError
-                ):
-                    sock.sendall(flood)
-                answer = read_answer(sock.makefile("rb"))
-                self.assertEqual(answer[0], 431, flood[:30])
-        for garbage in (
-            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",  # TLS
-            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-            b"GET /v2 HTTP/9.9\r\n\r\n",
-            b"GET /v2\r\n\r\n",
-            b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-            b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 1\r\n"
-            b"Content-Length: 2\r\n\r\nxx",
-            b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 3\r\n"
-            b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-            b"POST /v2/models/m/infer HTTP/1.1\r\n"
-            b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
-        ):
-            with self.connection() as sock:
-                sock.sendall(garbage)
-                answer = read_answer(sock.makefile("rb"))
-                self.assertEqual(answer[0], 400, garbage)
-        with self.connection() as sock:
-            sock.sendall(
-                b"POST /v2/models/m/infer HTTP/1.1\r\n"
-                b"Transfer-Encoding: gzip\r\n\r\n"
-            )
-            self.assertEqual(read_answer(sock.makefile("rb"))[0], 501)
-
-    def test_half_requests_are_cut(self):
-        body = self.json_body()
-        with contextlib.ExitStack() as stack:
-            halves = []
-            for half in (
-                b"",
-                b"POST /v2/mod",
-                self.head(len(body)) + body[: len(body) // 2],
-            ):
-                sock = stack.enter_context(self.connection())
-                sock.sendall(half)
-                halves.append(sock)
-            # Slow: a byte now and then does not help a header.
-            slow = stack.enter_context(self.connection())
-            begin = time.monotonic()
-            ended = False
-            while time.monotonic() < begin + 10 and not ended:
-                try:
-                    slow.sendall(b"G")
-                    slow.settimeout(0.2)
-                    ended = slow.recv(1) == b""
-                except TimeoutError:
-                    pass
-                except OSError:
-                    ended = True
-            self.assertTrue(ended)
-            self.assertLess(time.monotonic() - begin, 8)
-            for sock in halves:
-                self.assertEqual(sock.recv(100), b"")
-        # Clients that are gone in the middle.
-        for cut in (1, 30, 150, len(body)):
-            with self.connection() as sock:
-                sock.sendall((self.head(len(body)) + body)[:cut])
-                sock.setsockopt(
-                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-                )
-
-    def test_slow_readers_are_cut(self):
-        tensors = support.make_inputs(
-            self.folder / "wide_deep" / "wide_deep.json", 3000, 3
-        )
-        body, cut = self.binary_body(tensors, parameters={})
-        message = self.head(len(body), more=(f"{LENGTH}: {cut}",)) + body
-        with self.connection(receive_buffer=4096) as sock:
-            # Answers that nobody reads fill both buffers; then the server
-            # neither reads nor keeps the connection.
-            sock.settimeout(30)
-            with self.assertRaises((ConnectionResetError, BrokenPipeError)):
-                for _ in range(100_000):
-                    sock.sendall(message)
-
-    def test_connections_are_bounded(self):
-        node = self.start("--http-max-connections", 8)
-        self.addCleanup(node.close)
-        with contextlib.ExitStack() as stack:
-            for _ in range(8):
-                sock = stack.enter_context(self.connection(node))
-                sock.sendall(self.head(0, "/v2/health/live", "GET"))
-                self.assertEqual(read_answer(sock.makefile("rb"))[0], 200)
-            self.refused(503, self.request("/v2", node=node), "too many")
-        support.wait_until(
-            lambda: self.request("/v2", node=node)[0] == 200, "room again"
-        )
-
-    def test_memory_of_bodies_is_bounded(self):
-        # A quarter of it for bodies that arrive.
-        node = self.start("--request-memory", "16MiB",
-                          "--http-stall-timeout", 3)
-        self.addCleanup(node.close)
-        with contextlib.ExitStack() as stack:
-            socks = [
-                stack.enter_context(self.connection(node)) for _ in range(16)
-            ]
-            refused = 0
-            for sock in socks:
-                sock.sendall(self.head(2 * MIB))
-                with contextlib.suppress(OSError):
-                    sock.settimeout(0.5)
-                    sock.sendall(b" " * (MIB + 1))
-                    status, _, body = read_answer(sock.makefile("rb"))
-                    self.assertEqual(status, 429, body)
-                    self.assertIn(b"--request-memory", body)
-                    refused += 1
-            self.assertGreater(refused, 8)
-            # gRPC has memory of its own.
-            with grpc.insecure_channel(node.address) as channel:
-                service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(
-                    request_of("m", self.tensors), timeout=60
-                )
-        support.wait_until(
-            lambda: self.infer(self.json_body(), node=node), "memory is back"
-        )
-        with urllib.request.urlopen(node.metrics_url, timeout=20) as page:
-            text = page.read().decode()
-        self.assertRegex(text, r"(?m)^refract_http_body_bytes 0$")
-        self.assertRegex(text, r"(?m)^refract_http_connections \d+$")
-
-    def test_clients_do_not_wait_behind_long_bodies(self):
-        stop = threading.Event()
-        body = self.json_body(more=[0] * (MIB + MIB // 2))
-
-        def flood():
-            while not stop.is_set():
-                self.request("/v2/models/m/infer", body)
-
-        threads = [threading.Thread(target=flood) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        try:
-            for _ in range(50):
-                self.infer(self.json_body())
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-
-    # ------------------------------------------------------------ the process
 
     def test_where_it_listens(self):
         # Loopback unless told otherwise, and the log says so.
