@@ -4,10 +4,9 @@
 A CPU node with one worker on one processor, a GPU node on its CPU on another,
 and an open-loop client, which shares the processor of the node that has less
 to do. Each round runs the nodes at one calibration load and at every measured
-load. The traces of the calibration load give the profile of a request: its
-time on the CN worker, its execution on the HN, and the time of the way and of
-the front end, each with its variation in the order of measurement. `refract
-plan` predicts p99 at the measured rates and the knee from this profile alone.
+load. The traces of the calibration load are the model's costs (`model.traces`
+of a spec): `refract plan` predicts p99 at the measured rates and the knee from
+them alone.
 
 Prints predicted ÷ measured p99 of all rounds together, and the range of the
 measured p99 of single rounds. Rounds are kept in --samples, so that several
@@ -35,8 +34,6 @@ from scripts.lib import nodes, repository as repositories  # noqa: E402
 # The calibration load, as a part of the capacity: queues are short, and a few
 # seconds have hundreds of requests.
 CALIBRATION = 0.4
-# Spans of a request on the CN worker; `gpu_node` lies between them.
-PRE, POST = ("decode", "cn_pre"), ("resume", "cn_post", "encode")
 # The objective of the knee ÷ the predicted p99 of a request that never waits.
 OBJECTIVE = 4
 # An objective that never binds: p99 at a rate is asked for.
@@ -60,10 +57,8 @@ def parse_arguments():
     parser.add_argument("--duration", type=float, default=6, metavar="S",
                         help="seconds of each load in each round")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--samples", type=pathlib.Path, metavar="FILE",
-                        help="add rounds to this file (JSON)")
-    parser.add_argument("--unordered", action="store_true",
-                        help="predict with the times drawn one by one")
+    parser.add_argument("--samples", type=pathlib.Path, metavar="FOLDER",
+                        help="add rounds to those in this folder")
     parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
     arguments.loads = [float(load) for load in arguments.loads.split(",")]
@@ -88,18 +83,19 @@ def cpu_seconds(process):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def spans(line):
-    """Start and milliseconds of each span of a trace."""
-    return {
-        span["name"]: (
-            int(span["startTimeUnixNano"]),
-            (int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"]))
-            * MS,
-        )
+def request_ms(line):
+    """Milliseconds of a trace's request; None: no GPU node executed it."""
+    spans = {
+        span["name"]: span
         for resource in json.loads(line)["resourceSpans"]
         for scope in resource["scopeSpans"]
         for span in scope["spans"]
     }
+    if "hn_execute" not in spans:
+        return None
+    request = spans["request"]
+    return MS * (int(request["endTimeUnixNano"])
+                 - int(request["startTimeUnixNano"]))
 
 
 class Pair:
@@ -128,7 +124,7 @@ class Pair:
         self.read = 0
 
     def run(self, qps, duration, seed):
-        """Latencies of a run, and its traces, both in milliseconds."""
+        """Report, latencies in milliseconds, and lines of traces of a run."""
         self.new_traces()
         table = self.folder / "latencies.csv"
         report = self.client.run(qps, duration, seed, csv=table)
@@ -145,31 +141,21 @@ class Pair:
             text = file.read()
         end = text.rfind("\n") + 1
         self.read += len(text[:end].encode())
-        found = [spans(line) for line in text[:end].split("\n") if line]
-        return [trace for trace in found if "hn_execute" in trace]
+        return [line for line in text[:end].split("\n") if line]
 
 
-def calibration(report, latencies, traces):
-    """What a profile needs of each request, in order of execution."""
-    traces.sort(key=lambda trace: trace["hn_execute"][0])
-    parts = []
-    for trace in traces:
-        def of(*names, trace=trace):
-            return sum(trace[name][1] for name in names if name in trace)
-        parts.append([
-            of(*PRE), of(*POST), of("hn_execute"),
-            # The way to the HN and back, and the hand-overs between threads.
-            of("request") - of("cn_queue", "hn_queue", "hn_execute", *PRE,
-                               *POST),
-        ])
+def calibrate(pair, qps, duration, seed, file):
+    """Keeps the traces of a run, and the time of a request outside them."""
+    report, latencies, lines = pair.run(qps, duration, seed)
+    file.write_text("".join(f"{line}\n" for line in lines))
+    inside = [ms for ms in map(request_ms, lines) if ms is not None]
     # gRPC and the client, outside the CN's own spans.
-    client = statistics.median(latencies) - statistics.median(
-        trace["request"][1] for trace in traces)
-    return {"parts_ms": parts, "client_ms": max(0.0, client),
+    client = statistics.median(latencies) - statistics.median(inside)
+    return {"traces": file.name, "client_ms": max(0.0, client),
             "late": report["client_was_late"]}
 
 
-def measure(arguments, kept):
+def measure(arguments, kept, samples):
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(
             stack.enter_context(tempfile.TemporaryDirectory())
@@ -187,9 +173,10 @@ def measure(arguments, kept):
             one = {"calibrations": [], "loads": {}}
             for count, load in enumerate(arguments.loads):
                 if count % 3 == 0:
-                    one["calibrations"].append(calibration(*pair.run(
-                        CALIBRATION * capacity, arguments.duration,
-                        seed + 50 + count)))
+                    one["calibrations"].append(calibrate(
+                        pair, CALIBRATION * capacity, arguments.duration,
+                        seed + 50 + count,
+                        samples / f"traces-{number}-{count}.jsonl"))
                 report, latencies, _ = pair.run(
                     load * capacity, arguments.duration, seed + count)
                 if report["errors"]:
@@ -215,34 +202,17 @@ def quantile(values, q):
     return values[min(len(values) - 1, math.ceil(q * len(values)) - 1)]
 
 
-def profile(kept):
+def costs(kept, samples):
     """The `model` of a spec."""
     runs = [run for one in kept["rounds"] for run in one["calibrations"]]
-    parts = [part for run in runs for part in run["parts_ms"]]
-    cn = [pre + post for pre, post, _, _ in parts]
-    hn = [part[2] for part in parts]
-    way = [max(1e-3, part[3]) for part in parts]
-    post = statistics.median(part[1] for part in parts)
-    client = statistics.median(run["client_ms"] for run in runs)
-    medians = {name: statistics.median(values)
-               for name, values in (("cn", cn), ("hn", hn), ("way", way))}
-
-    def in_order(values, besides=0.0):
-        whole = statistics.median(values) + besides
-        factors = [max(1e-3, (value + besides) / whole) for value in values]
-        return factors if kept["unordered"] else {"in_order": factors}
-
-    return {
-        "profile": [{"rows": kept["items"], "cn_pre_ms": medians["cn"] - post,
-                     "cn_post_ms": post, "hn_ms": medians["hn"],
-                     "up_kib": 0, "down_kib": 0}],
-        "round_trip_us": 1e3 * (medians["way"] + client),
-        "variation": {"cn": in_order(cn), "hn": in_order(hn),
-                      "round_trip": in_order(way, client)},
-    }
+    return {"traces": {
+        "files": [str((samples / run["traces"]).resolve()) for run in runs],
+        "client_us": 1e3 * statistics.median(
+            run["client_ms"] for run in runs),
+    }}
 
 
-def spec(kept, qps, slo_ms):
+def spec(kept, samples, qps, slo_ms):
     part = {"node": "here", "memory_gib": 0, "cores": 1}
     return {
         "name": "here",
@@ -250,7 +220,7 @@ def spec(kept, qps, slo_ms):
                    "nic_gbps": 1e6, "price_per_h": 1}],
         "services": [{
             "name": kept["model"].replace("_", "-"),
-            "model": profile(kept),
+            "model": costs(kept, samples),
             "slo": {"p99_ms": slo_ms},
             "traffic": {"queries_per_s": qps,
                         "query_sizes": f"fixed:{kept['items']}"},
@@ -261,26 +231,27 @@ def spec(kept, qps, slo_ms):
     }
 
 
-def plan(kept, qps, slo_ms, folder):
+def plan(kept, samples, qps, slo_ms, folder):
     path, answer = folder / "spec.json", folder / "plan.json"
-    path.write_text(json.dumps(spec(kept, qps, slo_ms)))
+    path.write_text(json.dumps(spec(kept, samples, qps, slo_ms)))
     repositories.refract("plan", path, "--json", answer, "--no-sensitivity",
-                         "--requests", 20000, "--seeds", 3,
+                         "--requests", 10000, "--seeds", 3,
                          timeout=600)
     return json.loads(answer.read_text())["services"][0]["answer"]
 
 
-def compare(kept):
+def compare(kept, samples):
     """Predicted and measured p50 and p99 by load."""
     points = []
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        idle = plan(kept, 0.01, MOST_MS, folder)["at_design_rate"]["p99_ms"]["mean"]
-        knee = plan(kept, 0.01, OBJECTIVE * idle, folder)["knee"]
+        alone = plan(kept, samples, 0.01, MOST_MS, folder)
+        idle = alone["at_design_rate"]["p99_ms"]["mean"]
+        knee = plan(kept, samples, 0.01, OBJECTIVE * idle, folder)["knee"]
         loads = {load for one in kept["rounds"] for load in one["loads"]}
         for load in sorted(loads, key=float):
             qps = float(load) * kept["capacity"]
-            found = plan(kept, qps, MOST_MS, folder)
+            found = plan(kept, samples, qps, MOST_MS, folder)
             if (found["cns"], found["hns"]) != (1, 1):
                 print(f"{qps:.0f}/s needs more than one CN and one HN")
                 continue
@@ -305,21 +276,28 @@ def compare(kept):
 
 def main():
     arguments = parse_arguments()
+    with contextlib.ExitStack() as stack:
+        samples = arguments.samples or pathlib.Path(
+            stack.enter_context(tempfile.TemporaryDirectory()))
+        run(arguments, samples)
+
+
+def run(arguments, samples):
+    samples.mkdir(parents=True, exist_ok=True)
+    table = samples / "samples.json"
     kept = {"model": arguments.model, "items": arguments.items, "rounds": []}
-    if arguments.samples and arguments.samples.exists():
-        kept = json.loads(arguments.samples.read_text())
+    if table.exists():
+        kept = json.loads(table.read_text())
         if (kept["model"], kept["items"]) != (arguments.model,
                                               arguments.items):
-            sys.exit(f"{arguments.samples}: has rounds of {kept['model']}, "
+            sys.exit(f"{table}: has rounds of {kept['model']}, "
                      f"{kept['items']} items")
-    kept["unordered"] = arguments.unordered
     if arguments.rounds:
-        measure(arguments, kept)
-        if arguments.samples:
-            arguments.samples.write_text(json.dumps(kept))
+        measure(arguments, kept, samples)
+        table.write_text(json.dumps(kept))
     if arguments.samples and not arguments.json:
         return
-    objective, knee, points = compare(kept)
+    objective, knee, points = compare(kept, samples)
     print(f"{kept['model']}, {kept['items']} items, {len(kept['rounds'])} "
           f"rounds, {kept['processor']}; knee {knee:.0f}/s at p99 ≤ "
           f"{objective:.0f} ms")

@@ -86,8 +86,9 @@ absl::StatusOr<CsvTable> CsvTable::Parse(std::string path, std::string text) {
   }
   if (table.names_.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(table.path_, ":1: is empty: the first line "
-                                   "of a list names its columns"));
+        absl::StrCat(table.path_,
+                     ":1: is empty: the first line "
+                     "of a list names its columns"));
   }
   return table;
 }

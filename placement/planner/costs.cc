@@ -20,10 +20,6 @@ constexpr std::pair<const char*, double RequestCost::*> kFigures[] = {
 };
 
 absl::Status CheckVariation(const char* name, const Variation& variation) {
-  if (variation.in_order && variation.factors.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("variation.", name, ".in_order: has no factors"));
-  }
   if (!(variation.sigma >= 0 && variation.sigma <= 3)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "variation.", name, ": ", variation.sigma, " is outside 0..3"));
@@ -46,21 +42,6 @@ double Variation::Draw(Random& random) const {
   const double radius = std::sqrt(-2 * std::log(1 - random.Unit()));
   return std::exp(sigma * radius *
                   std::cos(2 * std::numbers::pi * random.Unit()));
-}
-
-double Draws::Next(const Variation& variation, Random& random) {
-  if (!variation.in_order) return variation.Draw(random);
-  const std::vector<double>& factors = variation.factors;
-  if (left_ == 0) {
-    // Stretches must be long beside a slow phase, and many must be different.
-    constexpr size_t kStretches = 10;
-    left_ = std::max<size_t>(1, factors.size() / kStretches);
-    next_ = random.Below(factors.size());
-  }
-  --left_;
-  const double factor = factors[next_];
-  next_ = (next_ + 1) % factors.size();
-  return factor;
 }
 
 double Variation::Mean() const {

@@ -4,12 +4,13 @@
 // Costs of one request of a model as a function of its rows (items): the input
 // of sizing and simulation. Units: seconds and bytes.
 
-#include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "placement/cluster/random.h"
+#include "placement/planner/recording.h"
 
 namespace refract::placement {
 
@@ -31,24 +32,9 @@ struct RequestCost {
 struct Variation {
   double sigma = 0;
   std::vector<double> factors;
-  // `factors` are successive measurements. A machine has slow phases, in which
-  // several times in a row are long and a queue grows: Draws keeps them.
-  bool in_order = false;
 
   double Draw(Random& random) const;
   double Mean() const;
-};
-
-// Factors of successive times on one server. Factors in order are repeated in
-// stretches that begin anywhere in the list (the block bootstrap for dependent
-// data); others are drawn one by one.
-class Draws {
- public:
-  double Next(const Variation& variation, Random& random);
-
- private:
-  size_t next_ = 0;
-  size_t left_ = 0;  // of the stretch
 };
 
 // Of one model. Plain values: Check() before use.
@@ -59,7 +45,10 @@ struct ModelCosts {
   double round_trip_s = 0;
   Variation cn;
   Variation hn;
-  Variation round_trip;        // of `round_trip_s`
+  Variation round_trip;  // of `round_trip_s`
+  // Replayed by the simulation in place of the three variations, which are for
+  // formulas then; null: not recorded.
+  std::shared_ptr<const Recording> recording;
   double cn_memory_bytes = 0;  // of an instance
   double hn_memory_bytes = 0;
   // Why requests cannot share an execution on the HN; empty: they can.

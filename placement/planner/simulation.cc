@@ -57,6 +57,7 @@ struct Request {
   int cn = 0;
   int hn = 0;
   double at = 0;  // when its last step ended
+  double cn_factor = 1;
   double half_round_trip_s = 0;
   double sent = 0;  // to the HN
 };
@@ -76,7 +77,6 @@ struct CnState {
   // first arrival.
   std::deque<int> starting;
   Nic nic;
-  Draws draws;
 };
 
 struct HnState {
@@ -84,7 +84,15 @@ struct HnState {
   scheduling::DeadlineQueue<int> queue;
   scheduling::ArrivalRate arrivals;
   Nic nic;
-  Draws draws;
+};
+
+// Where a CN and the HN of the same number are in the recording, in which they
+// were together. It is replayed in stretches that begin anywhere in it (the
+// block bootstrap for dependent data).
+struct Replay {
+  double stretch_begin = 0;
+  double stretch_end = 0;
+  double from = 0;  // in the recording
 };
 
 // What a CN knows of an HN (cpu_node/dispatch/node_policy.h).
@@ -108,6 +116,8 @@ class Simulator {
         random_(load.seed),
         cns_(system.cns),
         hns_(system.hns),
+        replays_(costs.recording == nullptr ? 0
+                                            : std::max(system.cns, system.hns)),
         routes_(system.whole ? 0
                              : static_cast<size_t>(system.cns) *
                                    static_cast<size_t>(system.hns)) {
@@ -144,6 +154,32 @@ class Simulator {
   }
   double Gap() { return -std::log(1 - random_.Unit()) / load_.requests_per_s; }
   bool Counted(int request) const { return request >= uncounted_; }
+
+  // The moment in the recording that node `index` of each role is at.
+  double Moment(int index) {
+    Replay& replay = replays_[index];
+    if (now_ >= replay.stretch_end) {
+      // Stretches must be long beside a slow phase, and many must be different.
+      constexpr double kStretches = 10;
+      const double length = costs_.recording->length();
+      replay = {now_, now_ + length / kStretches, random_.Unit() * length};
+    }
+    return replay.from + now_ - replay.stretch_begin;
+  }
+  double CnTime(const Request& request, double usual_s) {
+    if (costs_.recording == nullptr) return usual_s * request.cn_factor;
+    return costs_.recording->cn.TimeFor(Moment(request.cn), usual_s);
+  }
+  double HnTime(int hn_index, double usual_s) {
+    if (costs_.recording == nullptr) return usual_s * costs_.hn.Draw(random_);
+    return costs_.recording->hn.TimeFor(Moment(hn_index), usual_s);
+  }
+  double RoundTrip(int cn_index) {
+    if (costs_.recording != nullptr) {
+      return costs_.recording->WayAt(Moment(cn_index));
+    }
+    return costs_.round_trip_s * costs_.round_trip.Draw(random_);
+  }
 
   // Without variation. More rows than an execution takes are executed in steps.
   double ExecutionTime(double rows) const {
@@ -182,11 +218,7 @@ class Simulator {
     request.cost = costs_.At(rows);
     request.cn = static_cast<int>(random_.Below(cns_.size()));
     // Both parts of a request on a CN run on the same rows and caches.
-    const double factor = cns_[request.cn].draws.Next(costs_.cn, random_);
-    request.cost.cn_pre_s *= factor;
-    request.cost.cn_post_s *= factor;
-    request.half_round_trip_s =
-        costs_.round_trip_s / 2 * round_trips_.Next(costs_.round_trip, random_);
+    request.cn_factor = costs_.cn.Draw(random_);
     cns_[request.cn].starting.push_back(index);
     if (index + 1 < static_cast<int>(requests_.size())) {
       Schedule(now_ + Gap(), EventKind::kArrival, index + 1);
@@ -203,8 +235,8 @@ class Simulator {
       const int index = queue.front();
       queue.pop_front();
       Request& request = requests_[index];
-      const double time =
-          finish ? request.cost.cn_post_s : request.cost.cn_pre_s;
+      const double time = CnTime(
+          request, finish ? request.cost.cn_post_s : request.cost.cn_pre_s);
       if (Counted(index)) {
         result_.cn_wait_s += now_ - request.at;
         result_.cn_s += time;
@@ -265,6 +297,7 @@ class Simulator {
       OnAtHn(index);
     } else {
       ChooseHn(request);
+      request.half_round_trip_s = RoundTrip(request.cn) / 2;
       Schedule(Send(request, cns_[request.cn].nic, system_.cn_nic_bytes_per_s,
                     hns_[request.hn].nic, system_.hn_nic_bytes_per_s,
                     request.cost.up_bytes),
@@ -335,7 +368,7 @@ class Simulator {
       batch.requests.push_back(taken.payload);
       rows += requests_[taken.payload].cost.rows;
     }
-    const double time = ExecutionTime(rows) * hn.draws.Next(costs_.hn, random_);
+    const double time = HnTime(hn_index, ExecutionTime(rows));
     for (const int index : batch.requests) {
       if (!Counted(index)) continue;
       result_.hn_wait_s += now_ - requests_[index].at;
@@ -446,7 +479,6 @@ class Simulator {
   const SimulatedSystem& system_;
   const SimulatedLoad& load_;
   Random random_;
-  Draws round_trips_;
   scheduling::ExecutionTimes times_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   uint64_t next_order_ = 0;
@@ -455,7 +487,8 @@ class Simulator {
   int uncounted_ = 0;
   std::vector<CnState> cns_;
   std::vector<HnState> hns_;
-  std::vector<Route> routes_;  // by CN, then HN
+  std::vector<Replay> replays_;  // without a recording empty
+  std::vector<Route> routes_;    // by CN, then HN
   std::vector<Batch> batches_;
   std::vector<int> free_batches_;
   // Assign() uses these again and again.

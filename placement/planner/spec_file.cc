@@ -11,6 +11,7 @@
 #include "placement/cluster/csv.h"
 #include "placement/planner/json_text.h"
 #include "placement/planner/spec.h"
+#include "placement/planner/traces.h"
 #include "placement/topology/json_fields.h"
 
 namespace refract::placement {
@@ -68,17 +69,11 @@ NodeType ReadNodeType(Fields& fields, const Prices& prices) {
   return node;
 }
 
-// A number (sigma), a list of factors, or {"in_order": list of factors}.
+// A number (sigma), or a list of factors.
 Variation ReadVariation(Fields& fields, const char* name) {
   Variation variation;
   if (fields.IsList(name)) {
     Assign(fields.Numbers(name, 1e-6, 1e6), &variation.factors);
-  } else if (fields.IsObject(name)) {
-    variation.in_order = true;
-    fields.Object(name, [&](Fields& inner) {
-      Need(inner, "in_order", inner.Numbers("in_order", 1e-6, 1e6),
-           &variation.factors);
-    });
   } else {
     Assign(fields.Number(name, 0, 3), &variation.sigma);
   }
@@ -130,14 +125,56 @@ ModelSource ReadSource(Fields& fields) {
   return source;
 }
 
+// Times of `traces`; bytes and memory stay those of `costs`.
+void ReadTraces(Fields& fields, ModelCosts& costs) {
+  TraceSource source;
+  if (fields.IsList("files")) {
+    Assign(fields.Texts("files"), &source.files);
+  } else if (const auto file = fields.Text("files")) {
+    source.files = {*file};
+  }
+  if (fields.ok() && source.files.empty()) fields.Fail("files", "is missing");
+  Assign(fields.Text("model"), &source.model);
+  if (const auto us = fields.Number("client_us", 0, 1e9)) {
+    source.client_s = *us / 1e6;
+  }
+  if (!fields.ok()) return;
+  absl::StatusOr<ModelCosts> traced = CostsFromTraces(source);
+  if (!traced.ok()) {
+    fields.Fail("files", traced.status().message());
+    return;
+  }
+  if (!costs.points.empty()) {
+    for (RequestCost& point : traced->points) {
+      const RequestCost priced = costs.At(point.rows);
+      point.up_bytes = priced.up_bytes;
+      point.down_bytes = priced.down_bytes;
+    }
+    traced->cn_memory_bytes = costs.cn_memory_bytes;
+    traced->hn_memory_bytes = costs.hn_memory_bytes;
+    traced->never_merged = costs.never_merged;
+    traced->source = absl::StrCat(traced->source, "; bytes: ", costs.source);
+  }
+  costs = *std::move(traced);
+}
+
 void ReadModel(Fields& fields, const SpecReaders& readers,
                ServiceSpec& service) {
   const bool has_path = fields.Has("path");
-  if (has_path == fields.Has("profile")) {
-    fields.Fail("", has_path ? "has both path and profile: give one of them"
-                             : "has neither path nor profile");
-    return;
+  const bool has_traces = fields.Has("traces");
+  if (has_path && fields.Has("profile")) {
+    fields.Fail("", "has both path and profile: give one of them");
+  } else if (has_traces && fields.Has("profile")) {
+    fields.Fail("", "has both traces and profile: give one of them");
+  } else if (has_traces &&
+             (fields.Has("variation") || fields.Has("round_trip_us"))) {
+    fields.Fail("",
+                "has traces, whose times and variation are measured: "
+                "leave out variation and round_trip_us");
+  } else if (!has_path && !has_traces && !fields.Has("profile")) {
+    fields.Fail("", "has none of path, profile and traces");
   }
+  if (!fields.ok()) return;
   double cn_memory_gib = 0;
   double hn_memory_gib = 0;
   if (has_path) {
@@ -149,9 +186,12 @@ void ReadModel(Fields& fields, const SpecReaders& readers,
       return;
     }
     service.costs = *std::move(costs);
-  } else {
+  } else if (!has_traces) {
     service.costs = ReadCosts(fields);
   }
+  fields.Object("traces",
+                [&](Fields& traces) { ReadTraces(traces, service.costs); });
+  if (!fields.ok()) return;
   if (const auto us = fields.Number("round_trip_us", 0, 1e9)) {
     service.costs.round_trip_s = *us / 1e6;
   }

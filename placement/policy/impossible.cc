@@ -111,7 +111,8 @@ std::string WhyImpossible(const Cluster& cluster, const Instance& instance) {
                                      Obstacle::kNic};
   for (const Obstacle resource : kResources) {
     if (AnyNodeFits(cluster, Only(resource, demand))) continue;
-    std::string text = absl::StrCat("no node has ", Amount(resource, cluster, demand));
+    std::string text =
+        absl::StrCat("no node has ", Amount(resource, cluster, demand));
     if (resource == Obstacle::kCpu) {
       absl::StrAppend(&text, Largest(cluster, [](const Node& node) {
         return node.cpu_milli / 1000;
@@ -125,11 +126,11 @@ std::string WhyImpossible(const Cluster& cluster, const Instance& instance) {
         return node.disk_mib;
       }));
     } else if (resource == Obstacle::kGpu && demand.mig == MigProfile::kNone) {
-      absl::StrAppend(
-          &text,
-          demand.gpu_models != 0
-              ? ModelsThere(cluster)
-              : Largest(cluster, [](const Node& node) { return node.gpus; }));
+      absl::StrAppend(&text, demand.gpu_models != 0
+                                 ? ModelsThere(cluster)
+                                 : Largest(cluster, [](const Node& node) {
+                                     return node.gpus;
+                                   }));
     }
     return text;
   }

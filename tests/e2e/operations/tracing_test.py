@@ -4,6 +4,7 @@ import base64
 import http.server
 import json
 import pathlib
+import statistics
 import subprocess
 import threading
 import unittest
@@ -223,6 +224,60 @@ class Tracing(Deployment, unittest.TestCase):
         status, answer = self.post("/v2/trace/setting", {"trace_rate": "x"})
         self.assertEqual(status, 400)
         self.assertIn("trace_rate", answer["error"])
+
+    def test_the_planner_takes_a_file_as_costs(self):
+        file = pathlib.Path(self.folder) / "all.jsonl"
+        self.start(
+            "--trace-config", f"triton,file={file}", "--trace-config", "rate=1",
+            "--trace-config", "opentelemetry,bsp_schedule_delay=20",
+        )
+        for _ in range(120):
+            self.infer()
+        support.wait_until(
+            lambda: file.read_bytes().count(b"\n") == 120, "120 lines"
+        )
+        # At a rate at which requests never wait, the median latency of the
+        # plan is among those of the requests without their waits.
+        alone = []
+        for line in file.read_text().splitlines():
+            spans = {
+                span["name"]: int(span["endTimeUnixNano"])
+                - int(span["startTimeUnixNano"])
+                for of in json.loads(line)["resourceSpans"]
+                for span in of["scopeSpans"][0]["spans"]
+            }
+            alone.append((spans["request"] - spans["cn_queue"]
+                          - spans["hn_queue"]) / 1e6)
+        part = {"node": "here", "memory_gib": 0, "cores": 1}
+        spec = pathlib.Path(self.folder) / "spec.json"
+        spec.write_text(json.dumps({
+            "nodes": [{"name": "here", "cores": 1, "memory_gib": 1, "gpus": 1,
+                       "price_per_h": 1}],
+            "services": [{
+                "name": "deep",
+                "model": {"traces": {"files": str(file)}},
+                "slo": {"p99_ms": 1000},
+                "traffic": {"queries_per_s": 0.01, "query_sizes": "fixed:4"},
+                "cn": part, "hn": part,
+            }],
+        }))
+        answer = spec.with_suffix(".out")
+        support.refract(
+            "plan", spec, "--json", answer, "--no-sensitivity",
+            "--requests", 2000, "--seeds", 2,
+        )
+        service = json.loads(answer.read_text())["services"][0]
+        p50 = service["answer"]["at_design_rate"]["p50_ms"]["mean"]
+        twentieths = statistics.quantiles(alone, n=20)
+        self.assertGreater(p50, twentieths[0])
+        self.assertLess(p50, twentieths[-1])
+        self.assertIn("traces of 120 of 120 requests", json.dumps(service))
+        spec.write_text(spec.read_text().replace(
+            '"traces": {', '"traces": {"model": "wide", '))
+        refused = support.refract("plan", spec, check=False)
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("has 0 traces of requests of model 'wide'",
+                      refused.stderr)
 
     def test_a_file_has_a_line_per_request(self):
         file = pathlib.Path(self.folder) / "traces.jsonl"

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <deque>
+#include <memory>
 #include <numeric>
 #include <vector>
 
@@ -92,24 +93,83 @@ TEST(Simulation, AgreesWithLindleysRecursion) {
               0.06 * base::Quantile(latencies, 0.99));
 }
 
+// A recording whose machine has the usual speed except in `slow`, where it has
+// `speed`.
+std::shared_ptr<Recording> Recorded(double length, double slow_begin,
+                                    double slow_end, double speed) {
+  const double slow = slow_end - slow_begin;
+  SpeedTimeline timeline;
+  timeline.Append({{0, slow_begin, slow_begin},
+                   {slow_begin, slow_end, slow * speed},
+                   {slow_end, length, length - slow_end}},
+                  length);
+  auto recording = std::make_shared<Recording>();
+  recording->cn = recording->hn = timeline;
+  recording->ways = {{0, 0}};
+  return recording;
+}
+
 // A machine that is slow for long: the mean wait is that of M/D/1 in each
 // phase, averaged, where factors drawn one by one give that of M/G/1.
 TEST(Simulation, KeepsSlowPhases) {
   ModelCosts costs;
   costs.points = {{.cn_pre_s = 0.01}};
-  for (int i = 0; i < 40'000; ++i) {
-    costs.cn.factors.push_back(i < 20'000 ? 0.5 : 1.5);
-  }
+  costs.cn.factors = {0.5, 1.5};
   const auto mean_wait_s = [&] {
     return SimulateRepeatedly(costs, SimulatedSystem(), LoadAt(60), 5)
         .mean.cn_wait_s;
   };
   const double one_by_one = 60 * (0.005 * 0.005 + 0.015 * 0.015) / 2 / 2 / 0.4;
   EXPECT_NEAR(mean_wait_s(), one_by_one, 0.06 * one_by_one);
-  costs.cn.in_order = true;
+  costs.points = {{.cn_pre_s = 0.005}};
+  costs.recording = Recorded(400, 0, 200, 1 / 3.0);
   const double in_phases =
       (0.3 * 0.005 / (2 * 0.7) + 0.9 * 0.015 / (2 * 0.1)) / 2;
   EXPECT_NEAR(mean_wait_s(), in_phases, 0.12 * in_phases);
+}
+
+// A machine that stands still for 0.1 of every second: a request that comes
+// within it waits for its end, so P(latency > x) = 0.1 − x at every rate that
+// is low beside the speed.
+TEST(Simulation, StallsLastAsLongAtAnyRate) {
+  ModelCosts costs;
+  costs.points = {{.cn_pre_s = 1e-5}};
+  costs.recording = std::make_shared<Recording>();
+  SpeedTimeline& timeline =
+      std::const_pointer_cast<Recording>(costs.recording)->cn;
+  for (int second = 0; second < 100; ++second) {
+    timeline.Append({{0, 0.5, 0.5}, {0.5, 0.6, 1e-9}, {0.6, 1, 0.4}}, 1);
+  }
+  for (const double rate : {5.0, 50.0, 500.0}) {
+    const RepeatedResult result =
+        SimulateRepeatedly(costs, SimulatedSystem(), LoadAt(rate), 5);
+    EXPECT_NEAR(result.p99_s.mean, 0.09, 0.004) << rate;
+    EXPECT_NEAR(result.p50_s.mean, 1e-5, 1e-7) << rate;
+  }
+}
+
+// A CN and an HN that stand still for a tenth of the time delay a request once
+// if they do so together, and twice as often if they take turns.
+TEST(Simulation, NodesAreSlowWhenTheyWereRecordedSo) {
+  ModelCosts costs;
+  costs.points = {{.cn_pre_s = 1e-6, .hn_s = 1e-6}};
+  const auto mean_s = [&](double hn_stall) {
+    auto recording = std::make_shared<Recording>();
+    for (int i = 0; i < 100; ++i) {
+      recording->cn.Append({{0, 5, 5}, {5, 6, 1e-9}, {6, 10, 4}}, 10);
+      recording->hn.Append({{0, hn_stall, hn_stall},
+                            {hn_stall, hn_stall + 1, 1e-9},
+                            {hn_stall + 1, 10, 9 - hn_stall}},
+                           10);
+    }
+    recording->ways = {{0, 0}};
+    costs.recording = std::move(recording);
+    return SimulateRepeatedly(costs, SimulatedSystem(), LoadAt(20), 5)
+        .mean.mean_s;
+  };
+  // Half a second on average for a tenth of the requests.
+  EXPECT_NEAR(mean_s(5), 0.05, 0.005);
+  EXPECT_NEAR(mean_s(8), 0.1, 0.01);
 }
 
 // One request at a time passes every part once: the sum by hand.

@@ -40,20 +40,6 @@ TEST(PlanSpec, ReadsEveryField) {
   EXPECT_TRUE(service.monolith.has_value());
 }
 
-TEST(PlanSpec, TakesMeasuredTimesInOrder) {
-  const std::string text = absl::StrReplaceAll(
-      kSpecText, {{"\"hn\": [0.9, 1.0, 1.1]",
-                   "\"hn\": {\"in_order\": [1, 1, 4]}, \"round_trip\": 0.2"}});
-  const absl::StatusOr<PlanSpec> spec =
-      ParsePlanSpec(text, "spec.json", TestReaders());
-  ASSERT_TRUE(spec.ok()) << spec.status();
-  const ModelCosts& costs = spec->services[0].costs;
-  EXPECT_TRUE(costs.hn.in_order);
-  EXPECT_EQ(costs.hn.factors, (std::vector<double>{1, 1, 4}));
-  EXPECT_FALSE(costs.cn.in_order);
-  EXPECT_EQ(costs.round_trip.sigma, 0.2);
-}
-
 TEST(PlanSpec, TakesAVersionInPlaceOfFigures) {
   std::string text = kSpecText;
   const size_t profile = text.find("\"profile\"");
@@ -105,10 +91,8 @@ TEST(PlanSpec, RefusesBadFieldsByName) {
        "services[0].model: has both path and profile"},
       {"\"off\", 200", "\"never\", 200",
        "services[0].hn.batching_window_us: is no number"},
-      {"\"hn\": [0.9, 1.0, 1.1]", "\"hn\": {\"in_order\": []}",
-       "variation.hn.in_order"},
-      {"\"hn\": [0.9, 1.0, 1.1]", "\"hn\": {\"ordered\": [1]}",
-       "variation.hn.in_order: is missing"},
+      {"\"profile\":", "\"traces\": {}, \"profile\":",
+       "services[0].model: has both traces and profile"},
       {"\"gpus\": 8,", "\"gpus\": 0,", "nodes[1].gpu_model: 'A100', but gpus"},
   };
   for (const auto& one : cases) {
