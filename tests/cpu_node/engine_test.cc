@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/base/limited_memory.h"
+#include "tests/cpu_node/engine_fixture.h"
 #include "tests/cpu_node/serving_fixture.h"
 
 namespace refract::cpu_node {
@@ -19,57 +20,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-std::unique_ptr<Engine> MakeEngine(const ModelList& models,
-                                   std::vector<std::string> addresses,
-                                   EngineOptions options = {},
-                                   ServedModelOptions model_options = {}) {
-  options.workers = 2;
-  options.nodes.addresses = std::move(addresses);
-  auto engine =
-      Engine::Create(MakeCatalog(models, model_options), std::move(options));
-  EXPECT_TRUE(engine.ok()) << engine.status();
-  return *std::move(engine);
-}
-
-std::shared_ptr<const models::LoadedModel> Split() {
-  return testing_models::MakeSmallModel({.name = "split"});
-}
-
-// Holds calls until the test lets go of them.
-class Holder {
- public:
-  TestGpuNode::OnRequestFunction function() {
-    return [this](std::unique_ptr<transport::ServerCall> call) {
-      absl::MutexLock lock(&mu_);
-      calls_.push_back(std::move(call));
-    };
-  }
-  void Await(size_t count) {
-    absl::MutexLock lock(&mu_);
-    wanted_ = count;
-    EXPECT_TRUE(
-        mu_.AwaitWithTimeout(absl::Condition(
-                                 +[](Holder* h) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-                                   return h->calls_.size() >= h->wanted_;
-                                 },
-                                 this),
-                             kPatience));
-  }
-  std::vector<std::unique_ptr<transport::ServerCall>> Take() {
-    absl::MutexLock lock(&mu_);
-    return std::move(calls_);
-  }
-
- private:
-  absl::Mutex mu_;
-  size_t wanted_ ABSL_GUARDED_BY(mu_) = 0;
-  std::vector<std::unique_ptr<transport::ServerCall>> calls_
-      ABSL_GUARDED_BY(mu_);
-};
-
-// ---------------------------------------------------------------- right
-// answers
 
 TEST(EngineTest, RunsAnUnsplitModelWithoutAGpuNode) {
   const auto model =
@@ -182,9 +132,6 @@ TEST(EngineTest, ServesSeveralVersionsAndTheNewestByDefault) {
   }
 }
 
-// -------------------------------------------------------------------- bad
-// input
-
 TEST(EngineTest, NamesTheTableOfAnIdOutsideIt) {
   const auto model = Split();
   TestGpuNode node({model});
@@ -222,160 +169,6 @@ TEST(EngineTest, CountsRequestsThatCouldNotBeDecoded) {
   const ModelStatistics::Snapshot sums =
       engine->catalog()->entries()[0].model->statistics().snapshot();
   EXPECT_EQ(sums.fail.count, 1);
-}
-
-// ------------------------------------------------------------------- readiness
-
-TEST(EngineTest, IsUnavailableUntilAGpuNodeAppears) {
-  const auto model = Split();
-  // A port that was free a moment ago.
-  const int port = TestGpuNode({model}).port();
-  const auto engine = MakeEngine({model}, {absl::StrCat("127.0.0.1:", port)});
-  ReadinessWatch watch(*engine);
-  EXPECT_FALSE(engine->Ready());
-  EXPECT_EQ(Infer(*engine, MakeRequest("split", 2)).status.code(),
-            absl::StatusCode::kUnavailable);
-  {
-    TestGpuNode node({model}, port);
-    ASSERT_TRUE(watch.Await(true));
-    ExpectRight(Infer(*engine, MakeRequest("split", 2)), 2);
-  }
-  ASSERT_TRUE(watch.Await(false));
-  EXPECT_EQ(Infer(*engine, MakeRequest("split", 2)).status.code(),
-            absl::StatusCode::kUnavailable);
-  // Another process on the same address is found again.
-  TestGpuNode again({model}, port);
-  ASSERT_TRUE(watch.Await(true));
-  ExpectRight(Infer(*engine, MakeRequest("split", 2)), 2);
-  engine->Stop();
-}
-
-TEST(EngineTest, RefusesAGpuNodeWithAnotherModel) {
-  const auto ours = Split();
-  const auto other =
-      testing_models::MakeSmallModel({.name = "split", .variant = 1});
-  TestGpuNode wrong({other});
-  TestGpuNode right({ours});
-  const auto engine = MakeEngine({ours}, {wrong.address(), right.address()});
-  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
-  for (int i = 0; i < 20; ++i) {
-    ExpectRight(Infer(*engine, MakeRequest("split", 2)), 2);
-  }
-  engine->Stop();
-}
-
-TEST(EngineTest, RunsAsAWholeWithoutGpuNodesWhenAllowed) {
-  const auto model = Split();
-  const auto engine =
-      MakeEngine({model}, {"127.0.0.1:1"}, {}, {.local_fallback = true});
-  EXPECT_TRUE(engine->Ready());
-  ExpectRight(Infer(*engine, MakeRequest("split", 5)), 5);
-}
-
-// ---------------------------------------------------------------------
-// failures
-
-TEST(EngineTest, TriesAnotherNodeOnceWhenOneFails) {
-  const auto model = Split();
-  std::atomic<int> refused = 0;
-  TestGpuNode bad({model}, 0, [&](auto call) {
-    ++refused;
-    call->Fail(absl::UnavailableError("going away"));
-  });
-  TestGpuNode good({model});
-  const auto engine = MakeEngine({model}, {bad.address(), good.address()});
-  ReadinessWatch watch(*engine);
-  // Both, so that the bad one is really tried.
-  ASSERT_TRUE(watch.Await(true));
-  while (!engine->nodes().StateOf(0).connected ||
-         !engine->nodes().StateOf(1).connected) {
-    std::this_thread::yield();
-  }
-  for (int i = 0; i < 40; ++i) {
-    ExpectRight(Infer(*engine, MakeRequest("split", 2, i)), 2, i);
-  }
-  EXPECT_GE(refused, 1);
-  engine->Stop();
-}
-
-TEST(EngineTest, GivesUpAfterTheSecondFailure) {
-  const auto model = Split();
-  std::atomic<int> refused = 0;
-  TestGpuNode bad({model}, 0, [&](auto call) {
-    ++refused;
-    call->Fail(absl::UnavailableError("out of order"));
-  });
-  const auto engine = MakeEngine({model}, {bad.address()});
-  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
-  const Answer answer = Infer(*engine, MakeRequest("split", 2));
-  EXPECT_EQ(answer.status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(answer.status.message()),
-              AllOf(HasSubstr(bad.address()), HasSubstr("out of order")));
-  EXPECT_EQ(refused, 2);
-  engine->Stop();
-}
-
-TEST(EngineTest, ANodeThatIsFullIsNotAskedAgain) {
-  const auto model = Split();
-  std::atomic<int> calls = 0;
-  TestGpuNode full({model}, 0, [&](auto call) {
-    ++calls;
-    call->Fail(absl::ResourceExhaustedError("no room"));
-  });
-  const auto engine = MakeEngine({model}, {full.address()});
-  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
-  const Answer answer = Infer(*engine, MakeRequest("split", 2));
-  EXPECT_EQ(answer.status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(answer.status.message()),
-              AllOf(HasSubstr(full.address()), HasSubstr("no room")));
-  EXPECT_EQ(calls, 1);
-  engine->Stop();
-}
-
-TEST(EngineTest, DoesNotRepeatWhatIsTheRequestsFault) {
-  const auto model = Split();
-  std::atomic<int> calls = 0;
-  TestGpuNode node({model}, 0, [&](auto call) {
-    ++calls;
-    call->Fail(absl::InvalidArgumentError("such data"));
-  });
-  const auto engine = MakeEngine({model}, {node.address()});
-  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
-  EXPECT_EQ(Infer(*engine, MakeRequest("split", 2)).status.code(),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(calls, 1);
-  engine->Stop();
-}
-
-TEST(EngineTest, AnswersOfTheWrongShapeAreAnErrorNotAScore) {
-  const auto model = Split();
-  TestGpuNode node({model}, 0, [&](auto call) {
-    // [B, 2] where the plan says [B, 1].
-    const base::TensorSpec spec{base::DType::kFloat32, {2, 2}};
-    auto reply = call->AllocateReply({spec});
-    ASSERT_TRUE(reply.ok());
-    std::memset(reply->data(0), 0, 16);
-    call->Reply(*std::move(reply));
-  });
-  const auto engine = MakeEngine({model}, {node.address()});
-  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
-  EXPECT_EQ(Infer(*engine, MakeRequest("split", 2)).status.code(),
-            absl::StatusCode::kInternal);
-  engine->Stop();
-}
-
-TEST(EngineTest, FailsWithUnavailableWhenTheNodeDiesUnderARequest) {
-  const auto model = Split();
-  Holder holder;
-  auto node =
-      std::make_unique<TestGpuNode>(ModelList{model}, 0, holder.function());
-  const auto engine = MakeEngine({model}, {node->address()});
-  ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
-  PendingAnswer pending(*engine, MakeRequest("split", 2));
-  holder.Await(1);
-  node.reset();
-  EXPECT_EQ(pending.Wait().status.code(), absl::StatusCode::kUnavailable);
-  engine->Stop();
 }
 
 TEST(EngineTest, DeadlinePassesAtTheGpuNode) {
@@ -417,7 +210,7 @@ TEST(EngineTest, WhatIsGivenUpAtTheGpuNodeIsDroppedThere) {
   EXPECT_TRUE(node.node().Drain(kPatience));
   EXPECT_EQ(node.node().stats().abandoned, 2);
   EXPECT_EQ(node.node().stats().succeeded, 2);
-  EXPECT_EQ(engine->nodes().StateOf(0).in_flight, 0);
+  EXPECT_EQ(engine->nodes().Members()[0].state.in_flight, 0);
   engine->Stop();
 }
 
@@ -458,9 +251,6 @@ TEST(EngineTest, RefusesMoreThanItMayHaveInFlight) {
   ExpectRight(second.Wait(), 2);
   engine->Stop();
 }
-
-// -------------------------------------------------------------------------
-// stop
 
 // A valid request of so many rows that what CN-post reads besides the message
 // is more than the memory that is left.
@@ -536,9 +326,6 @@ TEST(EngineTest, RefusesOptionsOutOfRange) {
   }
 }
 
-// -------------------------------------------------------------------
-// statistics
-
 TEST(EngineTest, CountsStagesOfSplitRequests) {
   const auto model = Split();
   TestGpuNode node({model});
@@ -566,8 +353,6 @@ TEST(EngineTest, CountsStagesOfSplitRequests) {
                                  sums.compute_output.ns);
 }
 
-// ------------------------------------------------------------ truth in answers
-
 TEST(EngineTest, AnswersSayThatTheyWereRetried) {
   const auto model = Split();
   TestGpuNode failing({model}, 0, [](std::unique_ptr<transport::ServerCall> c) {
@@ -577,8 +362,8 @@ TEST(EngineTest, AnswersSayThatTheyWereRetried) {
   const auto engine = MakeEngine({model}, {failing.address(), good.address()});
   ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
   // A retry needs the other node.
-  while (!engine->nodes().StateOf(0).connected ||
-         !engine->nodes().StateOf(1).connected) {
+  while (!engine->nodes().Members()[0].state.connected ||
+         !engine->nodes().Members()[1].state.connected) {
     std::this_thread::yield();
   }
   int retried = 0;
