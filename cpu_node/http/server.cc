@@ -25,6 +25,7 @@
 #include "base/log/log_limiter.h"
 #include "base/process/thread.h"
 #include "base/status_macros.h"
+#include "boost/asio/dispatch.hpp"
 #include "boost/asio/io_context.hpp"
 #include "boost/asio/ip/tcp.hpp"
 #include "boost/asio/post.hpp"
@@ -100,8 +101,8 @@ struct Loop {
   std::thread thread;
 };
 
-// A client's connection. The operation under way keeps it alive. All methods
-// run on the loop's thread.
+// A client's connection. The operation under way keeps it alive. All methods, the
+// destructor as well, run on the loop's thread.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(int fd, int family, Loop* loop, Shared* shared)
@@ -142,6 +143,31 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
  private:
+  // A reference to a connection that any thread may drop: if it is the last one,
+  // the loop's thread destroys the connection.
+  class Hold {
+   public:
+    explicit Hold(std::shared_ptr<Connection> connection)
+        : connection_(std::move(connection)) {}
+    Hold(const Hold&) = default;
+    Hold(Hold&&) = default;
+    ~Hold() {
+      if (connection_ == nullptr) return;
+      asio::io_context& context = connection_->loop_.context;
+      asio::dispatch(context, [last = std::move(connection_)] {});
+    }
+    // Runs `work` with the connection, on the loop's thread. Not twice.
+    template <typename Work>
+    void Run(Work work) {
+      asio::io_context& context = connection_->loop_.context;
+      asio::post(context, [self = std::move(connection_),
+                           work = std::move(work)]() mutable { work(*self); });
+    }
+
+   private:
+    std::shared_ptr<Connection> connection_;
+  };
+
   using Parser = beast_http::request_parser<beast_http::buffer_body>;
   using Response = beast_http::response<beast_http::string_body>;
 
@@ -324,13 +350,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
     handling_ = true;
     WatchForEnd();
     // `done` holds it, so that the connection outlives the request.
-    const HttpService::Done done = [self =
-                                        shared_from_this()](HttpAnswer answer) {
-      asio::post(self->loop_.context,
-                 [self, answer = std::move(answer)]() mutable {
-                   self->OnAnswer(std::move(answer));
-                 });
-    };
+    const HttpService::Done done =
+        [hold = Hold(shared_from_this())](HttpAnswer answer) mutable {
+          hold.Run([answer = std::move(answer)](Connection& self) mutable {
+            self.OnAnswer(std::move(answer));
+          });
+        };
     if (!HttpService::IsLong(request)) {
       return shared_.service.Handle(std::move(request), cancel_.get_token(),
                                     done);
@@ -372,13 +397,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
       return Write(std::move(answer));
     }
     asio::post(shared_.long_work,
-               [self = shared_from_this(), accept = accept_encoding_,
+               [hold = Hold(shared_from_this()), accept = accept_encoding_,
                 answer = std::move(answer)]() mutable {
                  HttpService::CompressFor(accept, answer);
-                 asio::post(self->loop_.context,
-                            [self, answer = std::move(answer)]() mutable {
-                              self->Write(std::move(answer));
-                            });
+                 hold.Run([answer = std::move(answer)](Connection& self) mutable {
+                   self.Write(std::move(answer));
+                 });
                });
   }
 
