@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Measures the rate that a load generator can offer with one processor.
 
-`refract bench serving` and an open loop of tritonclient[grpc] in Python, each
-pinned to one processor, send the same number of small requests, all of them due
-at once, to one CPU node with a tiny model on the other processors, and take the
-answers. The rate that a processor can offer is the number of requests by the
-CPU time of the generator, so that other work on the machine does not count. For
-refract it is the CPU time of many requests less that of a few: making the
-requests, before a run, does not count either. Blocks take turns, and the ratio
-is formed within a round.
+`refract bench serving` and an open loop of tritonclient[grpc] in Python take turns
+on one processor. Each sends small requests, all of them due at once, to one CPU node
+with a tiny model on the other processors, and takes the answers. The rate that a
+processor can offer is the number of requests by the CPU time of the generator, so
+that other work on the machine does not count. For refract it is the CPU time of
+many requests less that of a fifth of them: the start, and making the distinct
+requests before a run, do not count either, as they do not for Python, which sends
+one request again and again. The ratio is formed within a round.
 """
 
 import argparse
@@ -25,11 +25,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.serving.client import quartiles  # noqa: E402
+from bench.serving.client import AT_ONCE_PER_S, quartiles  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
-
-# Requests per second, more than any generator can send.
-TOO_MANY_PER_S = 1_000_000
 
 
 def parse_arguments():
@@ -37,8 +34,8 @@ def parse_arguments():
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--requests", type=int, default=5000, metavar="N",
-                        help="per block")
+    parser.add_argument("--requests", type=int, default=20_000, metavar="N",
+                        help="of refract per round; Python sends half as many")
     parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc",
                         help="protocol of refract; Python's client speaks gRPC")
     parser.add_argument("--rounds", type=int, default=5)
@@ -78,7 +75,7 @@ def python_client(address, count):
     cpu = time.process_time()
     begin = time.monotonic()
     for i in range(count):
-        due = begin + i / TOO_MANY_PER_S
+        due = begin + i / AT_ONCE_PER_S
         delay = due - time.monotonic()
         if delay > 0:
             time.sleep(delay)
@@ -91,17 +88,20 @@ def python_client(address, count):
     }))
 
 
-def pinned(command, processor, **options):
-    """Runs a command on one processor; returns its output and CPU seconds."""
-    process = subprocess.Popen(
+def start_pinned(command, processor):
+    return subprocess.Popen(
         ["taskset", "--cpu-list", str(processor), *map(str, command)],
-        stdout=subprocess.PIPE, text=True, **options,
+        stdout=subprocess.PIPE, text=True,
     )
+
+
+def finish(process):
+    """Output and CPU seconds of a process."""
     output = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
-        sys.exit(f"{command[0]}: exit {process.returncode}")
+        sys.exit(f"{process.args}: exit {process.returncode}")
     return output, usage.ru_utime + usage.ru_stime
 
 
@@ -110,28 +110,31 @@ def refract_block(address, protocol, count, processor, folder):
 
     def run(requests):
         report = folder / "report.json"
-        _, cpu_s = pinned(
+        _, cpu_s = finish(start_pinned(
             [nodes.program("refract"), "bench", "serving", "--target", address,
              "--protocol", protocol, "--model", "m", "--query-sizes", "fixed:1",
-             "--arrivals", "constant", "--qps", TOO_MANY_PER_S, "--duration",
-             requests / TOO_MANY_PER_S, "--warmup", 0, "--max-in-flight",
-             10 * count, "--timeout", 60, "--json", report],
+             "--arrivals", "constant", "--qps", AT_ONCE_PER_S, "--duration",
+             requests / AT_ONCE_PER_S, "--warmup", 0, "--max-in-flight",
+             10 * count, "--timeout", 60, "--memory-mib", 1, "--json", report],
             processor,
-        )
+        ))
         return cpu_s, json.loads(report.read_text())
 
-    few = max(count // 10, 1)
-    little, _ = run(few)
+    few = max(count // 5, 1)
+    little, before = run(few)
     much, report = run(count)
+    if before["distinct_requests"] != report["distinct_requests"]:
+        sys.exit(f"--requests {count}: too few; the runs made "
+                 f"{before['distinct_requests']} and {report['distinct_requests']} "
+                 "distinct requests")
     return {"rate": (count - few) / (much - little), "errors": report["errors"]}
 
 
 def python_block(address, count, processor):
-    output, _ = pinned(
+    return json.loads(finish(start_pinned(
         [sys.executable, __file__, "--python-client", address, "--requests", count],
         processor,
-    )
-    return json.loads(output)
+    ))[0])
 
 
 def main():
@@ -170,7 +173,7 @@ def main():
                     refract_block(address, arguments.protocol, arguments.requests,
                                   generator, folder)
                     if name == "refract"
-                    else python_block(node.address, arguments.requests, generator)
+                    else python_block(node.address, arguments.requests // 2, generator)
                 )
             rounds.append(blocks)
             print(f"round {i + 1}: " + "; ".join(
