@@ -7,10 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
-#include <cstring>
 #include <filesystem>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -21,9 +18,8 @@
 #include "base/process/within_memory.h"
 #include "base/shorten.h"
 #include "base/status_macros.h"
+#include "base/unique_fd.h"
 #include "cpu_node/served_model.h"
-#include "models/tables/decode_row.h"
-#include "runtime/cpu/look_ups/encode_rows.h"
 
 namespace refract::cpu_node {
 namespace {
@@ -31,20 +27,6 @@ namespace {
 // Held by a writer while it looks for the last delta and adds the next
 // (scripts/lib/deltas.py takes the same lock).
 constexpr absl::string_view kLockName = ".lock";
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  const int fd_;
-};
 
 // A full disk is ResourceExhausted, missing rights are PermissionDenied.
 absl::Status FileError(int error, absl::string_view path) {
@@ -69,7 +51,7 @@ absl::Status WriteDurably(const std::string& folder, int folder_fd,
   const std::string path = absl::StrCat(folder, "/", name);
   const std::string aside = absl::StrCat(folder, "/.", name, ".", getpid());
   {
-    const Descriptor file(
+    const base::UniqueFd file(
         open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
     if (file.get() < 0) return FileError(errno, path);
     const absl::Status written = WriteAll(file.get(), bytes);
@@ -101,49 +83,6 @@ int64_t LastSequence(int folder_fd) {
 
 absl::Span<const std::byte> Bytes(absl::string_view text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
-
-// The format of a table's rows, also where the file does not say it.
-models::RowLayout LayoutOf(const models::DeltaTable& table) {
-  if (table.layout) return *table.layout;
-  models::RowLayout layout;
-  layout.format.element = table.dtype == base::DType::kFloat16
-                              ? models::RowElement::kFloat16
-                          : table.dtype == base::DType::kBFloat16
-                              ? models::RowElement::kBFloat16
-                              : models::RowElement::kFloat32;
-  layout.dim = table.dim;
-  layout.stride = table.dim * static_cast<int64_t>(base::SizeOf(table.dtype));
-  return layout;
-}
-
-// As TableStore::Apply(): a NaN, an infinity, or a value that the table's
-// format cannot hold.
-absl::Status CheckRows(const models::TableDelta& delta,
-                       const models::DeltaTable& table) {
-  const models::RowLayout layout = LayoutOf(table);
-  std::vector<float> values(static_cast<size_t>(layout.dim));
-  std::vector<std::byte> encoded(static_cast<size_t>(layout.stride));
-  const auto error = [&](size_t row, absl::string_view what) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "table '", delta.table, "': row of id ", delta.ids[row], ": ", what));
-  };
-  for (size_t i = 0; i < delta.ids.size(); ++i) {
-    const std::byte* const row = delta.rows + i * delta.row_bytes;
-    if (delta.encoded) {
-      models::DecodeRow(layout, row, absl::MakeSpan(values));
-    } else {
-      std::memcpy(values.data(), row, values.size() * sizeof(float));
-      const absl::Status fits =
-          runtime::cpu::EncodeRow(values, layout, encoded.data());
-      if (!fits.ok()) return error(i, fits.message());
-    }
-    for (size_t d = 0; d < values.size(); ++d) {
-      if (std::isfinite(values[d])) continue;
-      return error(i, absl::StrCat("column ", d, " is ", values[d]));
-    }
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<models::DeltaState> LastInFolder(
@@ -184,10 +123,7 @@ absl::Status CheckDelta(const ServedModel& model,
     REFRACT_ASSIGN_OR_RETURN(
         const std::vector<models::TableDelta> deltas,
         models::ParseDeltaRows(Bytes(rows), manifest, tables));
-    for (const models::TableDelta& delta : deltas) {
-      REFRACT_RETURN_IF_ERROR(CheckRows(delta, tables.at(delta.table)));
-    }
-    return absl::OkStatus();
+    return model.tables()->Check(deltas);
   });
 }
 
@@ -195,52 +131,52 @@ absl::Status CheckDelta(const ServedModel& model,
 
 std::string DeltaFolderOf(const ServedModel& model,
                           const std::string& deltas_folder) {
-  if (deltas_folder.empty()) return absl::StrCat(model.model().folder, "/deltas");
+  if (deltas_folder.empty())
+    return absl::StrCat(model.model().folder, "/deltas");
   return absl::StrCat(deltas_folder, "/", model.name(), "/", model.version());
 }
 
 absl::StatusOr<bool> AppendDelta(const ServedModel& model,
-                                    const std::string& folder,
-                                    absl::string_view manifest_text,
-                                    absl::string_view rows) {
+                                 const std::string& folder,
+                                 absl::string_view manifest_text,
+                                 absl::string_view rows) {
   REFRACT_ASSIGN_OR_RETURN(const models::DeltaManifest manifest,
                            models::ParseDeltaManifest(manifest_text));
   REFRACT_RETURN_IF_ERROR(CheckDelta(model, manifest, rows));
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) return FileError(error.value(), folder);
-  const Descriptor folder_fd(open(folder.c_str(), O_DIRECTORY | O_CLOEXEC));
+  const base::UniqueFd folder_fd(open(folder.c_str(), O_DIRECTORY | O_CLOEXEC));
   if (folder_fd.get() < 0) return FileError(errno, folder);
   const std::string lock_path = absl::StrCat(folder, "/", kLockName);
-  const Descriptor lock(
+  const base::UniqueFd lock(
       open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (lock.get() < 0) return FileError(errno, lock_path);
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    return absl::AbortedError(absl::StrCat(
-        folder, ": another writer is adding a delta; try again"));
+    return absl::AbortedError(
+        absl::StrCat(folder, ": another writer is adding a delta; try again"));
   }
-  REFRACT_ASSIGN_OR_RETURN(const models::DeltaState last,
-                           LastInFolder(folder, folder_fd.get(),
-                                        model.deltas()->counts().state));
+  REFRACT_ASSIGN_OR_RETURN(
+      const models::DeltaState last,
+      LastInFolder(folder, folder_fd.get(), model.deltas()->counts().state));
   if (manifest.state == last) return false;
   const std::string name = models::NameOfSequence(manifest.state.sequence);
   if (manifest.state.sequence <= last.sequence) {
     // A delta before the last: the same one, sent again, or another writer's.
-    const auto text =
-        base::ReadText(absl::StrCat(folder, "/", name));
+    const auto text = base::ReadText(absl::StrCat(folder, "/", name));
     if (!text.ok()) {
-      return absl::AlreadyExistsError(absl::StrCat(
-          "the folder is at delta ", last.sequence, ", after delta ",
-          manifest.state.sequence));
+      return absl::AlreadyExistsError(
+          absl::StrCat("the folder is at delta ", last.sequence,
+                       ", after delta ", manifest.state.sequence));
     }
     const auto known = models::ParseDeltaManifest(*text);
     if (known.ok() && known->state == manifest.state) return false;
   }
   if (manifest.parent != last) {
     if (manifest.parent.sequence > last.sequence) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "gap: the parent is delta ", manifest.parent.sequence,
-          ", the last delta in the folder is ", last.sequence));
+      return absl::FailedPreconditionError(
+          absl::StrCat("gap: the parent is delta ", manifest.parent.sequence,
+                       ", the last delta in the folder is ", last.sequence));
     }
     return absl::FailedPreconditionError(absl::StrCat(
         "wrong parent: delta ", manifest.parent.sequence, " '",
@@ -249,8 +185,8 @@ absl::StatusOr<bool> AppendDelta(const ServedModel& model,
   }
   REFRACT_RETURN_IF_ERROR(
       WriteDurably(folder, folder_fd.get(), manifest.rows_file, Bytes(rows)));
-  REFRACT_RETURN_IF_ERROR(WriteDurably(
-      folder, folder_fd.get(), name, Bytes(manifest_text)));
+  REFRACT_RETURN_IF_ERROR(
+      WriteDurably(folder, folder_fd.get(), name, Bytes(manifest_text)));
   return true;
 }
 

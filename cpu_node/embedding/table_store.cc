@@ -147,8 +147,7 @@ void TableStore::SetSources(
   }
 }
 
-void TableStore::Refuse(const std::string& table,
-                        absl::string_view why_not) {
+void TableStore::Refuse(const std::string& table, absl::string_view why_not) {
   const auto found = tables_.find(table);
   if (found != tables_.end()) found->second.why_not = std::string(why_not);
 }
@@ -259,6 +258,18 @@ absl::Status TableStore::Encode(const TableDelta& delta, const Table& table,
       if (std::isfinite(values[d])) continue;
       return error(i, absl::StrCat("column ", d, " is ", values[d]));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TableStore::Check(absl::Span<const TableDelta> deltas) const {
+  std::vector<std::byte> encoded;
+  for (const TableDelta& delta : deltas) {
+    const auto found = changes_.find(delta.table);
+    if (found == changes_.end()) {
+      return absl::NotFoundError(absl::StrCat("no table '", delta.table, "'"));
+    }
+    REFRACT_RETURN_IF_ERROR(Encode(delta, *found->second, nullptr, encoded));
   }
   return absl::OkStatus();
 }

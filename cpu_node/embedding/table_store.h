@@ -47,8 +47,8 @@ class TableStore {
   explicit TableStore(const models::LoadedModel& model,
                       const IdIndexes& id_indexes = {});
 
-  // Has look-ups take the rows of these tables from their source, which outlives
-  // the store. Before the first look-up.
+  // Has look-ups take the rows of these tables from their source, which
+  // outlives the store. Before the first look-up.
   void SetSources(
       const absl::flat_hash_map<std::string, runtime::cpu::TableSource>&
           sources);
@@ -118,6 +118,10 @@ class TableStore {
   // Then nothing has changed.
   absl::Status Apply(absl::Span<const models::TableDelta> deltas,
                      int64_t sequence, const Pause& pause);
+
+  // Refuses the rows that Apply() would refuse. Of any thread; NotFound names
+  // an unknown table.
+  absl::Status Check(absl::Span<const models::TableDelta> deltas) const;
 
   size_t changed_rows() const;
   size_t memory_bytes() const;  // of the changes

@@ -1,18 +1,12 @@
 #include "transport/loop/fd.h"
 
-#include <unistd.h>
-
 #include <cerrno>
+#include <string>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
 
 namespace refract::transport {
-
-void UniqueFd::Reset(int fd) {
-  if (fd_ >= 0) close(fd_);
-  fd_ = fd;
-}
 
 namespace {
 constexpr char kPeerEnded[] = "refract/peer-ended";

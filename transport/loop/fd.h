@@ -1,34 +1,13 @@
 #ifndef REFRACT_TRANSPORT_LOOP_FD_H_
 #define REFRACT_TRANSPORT_LOOP_FD_H_
 
-#include <string>
-#include <utility>
-
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/unique_fd.h"
 
 namespace refract::transport {
 
-// Owns a file descriptor. Move-only.
-class UniqueFd {
- public:
-  UniqueFd() = default;
-  explicit UniqueFd(int fd) : fd_(fd) {}
-  UniqueFd(UniqueFd&& other) noexcept : fd_(other.Release()) {}
-  UniqueFd& operator=(UniqueFd&& other) noexcept {
-    if (this != &other) Reset(other.Release());
-    return *this;
-  }
-  ~UniqueFd() { Reset(-1); }
-
-  int get() const { return fd_; }
-  bool valid() const { return fd_ >= 0; }
-  int Release() { return std::exchange(fd_, -1); }
-  void Reset(int fd);
-
- private:
-  int fd_ = -1;
-};
+using base::UniqueFd;
 
 // The status of a failed system call: "`what`: No such file or directory".
 // Refused, reset and unreachable peers become kUnavailable, exhausted tables
