@@ -97,8 +97,8 @@ absl::Status NodePool::Add(const std::string& address) {
     while (index < nodes_.size() && nodes_[index] != nullptr) ++index;
     if (index == options_.max_nodes) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("GPU node ", address, " is left out: there are ", index,
-                       " already, the most that a CPU node connects to"));
+          absl::StrCat("GPU node ", address, " is left out: this node knows ",
+                       index, " others, the most that a CPU node connects to"));
     }
     auto node = std::make_unique<Node>(Node{
         .address = address,
