@@ -91,10 +91,10 @@ def gather(name):
 
 
 def predicted_p99():
-    """Predicted and measured p99 by load, up to 80 % of the knee and beyond."""
+    """Predicted and measured p99 by load, below the knee and beyond."""
     text = header("model", "rate/s", "of the knee", "requests", "p50, predicted ÷ measured",
                   "p99, ms, predicted", "measured", "ratio")
-    for name in ("dlrm",):
+    for name in ("dlrm_64", "dlrm_8", "din_16"):
         run = report(f"xeon207/predicted_p99_{name}.json")
         for point in run["points"]:
             ratio = f"{point['p99_ratio']:.2f}"

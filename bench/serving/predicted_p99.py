@@ -57,6 +57,9 @@ def parse_arguments():
     parser.add_argument("--duration", type=float, default=6, metavar="S",
                         help="seconds of each load in each round")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--requests", type=int, default=10_000, metavar="N",
+                        help="simulated requests of a prediction, of each of 3 "
+                        "seeds (default: 10000)")
     parser.add_argument("--samples", type=pathlib.Path, metavar="FOLDER",
                         help="add rounds to those in this folder")
     parser.add_argument("--json", type=pathlib.Path)
@@ -235,7 +238,7 @@ def plan(kept, samples, qps, slo_ms, folder):
     path, answer = folder / "spec.json", folder / "plan.json"
     path.write_text(json.dumps(spec(kept, samples, qps, slo_ms)))
     repositories.refract("plan", path, "--json", answer, "--no-sensitivity",
-                         "--requests", 10000, "--seeds", 3,
+                         "--requests", kept["simulated"], "--seeds", 3,
                          timeout=600)
     return json.loads(answer.read_text())["services"][0]["answer"]
 
@@ -295,6 +298,7 @@ def run(arguments, samples):
     if arguments.rounds:
         measure(arguments, kept, samples)
         table.write_text(json.dumps(kept))
+    kept["simulated"] = arguments.requests
     if arguments.samples and not arguments.json:
         return
     objective, knee, points = compare(kept, samples)
