@@ -409,19 +409,6 @@ absl::Status NodePool::FailedCheck(size_t offer) const {
   return failed;
 }
 
-size_t NodePool::size() const {
-  absl::MutexLock lock(&mu_);
-  return nodes_.size();
-}
-
-transport::ClientState NodePool::StateOf(size_t node) const {
-  absl::MutexLock lock(&refresh_mu_);
-  if (nodes_[node] == nullptr || nodes_[node]->client == nullptr) {
-    return transport::ClientState();
-  }
-  return nodes_[node]->client->state();
-}
-
 std::vector<NodePool::Member> NodePool::Members() const {
   std::vector<Member> members;
   absl::MutexLock refresh_lock(&refresh_mu_);

@@ -166,9 +166,6 @@ class NodePool {
     transport::ClientState state;
   };
   std::vector<Member> Members() const;
-  // Number of places for nodes; some places may be empty.
-  size_t size() const;
-  transport::ClientState StateOf(size_t node) const;
 
   // Closes the connections: requests in flight fail with kCancelled on
   // transport threads before this returns. No thread may be between Acquire()

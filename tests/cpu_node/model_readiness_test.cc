@@ -35,7 +35,7 @@ void AwaitNodes(const Engine& engine, std::vector<bool> ready) {
   const absl::Time give_up = absl::Now() + kPatience;
   for (size_t i = 0; i < ready.size(); ++i) {
     const auto is_so = [&] {
-      const transport::ClientState state = engine.nodes().StateOf(i);
+      const transport::ClientState state = engine.nodes().Members()[i].state;
       return state.connected && state.models[0].ok() == ready[i];
     };
     while (!is_so() && absl::Now() < give_up) {

@@ -57,7 +57,8 @@ class PeerThreadsTest : public ::testing::Test {
     auto pool = NodePool::Create(std::move(options));
     EXPECT_TRUE(pool.ok()) << pool.status();
     for (size_t i = 0; i < count; ++i) {
-      EXPECT_TRUE(Eventually([&] { return (*pool)->StateOf(i).connected; }));
+      EXPECT_TRUE(
+          Eventually([&] { return (*pool)->Members()[i].state.connected; }));
     }
     return *std::move(pool);
   }
@@ -90,7 +91,8 @@ TEST_F(PeerThreadsTest, SixteenGpuNodesNeedAsManyThreadsAsOne) {
   // Nodes that come and go change nothing.
   for (size_t i = 0; i < kNodes; i += 2) servers_[i].reset();
   for (size_t i = 0; i < kNodes; i += 2) {
-    EXPECT_TRUE(Eventually([&] { return !pool->StateOf(i).connected; }));
+    EXPECT_TRUE(
+        Eventually([&] { return !pool->Members()[i].state.connected; }));
   }
   EXPECT_TRUE(pool->Usable(0));
   EXPECT_TRUE(pool->Acquire(0, std::nullopt).has_value());

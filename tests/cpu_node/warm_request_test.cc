@@ -149,8 +149,8 @@ class WarmRequestTest : public testing::TestWithParam<Case> {
     EXPECT_TRUE(watch.Await(true));
     if (!setup.split) return;
     // All of them, or a connection would be made while allocations are counted.
-    for (size_t i = 0; i < engine_->nodes().size(); ++i) {
-      while (!engine_->nodes().StateOf(i).connected) {
+    for (size_t i = 0; i < engine_->nodes().Members().size(); ++i) {
+      while (!engine_->nodes().Members()[i].state.connected) {
         absl::SleepFor(absl::Milliseconds(1));
       }
     }
