@@ -163,6 +163,16 @@ absl::StatusOr<std::vector<TrafficShare>> TrafficOf(
   return traffic;
 }
 
+// `source` stands before an error of the traffic.
+absl::StatusOr<std::vector<TrafficShare>> TrafficOf(
+    const absl::StatusOr<inference::ModelConfig>& config,
+    absl::string_view source) {
+  REFRACT_RETURN_IF_ERROR(config.status());
+  auto traffic = TrafficOf(*config);
+  if (!traffic.ok()) return base::Annotate(traffic.status(), source);
+  return traffic;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<TrafficShare>> ParseTraffic(absl::string_view text) {
@@ -229,20 +239,12 @@ absl::StatusOr<CheckSettings> ReadCheckSettings(absl::string_view config_text,
 
 absl::StatusOr<std::vector<TrafficShare>> TrafficOfOverride(
     absl::string_view json, absl::string_view name) {
-  REFRACT_ASSIGN_OR_RETURN(const inference::ModelConfig config,
-                           ParseVersionOverride(json, name));
-  auto traffic = TrafficOf(config);
-  if (!traffic.ok()) return base::Annotate(traffic.status(), "config");
-  return traffic;
+  return TrafficOf(ParseVersionOverride(json, name), "config");
 }
 
 absl::StatusOr<std::vector<TrafficShare>> TrafficOfConfig(
     absl::string_view config_text, absl::string_view path) {
-  REFRACT_ASSIGN_OR_RETURN(const inference::ModelConfig config,
-                           ParseConfigText(config_text, path));
-  auto traffic = TrafficOf(config);
-  if (!traffic.ok()) return base::Annotate(traffic.status(), path);
-  return traffic;
+  return TrafficOf(ParseConfigText(config_text, path), path);
 }
 
 std::string SettingsThatReload(absl::string_view config_text) {

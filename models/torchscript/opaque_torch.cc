@@ -138,7 +138,9 @@ absl::Status Converter::MakeOpaque(const JitNode& node, JitNode* copy,
   }
   const absl::Status servable = CheckServable(node);
   if (!servable.ok()) {
-    return absl::IsUnimplemented(servable) ? why : servable;
+    if (!absl::IsUnimplemented(servable)) return servable;
+    return absl::UnimplementedError(
+        absl::StrCat(why.message(), "; ", servable.message()));
   }
   traced_.opaque.insert(copy);
   std::vector<JitValue*> reads = ReadsOf(node);
