@@ -321,6 +321,14 @@ void AddDeltas(CLI::App& app, Flags& flags) {
         return base::CheckNumberIn(text, 0.1, 100);
       })
       ->capture_default_str();
+  app.add_option("--deltas-p99-ms", flags.deltas_p99_ms,
+                 "While the p99 of a model is above this many milliseconds, "
+                 "applying deltas takes less of a CPU, down to a sixteenth of "
+                 "its share; 0: no limit")
+      ->check([](const std::string& text) {
+        return base::CheckNumberIn(text, 0, 1e6);
+      })
+      ->capture_default_str();
 }
 
 void AddShards(CLI::App& app, Flags& flags) {

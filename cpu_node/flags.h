@@ -79,6 +79,7 @@ struct Flags {
   bool deltas_by_request = false;
   double deltas_poll_s = 0.2;
   double deltas_cpu_percent = 20;
+  double deltas_p99_ms = 0;  // 0: no limit
   std::string table_memory = "map";       // models::TableMemoryNamed()
   size_t row_cache_mib = 1024;            // of each version, with "disk"
   std::string ready_when = "all";         // all, listed or any

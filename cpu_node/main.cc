@@ -357,6 +357,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     DeltaWatchOptions delta_options;
     delta_options.interval = absl::Seconds(flags.deltas_poll_s);
     delta_options.cpu_share = flags.deltas_cpu_percent / 100;
+    delta_options.p99_limit = absl::Milliseconds(flags.deltas_p99_ms);
     REFRACT_ASSIGN_OR_RETURN(deltas,
                              DeltaWatch::Start(engine->get(), delta_options));
   }

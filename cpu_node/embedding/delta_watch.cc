@@ -1,8 +1,11 @@
 #include "cpu_node/embedding/delta_watch.h"
 
-#include <sys/resource.h>
+#include <sched.h>
 #include <time.h>
 
+#include <string>
+
+#include "absl/strings/str_cat.h"
 #include "base/process/thread.h"
 #include "base/status_macros.h"
 #include "cpu_node/catalog.h"
@@ -11,8 +14,8 @@
 namespace refract::cpu_node {
 namespace {
 
-// As in model control: work that yields to requests.
-constexpr int kWatchNice = 10;
+// Time between two looks at the p99.
+constexpr absl::Duration kLookInterval = absl::Milliseconds(500);
 
 absl::Duration CpuTime() {
   timespec time = {};
@@ -40,7 +43,12 @@ DeltaWatch::~DeltaWatch() {
 }
 
 void DeltaWatch::Run() {
-  setpriority(PRIO_PROCESS, 0, kWatchNice);  // of this thread: Linux
+  // A thread of lower priority that runs in its slice keeps a thread that wakes
+  // up waiting for a part of that slice. A thread of SCHED_IDLE does not, and a
+  // processor that runs such a thread counts as idle when a thread is placed.
+  // Never forbidden: every thread may lower its own class.
+  const sched_param parameters = {};
+  sched_setscheduler(/*pid=*/0, SCHED_IDLE, &parameters);
   worked_ = CpuTime();
   do {
     while (Round()) {
@@ -61,10 +69,24 @@ bool DeltaWatch::Round() {
   return any;
 }
 
+void DeltaWatch::Adapt() {
+  const absl::Time now = options_.clock->Now();
+  if (!throttle_.limited() || now < next_look_) return;
+  next_look_ = now + kLookInterval;
+  const std::shared_ptr<const Catalog> catalog = engine_.catalog();
+  for (const Catalog::Entry& entry : catalog->entries()) {
+    if (entry.model == nullptr) continue;
+    throttle_.Add(absl::StrCat(entry.name, "/", entry.version),
+                  entry.model->statistics().durations().request.snapshot());
+  }
+  throttle_.Decide();
+}
+
 void DeltaWatch::Pause() {
+  Adapt();
   const absl::Duration worked = CpuTime() - worked_;
   const absl::Duration rest =
-      worked * ((1 - options_.cpu_share) / options_.cpu_share);
+      worked * ((1 - throttle_.share()) / throttle_.share());
   // Shorter sleeps are not kept; they add up.
   if (rest < absl::Milliseconds(1)) return;
   WaitOrStop(rest);

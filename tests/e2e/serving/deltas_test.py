@@ -4,6 +4,7 @@ The oracle is the PyTorch model with the changed tables.
 """
 
 import json
+import os
 import pathlib
 import shutil
 import sys
@@ -84,10 +85,10 @@ class Deltas(unittest.TestCase):
         self.addCleanup(self.hn.close)
         self.start_cn()
 
-    def start_cn(self, by_request=True):
+    def start_cn(self, by_request=True, arguments=()):
         self.cn = support.cpu_node(
             self.repository, [self.hn.address], "--deltas-poll", "0.02",
-            *(["--deltas-by-request"] if by_request else []),
+            *(["--deltas-by-request"] if by_request else []), *arguments,
         )
         self.addCleanup(self.cn.close)
         self.client = triton.InferenceServerClient(self.cn.address)
@@ -217,6 +218,20 @@ class Deltas(unittest.TestCase):
         self.assertEqual(self.first_answer(), 2)
         self.assertEqual(self.change(20), 3)
         self.await_delta(3)
+
+    def test_applying_yields_to_requests_and_goes_on(self):
+        # A limit that every request exceeds: the share sinks, and not to zero.
+        self.cn.kill()
+        self.start_cn(arguments=("--deltas-p99-ms", "0.001"))
+        self.assertEqual(self.first_answer(), 0)
+        tasks = pathlib.Path(f"/proc/{self.cn.process.pid}/task").iterdir()
+        policies = [os.sched_getscheduler(int(task.name)) for task in tasks]
+        self.assertEqual(policies.count(os.SCHED_IDLE), 1)
+        for sequence in range(1, 4):
+            self.assertEqual(self.change(ROWS), sequence)
+            for _ in range(120):
+                self.ask()
+            self.await_delta(sequence)
 
     def test_deltas_of_trainers(self):
         self.assertEqual(self.first_answer(), 0)
