@@ -61,12 +61,22 @@ class Client:
             arrivals="constant", warmup=0, max_in_flight=2 * requests,
         )
 
+    def answered(self, qps, duration, seed, timeout):
+        """A run's report, and its answers per second.
+
+        Counts the answers that arrive from `timeout` after the warm-up on until
+        the load ends: a full queue needs that long to become full, and answers
+        that arrive after the load belong to requests that had the node alone.
+        """
+        csv = self.folder / f"{self.model}-queries.csv"
+        report = self.run(qps, duration, seed, timeout=timeout, csv=csv)
+        return report, answers_between(csv.read_text(), timeout, duration)
+
     def capacity(self, seed):
         """Answers per second under more load than the node can take."""
         qps, most, tried = 50.0, 0.0, False
         while True:
-            report = self.run(qps, 1.5, seed, timeout=1)
-            answered = report["achieved_qps"]
+            report, answered = self.answered(qps, 2.5, seed, timeout=1)
             # One stall must not end the search: the answered rate must stop
             # growing, and twice.
             enough = answered < min(0.8 * report["offered_qps"], 1.25 * most)
@@ -103,6 +113,20 @@ class ProcessorTime:
     def lap(self):
         before, self.before = self.before, self.sum()
         return self.before - before
+
+
+def answers_between(queries, begin, end):
+    """Answers per second of the queries in `refract bench serving --csv`.
+
+    `begin`, `end`: seconds since the warm-up. Queries of the warm-up are not in the
+    file, so `begin` must be at least the timeout of a query.
+    """
+    count = 0
+    for line in queries.splitlines()[1:]:
+        due, _, _, latency_ms, outcome = line.split(",")
+        if outcome == "OK":
+            count += begin <= float(due) + float(latency_ms) / 1e3 < end
+    return count / (end - begin)
 
 
 def quartiles(values):

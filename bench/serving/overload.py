@@ -2,15 +2,17 @@
 """Measures the goodput of a CPU node that gets more requests than it can answer.
 
 A CPU node with one worker, a GPU node on its CPU where the model is split, and an
-open-loop client whose requests have a deadline. Each round measures the node's
-capacity (the most requests answered per second when requests may take a second)
-and then the requests answered within their deadlines at multiples of it. The
-ratio goodput ÷ capacity is formed within the round.
+open-loop client whose requests have a deadline. Before and after each load the
+node's capacity is measured: its answers per second at 1.3 times the capacity when
+requests may take a second. A load is a multiple of the capacity before it. Its
+goodput, the answers per second within the deadline, is divided by the mean of the
+two capacities beside it. Answers count by the time when they arrive, from when the
+queue is full until the load ends.
 
 The nodes share one processor and the client has another, so that a client that
 sends more does not slow the nodes down. Other processes of the machine may still
-take time from them, so a second ratio is formed of answers per second of processor
-time that the nodes had: at a load ÷ at the capacity, with a second to answer.
+take time from them, so a second ratio is formed in the same way of answers per
+second of processor time that the nodes had.
 """
 
 import argparse
@@ -27,9 +29,13 @@ sys.path.insert(0, str(ROOT))
 from bench.serving.client import Client, ProcessorTime, quartiles  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
+# Name in the report: figure of a run, title.
 RATIOS = {
-    "goodput_over_capacity": "goodput ÷ capacity",
-    "per_processor_second": "answers per second of processor time ÷ at capacity",
+    "goodput_over_capacity": ("per_second", "goodput ÷ capacity"),
+    "per_processor_second": (
+        "per_processor_second",
+        "answers per second of processor time ÷ at capacity",
+    ),
 }
 
 
@@ -48,13 +54,16 @@ def parse_arguments():
                         "so that the CPU node is the bottleneck)")
     parser.add_argument("--items", type=int, default=256, metavar="N")
     parser.add_argument("--deadline-ms", type=float, default=100, metavar="MS")
-    parser.add_argument("--loads", default="1,1.5,2,3", metavar="LIST",
-                        help="multiples of the capacity (default: 1,1.5,2,3)")
+    parser.add_argument("--loads", default="1,2,3,5", metavar="LIST",
+                        help="multiples of the capacity (default: 1,2,3,5)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--duration", type=float, default=5, metavar="S")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
+    if arguments.duration < 2:
+        # At the capacity, answers count after the first second.
+        parser.error("--duration: at least 2 s")
     arguments.loads = [float(load) for load in arguments.loads.split(",")]
     if arguments.json:
         arguments.json.touch()  # now, not after the rounds
@@ -86,37 +95,51 @@ def measure(arguments, repository, folder, stack):
     client = Client(folder, cn, arguments.model, arguments.items)
     processor = ProcessorTime(hn, cn)
     deadline = arguments.deadline_ms / 1e3
+
+    def answers(qps, seed, timeout):
+        processor.lap()
+        report, per_second = client.answered(
+            qps, arguments.duration, seed, timeout
+        )
+        return {
+            "per_second": per_second,
+            "per_processor_second": report["succeeded"] / processor.lap(),
+            "report": report,
+        }
+
+    def at_capacity(before, seed):
+        return answers(1.3 * before, seed, timeout=1)
+
     rounds = []
+    capacity = client.capacity(arguments.seed)
     for number in range(arguments.rounds):
         seed = arguments.seed + number
-        capacity = client.capacity(seed)
-        found = {"seed": seed, "capacity": capacity, "loads": []}
-
-        def answers_per_processor_second(load, timeout):
-            processor.lap()
-            report = client.run(
-                load * capacity, arguments.duration, seed, timeout=timeout
-            )
-            return report, report["succeeded"] / processor.lap()
-
-        _, unhurried = answers_per_processor_second(1, timeout=1)
+        before = at_capacity(capacity, seed)
+        loads = []
         for load in arguments.loads:
-            report, answers = answers_per_processor_second(load, deadline)
-            found["loads"].append({
+            capacity = before["per_second"]
+            found = answers(load * capacity, seed, timeout=deadline)
+            after = at_capacity(capacity, seed)
+            loads.append({
                 "load": load,
-                "goodput_over_capacity": report["achieved_qps"] / capacity,
-                "per_processor_second": answers / unhurried,
-                "report": report,
+                **{
+                    ratio: 2 * found[of] / (before[of] + after[of])
+                    for ratio, (of, _) in RATIOS.items()
+                },
+                "before": before, "found": found, "after": after,
             })
             print(
                 f"round {number + 1}: {load:g} × {capacity:.0f}/s: "
-                f"{report['achieved_qps']:.0f}/s in time, "
-                f"{report['achieved_qps'] / capacity:.2f} of the capacity, "
-                f"{answers / unhurried:.2f} per second of processor time; "
-                f"{report.get('errors_by_code', {})}",
+                f"{found['per_second']:.0f}/s in time, "
+                f"{loads[-1]['goodput_over_capacity']:.2f} of the capacity, "
+                f"{loads[-1]['per_processor_second']:.2f} per second of "
+                f"processor time; "
+                f"{found['report'].get('errors_by_code', {})}",
                 flush=True,
             )
-        rounds.append(found)
+            before = after
+        capacity = before["per_second"]
+        rounds.append({"seed": seed, "loads": loads})
     return {
         "benchmark": "overload",
         "model": arguments.model,
@@ -142,7 +165,7 @@ def main():
         )
         repository = arguments.repository or make_repository(arguments, folder)
         result = measure(arguments, repository, folder, stack)
-    for name, title in RATIOS.items():
+    for name, (_, title) in RATIOS.items():
         for load, ratio in result[name].items():
             print(
                 f"{title} at {load} ×: {ratio['median']:.2f} "

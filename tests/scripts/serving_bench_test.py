@@ -1,11 +1,16 @@
-"""bench/serving/isolation.py's summary of its clients' reports."""
+"""The clients of bench/serving, and isolation.py's summary of their reports."""
 
 import importlib.util
 import math
 import pathlib
+import sys
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from bench.serving import client  # noqa: E402
+
 SPEC = importlib.util.spec_from_file_location(
     "isolation", ROOT / "bench" / "serving" / "isolation.py"
 )
@@ -20,12 +25,12 @@ class AClient(isolation.Client):
         super().__init__(pathlib.Path(), None, "m", 64)
         self.most, self.stalls, self.runs = most, stalls, 0
 
-    def run(self, qps, duration, seed, timeout=10):
+    def answered(self, qps, duration, seed, timeout):
         self.runs += 1
         if self.runs > 50:
             raise AssertionError(f"does not end, at {qps:g} requests/s")
         answered = min(qps, self.most) * (0.5 if self.runs in self.stalls else 1)
-        return {"offered_qps": qps, "achieved_qps": answered}
+        return {"offered_qps": qps}, answered
 
 
 def report(p99, errors=0):
@@ -46,6 +51,18 @@ class Isolation(unittest.TestCase):
     def test_a_model_that_answers_nothing_is_named(self):
         with self.assertRaisesRegex(SystemExit, "'m' answers no request"):
             AClient(0).capacity(1)
+
+    def test_answers_count_by_the_time_when_they_arrive(self):
+        queries = (
+            "due_s,items,sent_late_ms,latency_ms,outcome\n"
+            "0.100000,8,0.0,800.000,OK\n"  # at 0.9: the queue was not full
+            "0.100000,8,0.0,900.000,OK\n"  # at 1.0
+            "0.900000,8,0.0,1000.000,DEADLINE_EXCEEDED\n"
+            "1.000000,8,0.0,,DROPPED\n"
+            "1.400000,8,0.0,1099.000,OK\n"  # at 2.499
+            "1.500000,8,0.0,1000.000,OK\n"  # at 2.5: after the load
+        )
+        self.assertEqual(client.answers_between(queries, 1, 2.5), 2 / 1.5)
 
     def test_queries_without_an_answer_are_late_without_end(self):
         self.assertEqual(isolation.ratio_of(report(2), report(3)), 1.5)
