@@ -163,7 +163,8 @@ class DeadlineQueue {
   }
 
   // The work that runs before a new request of this priority and deadline, each
-  // request executed alone. The sum stops once its time exceeds `enough`.
+  // request executed alone. The sum stops once its time exceeds `enough`. A request
+  // that goes last, as under overload with equal timeouts, costs no look at each.
   struct Work {
     absl::Duration time;
     int64_t rows = 0;
@@ -171,6 +172,10 @@ class DeadlineQueue {
   Work WorkBefore(uint8_t priority, absl::Time deadline,
                   absl::Duration enough) const {
     const QueueKey last = {deadline, UINT64_MAX, priority};
+    if (work_.time <= enough &&
+        (entries_.empty() || RunsBefore(Last().key, last))) {
+      return work_;
+    }
     Work work;
     for (const Request& request : entries_) {
       if (RunsBefore(last, request.key) || work.time > enough) break;

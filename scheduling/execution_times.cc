@@ -16,10 +16,13 @@ int BucketOf(int64_t rows) {
 int64_t RowsOfBucket(int bucket) { return int64_t{1} << bucket; }
 
 void ExecutionTimes::Prime(int64_t rows, absl::Duration time) {
-  buckets_[BucketOf(rows)].primed = time;
+  const int bucket = BucketOf(rows);
+  buckets_[bucket].primed = time;
+  used_ |= uint32_t{1} << bucket;
 }
 
 void ExecutionTimes::Record(int64_t rows, absl::Duration time, absl::Time now) {
+  used_ |= uint32_t{1} << BucketOf(rows);
   Bucket& bucket = buckets_[BucketOf(rows)];
   // Old times, and times refuted by a faster execution, are forgotten before
   // the new time is added.
@@ -60,14 +63,31 @@ std::optional<absl::Duration> ExecutionTimes::Of(const Bucket& bucket,
   return bucket.primed;
 }
 
+int ExecutionTimes::Below(int bucket, Which which, absl::Time now) const {
+  for (uint32_t left = used_ & ((uint32_t{1} << bucket) - 1); left != 0;) {
+    const int highest = std::bit_width(left) - 1;
+    if (Of(buckets_[highest], which, now)) return highest;
+    left &= ~(uint32_t{1} << highest);
+  }
+  return -1;
+}
+
+int ExecutionTimes::Above(int bucket, Which which, absl::Time now) const {
+  for (uint32_t left = used_ & ~((uint32_t{2} << bucket) - 1); left != 0;
+       left &= left - 1) {
+    const int lowest = std::countr_zero(left);
+    if (Of(buckets_[lowest], which, now)) return lowest;
+  }
+  return -1;
+}
+
 absl::Duration ExecutionTimes::Estimate(int64_t rows, Which which,
                                         absl::Time now) const {
+  if (used_ == 0) return absl::ZeroDuration();
   const int wanted = BucketOf(rows);
   if (const auto own = Of(buckets_[wanted], which, now)) return *own;
-  int below = wanted - 1;
-  while (below >= 0 && !Of(buckets_[below], which, now)) --below;
-  int above = wanted + 1;
-  while (above < kNumBuckets && !Of(buckets_[above], which, now)) ++above;
+  const int below = Below(wanted, which, now);
+  const int above = Above(wanted, which, now);
   const auto time = [&](int bucket) {
     return *Of(buckets_[bucket], which, now);
   };
@@ -75,14 +95,13 @@ absl::Duration ExecutionTimes::Estimate(int64_t rows, Which which,
     return static_cast<double>(RowsOfBucket(bucket));
   };
   // The smallest known bucket bounds all smaller ones.
-  if (below < 0) return above < kNumBuckets ? time(above) : absl::Duration();
+  if (below < 0) return above >= 0 ? time(above) : absl::ZeroDuration();
   // Beyond the largest known bucket. High() is compared with deadlines and must
   // not be optimistic: it grows with the rows. Typical() follows the slope.
   const double ratio = size(wanted) / size(below);
-  if (above == kNumBuckets) {
+  if (above < 0) {
     if (which == Which::kHigh) return time(below) * ratio;
-    int second = below - 1;
-    while (second >= 0 && !Of(buckets_[second], which, now)) --second;
+    const int second = Below(below, which, now);
     if (second < 0) return time(below) * std::sqrt(ratio);
     const double slope =
         std::max(absl::ToDoubleSeconds(time(below) - time(second)), 0.0);

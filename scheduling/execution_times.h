@@ -69,7 +69,14 @@ class ExecutionTimes {
                                           absl::Time now);
   absl::Duration Estimate(int64_t rows, Which which, absl::Time now) const;
 
+  // The nearest bucket below or above `bucket` with a time; -1: there is none.
+  int Below(int bucket, Which which, absl::Time now) const;
+  int Above(int bucket, Which which, absl::Time now) const;
+
   std::array<Bucket, kNumBuckets> buckets_;
+  // Buckets that ever got a time, a bit each: few, and searched for each request.
+  uint32_t used_ = 0;
+  static_assert(kNumBuckets <= 32);
 };
 
 }  // namespace refract::scheduling

@@ -108,6 +108,9 @@ TEST_F(DeadlineQueueTest, KnowsTheWorkAheadOfADeadline) {
   EXPECT_EQ(before(At(20)).time, absl::Milliseconds(7));
   EXPECT_EQ(before(At(20)).rows, 4);
   EXPECT_EQ(before(At(20), 2).time, absl::Milliseconds(3));
+  EXPECT_EQ(before(absl::InfiniteFuture()).time, absl::Milliseconds(57));
+  EXPECT_EQ(before(absl::InfiniteFuture()).rows, 6);
+  EXPECT_EQ(before(absl::InfiniteFuture(), 6).time, absl::Milliseconds(7));
   EXPECT_EQ(queue_.work().time, absl::Milliseconds(57));
   TakeNext();
   EXPECT_EQ(queue_.work().time, absl::Milliseconds(54));

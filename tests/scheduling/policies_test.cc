@@ -50,6 +50,13 @@ TEST(ExecutionTimesTest, WhatIsNotKnownIsTakenFromItsNeighbours) {
   times.Record(64, Us(148), kNow);
   EXPECT_EQ(times.Typical(32, kNow), Us(116));   // a third of the way
   EXPECT_EQ(times.Typical(128, kNow), Us(212));  // 1 µs for each more
+  // The last bucket counts, and buckets whose times are forgotten do not.
+  times.Record(int64_t{1} << 40, Us(1000), kNow);
+  EXPECT_EQ(times.Typical(int64_t{1} << 31, kNow), Us(1000));
+  const absl::Time later = kNow + 2 * ExecutionTimes::kMemory;
+  times.Record(256, Us(500), later);
+  EXPECT_EQ(times.Typical(16, later), Us(500));
+  EXPECT_EQ(times.Typical(1024, later), Us(1000));  // √4
 }
 
 TEST(ExecutionTimesTest, OldOnesGiveWayToTheWarmUp) {
