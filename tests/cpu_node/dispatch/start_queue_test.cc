@@ -10,6 +10,7 @@
 #include <queue>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -412,6 +413,25 @@ TEST(StartQueueTest, AModelHasItsPlacesBesideAModelThatFillsTheQueue) {
   EXPECT_EQ(admit(5, 1), absl::StatusCode::kOk);
   EXPECT_EQ(admit(6, 1), absl::StatusCode::kOk);
   EXPECT_EQ(admit(7, 1), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(StartQueueTest, PlacesFollowTheShares) {
+  const StartQueue::Options options = {
+      .workers = 1, .max_queue = 8, .models = {{"a", 3}, {"b", 1}}};
+  // Of a queue that the other model has filled, a model has its share.
+  for (const auto& [model, places] : {std::pair<size_t, size_t>{0, 6}, {1, 2}}) {
+    StartQueue queue(options);
+    std::vector<PlainJob> jobs(16);
+    size_t next = 0;
+    const auto admit = [&](size_t to) {
+      return queue
+          .Admit(jobs[next++], to, 1, absl::InfiniteFuture(), kBegin, kIdle)
+          .ok();
+    };
+    for (size_t i = 0; i < options.max_queue; ++i) EXPECT_TRUE(admit(1 - model));
+    for (size_t i = 0; i < places; ++i) EXPECT_TRUE(admit(model)) << model;
+    EXPECT_FALSE(admit(model)) << model;
+  }
 }
 
 TEST(StartQueueTest, LevelsGoInTheirOrder) {
