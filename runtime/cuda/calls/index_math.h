@@ -33,11 +33,8 @@ REFRACT_HOST_DEVICE int64_t PaddedLd(int64_t cols, DType dtype) {
 REFRACT_HOST_DEVICE int64_t NumPairs(int64_t features, bool diagonal) {
   return features * (features + (diagonal ? 1 : -1)) / 2;
 }
-REFRACT_HOST_DEVICE int PairIndex(int i, int j, bool diagonal) {
-  return i * (i + (diagonal ? 1 : -1)) / 2 + j;
-}
-// The inverse, in O(1). The square root is only a first guess, so its rounding
-// does not matter; exact for indices below 2^22.
+// The pair at `index` of that order, in O(1). The square root is only a first
+// guess, so its rounding does not matter; exact for indices below 2^22.
 REFRACT_HOST_DEVICE void PairOf(int index, bool diagonal, int* i, int* j) {
   // With the diagonal row i starts at i (i + 1) / 2, without at i (i - 1) / 2.
   int row = static_cast<int>(

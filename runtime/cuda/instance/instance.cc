@@ -15,8 +15,7 @@ Result<std::unique_ptr<Instance>> Instance::Create(
     const InstanceOptions& options) {
   REFRACT_CUDA_RETURN_IF_ERROR(Validate(program, options.max_batch));
   auto on_device =
-      DeviceWeights::Create(device, program, std::move(weights),
-                            {.keep_pinned = options.keep_pinned_weights});
+      DeviceWeights::Create(device, program, std::move(weights), {});
   if (!on_device.ok()) return on_device.status();
   return Create(device, std::move(program), *std::move(on_device), options);
 }

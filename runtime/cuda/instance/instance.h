@@ -59,8 +59,6 @@ struct InstanceOptions {
   int64_t workspace_bytes = int64_t{32} << 20;
   // False: the same kernels, launched one by one (to measure what graphs save).
   bool use_graphs = true;
-  // For weights of this instance alone: WeightOptions::keep_pinned.
-  bool keep_pinned_weights = false;
   // Most programs that AddVariant() may add at a time, each with its graphs;
   // and the largest batch that they may have, if memory suffices.
   int max_variants = 0;
@@ -152,8 +150,6 @@ class Instance {
   // Number of successful Load() calls: programs added before the last Load()
   // are gone.
   uint64_t loads() const { return loads_; }
-  // DeviceWeights::DropPinned(); call before a Reset().
-  void DropPinnedWeights() { weights_->DropPinned(); }
   // The first program, and its buckets.
   const DeviceProgram& program() const;
   const std::vector<int64_t>& buckets() const;

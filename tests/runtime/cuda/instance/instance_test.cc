@@ -281,33 +281,6 @@ TEST_F(InstanceTest, AnUploadCanComeBeforeTheSubmit) {
   EXPECT_EQ(f.device.live(), 0u);
 }
 
-TEST_F(InstanceTest, PinnedWeightsStayUntilTheyAreDropped) {
-  Fixture f(
-      bench::MakeDlrm("m", SmallDlrm(1), Precision::kFloat16, 4, seed_), seed_,
-      {.max_batch = 4, .workspace_bytes = 256, .keep_pinned_weights = true});
-  for (int round = 0; round < 3; ++round) {
-    ASSERT_TRUE(f.instance->Load().ok());
-    f.Serve(3, Tolerance(Precision::kFloat16));
-    const int allocations = f.device.allocations();
-    f.instance->Unload();
-    EXPECT_EQ(f.device.live(), 1u);  // the weights
-    if (round < 2) continue;
-    ASSERT_TRUE(f.instance->Load().ok());
-    const int again = f.device.allocations() - allocations;
-    f.instance->Unload();
-    f.instance->DropPinnedWeights();
-    EXPECT_EQ(f.device.live(), 0u);
-    ASSERT_TRUE(f.instance->Load().ok());
-    // The weights' own.
-    EXPECT_EQ(f.device.allocations() - allocations, 2 * again + 1);
-    f.Serve(4, Tolerance(Precision::kFloat16));
-  }
-  f.instance->Unload();
-  f.instance->DropPinnedWeights();
-  EXPECT_EQ(f.device.live(), 0u);
-  EXPECT_THAT(f.device.violations(), IsEmpty());
-}
-
 // Rows of a table beside what the request brings, then attention-like weights:
 // operators that read the number of items and count faults.
 DenseModel LookUpModel(DType dtype, int64_t max_batch, unsigned seed) {

@@ -76,6 +76,31 @@ TEST_F(WeightsTest, AreOnTheDeviceOnceAndStayUntilTheLastInstanceGoes) {
   EXPECT_THAT(device_.violations(), IsEmpty());
 }
 
+TEST_F(WeightsTest, APinnedCopyStaysUntilItIsDropped) {
+  Make(1, true);
+  Instance& instance = *instances_[0];
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_TRUE(instance.Load().ok());
+    Serve(instance);
+    instance.Unload();
+    EXPECT_EQ(device_.live(), 1u);  // the pinned copy
+  }
+  const int before = device_.allocations();
+  ASSERT_TRUE(instance.Load().ok());
+  const int again = device_.allocations() - before;
+  instance.Unload();
+  weights_->DropPinned();
+  EXPECT_EQ(device_.live(), 0u);
+  ASSERT_TRUE(instance.Load().ok());
+  // The new pinned copy is one allocation more.
+  EXPECT_EQ(device_.allocations() - before, 2 * again + 1);
+  Serve(instance);
+  instance.Unload();
+  weights_->DropPinned();
+  EXPECT_EQ(device_.live(), 0u);
+  EXPECT_THAT(device_.violations(), IsEmpty());
+}
+
 TEST_F(WeightsTest, ComeBackAfterALostDevice) {
   for (const bool pinned : {false, true}) {
     SCOPED_TRACE(pinned);
