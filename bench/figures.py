@@ -94,7 +94,7 @@ def predicted_p99():
     """Predicted and measured p99 by load, below the knee and beyond."""
     text = header("model", "rate/s", "of the knee", "requests", "p50, predicted ÷ measured",
                   "p99, ms, predicted", "measured", "ratio")
-    for name in ("dlrm_64", "dlrm_8", "din_16"):
+    for name in ("dlrm_64", "dlrm_8", "deepfm_16", "din_16"):
         run = report(f"xeon207/predicted_p99_{name}.json")
         for point in run["points"]:
             ratio = f"{point['p99_ratio']:.2f}"
