@@ -2,132 +2,21 @@
 // computed, or written in as literals.
 
 #include <ATen/ATen.h>
-#include <torch/csrc/jit/api/module.h>
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/shapes/infer.h"
-#include "models/torchscript/import.h"
+#include "tests/models/shapes/inferred_model_torch.h"
 
 namespace refract::models {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-
-at::Tensor Floats(at::IntArrayRef sizes) {
-  at::manual_seed(7);
-  return at::randn(sizes);
-}
-
-at::Tensor Ids(at::IntArrayRef sizes, int64_t rows = 10) {
-  at::manual_seed(7);
-  return at::randint(rows, sizes, at::kLong);
-}
-
-at::Tensor Longs(std::vector<int64_t> values) {
-  return at::tensor(values, at::kLong);
-}
-
-using Inputs = std::vector<std::pair<std::string, at::Tensor>>;
-
-class Model {
- public:
-  explicit Model(const std::string& body) : module_("test") {
-    module_.register_parameter("table", Floats({10, 3}), false);
-    module_.register_parameter("weight", Floats({2, 13}), false);
-    module_.define(body);
-  }
-
-  // Imports the model and infers its shapes.
-  absl::Status Infer(Inputs inputs) {
-    inputs_ = std::move(inputs);
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    const std::string path =
-        absl::StrCat(testing::TempDir(), "/", info->test_suite_name(), "_",
-                     info->name(), ".pt");
-    module_.save(path);
-    auto model = ImportTorchScript(path);
-    if (!model.ok()) return model.status();
-    imported = *std::move(model);
-    weights_ = *WeightStore::Open("", imported.weights);
-    return InferShapes(Sample(), *weights_, imported.graph);
-  }
-
-  absl::Status Check() {
-    return CheckRows(Sample(), *weights_, imported.graph, notes);
-  }
-
-  // As an export declares its sizes.
-  absl::Status LimitAndRelax(bool with_sample = false) {
-    std::vector<NamedTensor> sample;
-    if (with_sample) sample = Sample();
-    for (SymbolRange& range : imported.graph.symbols) {
-      if (range.symbol != "B") range.min = 2;
-    }
-    return RelaxSmallSizes(sample, *weights_, imported.graph, notes);
-  }
-  // Of all but the inputs.
-  void ForgetShapes() {
-    for (Value& value : imported.graph.values) {
-      if (value.producer == kNoNode) continue;
-      value.has_shape = false;
-      value.shape.clear();
-    }
-  }
-  void Fill() { FillShapes(*weights_, imported.graph); }
-
-  int64_t MinOf(const std::string& symbol) const {
-    for (const SymbolRange& range : graph().symbols) {
-      if (range.symbol == symbol) return range.min;
-    }
-    return -1;
-  }
-
-  const Graph& graph() const { return imported.graph; }
-
-  std::string Shape(ValueId id) const {
-    std::string text;
-    for (const SymExpr& size : graph().value(id).shape) {
-      absl::StrAppend(&text, text.empty() ? "" : ", ", size.ToString());
-    }
-    return graph().value(id).has_shape ? text : "?";
-  }
-  std::string InputShape(const std::string& name) const {
-    return Shape(graph().FindValue(name));
-  }
-  std::string OutputShape(size_t i = 0) const {
-    return Shape(graph().outputs[i]);
-  }
-
-  ImportedModel imported;
-  std::vector<std::string> notes;
-
- private:
-  std::vector<NamedTensor> Sample() const {
-    std::vector<NamedTensor> sample;
-    for (const auto& [name, tensor] : inputs_) {
-      base::TensorView view;
-      view.dtype = tensor.scalar_type() == at::kLong ? base::DType::kInt64
-                                                     : base::DType::kFloat32;
-      view.dims.assign(tensor.sizes().begin(), tensor.sizes().end());
-      view.data = static_cast<const std::byte*>(tensor.const_data_ptr());
-      view.bytes = tensor.nbytes();
-      sample.push_back({name, view});
-    }
-    return sample;
-  }
-
-  torch::jit::Module module_;
-  Inputs inputs_;
-  std::shared_ptr<const WeightStore> weights_;
-};
 
 TEST(InferShapesTest, RowsOfAllInputsAreOneSymbol) {
   Model model(R"(
@@ -146,15 +35,6 @@ TEST(InferShapesTest, RowsOfAllInputsAreOneSymbol) {
   EXPECT_EQ(model.graph().value(model.graph().inputs[1]).dtype,
             base::DType::kInt64);
 }
-
-constexpr char kBags[] = R"(
-    def forward(self, dense, a, a_offsets, b, b_offsets):
-      x = torch.embedding_bag(self.table, a, a_offsets, False, 0, False,
-                              None, True)[0]
-      y = torch.embedding_bag(self.table, b, b_offsets, False, 0, False,
-                              None, False)[0]
-      return torch.cat([dense, x, y], 1).sum(1)
-  )";
 
 TEST(InferShapesTest, OffsetsFollowTheRowsAndRaggedLengthsAreFree) {
   Model model(kBags);
@@ -433,63 +313,6 @@ TEST(InferShapesTest, SampleThatDoesNotFitIsRefusedByName) {
   EXPECT_THAT(status.message(), HasSubstr("aten.linear.default"));
 }
 
-TEST(CheckRowsTest, BatchOfOneThatAgreesNeedsNoPadding) {
-  Model model(kBags);
-  ASSERT_TRUE(model
-                  .Infer({{"dense", Floats({4, 13})},
-                          {"a", Ids({7})},
-                          {"a_offsets", Longs({0, 2, 2, 5, 7})},
-                          {"b", Ids({7})},
-                          {"b_offsets", Longs({0, 0, 3, 4})}})
-                  .ok());
-  ASSERT_TRUE(model.Check().ok());
-  EXPECT_EQ(model.graph().min_batch, 1);
-  EXPECT_THAT(model.notes, IsEmpty());
-  // An exporter's guard is withdrawn.
-  model.imported.graph.min_batch = 2;
-  ASSERT_TRUE(model.Check().ok());
-  EXPECT_EQ(model.graph().min_batch, 1);
-  EXPECT_EQ(model.notes.size(), 1u);
-}
-
-TEST(CheckRowsTest, SqueezeThatTakesTheBatchAwayIsPadded) {
-  Model model(R"(
-    def forward(self, x):
-      return torch.linear(x, self.weight)[:, :1].squeeze()
-  )");
-  ASSERT_TRUE(model.Infer({{"x", Floats({4, 13})}}).ok());
-  ASSERT_TRUE(model.Check().ok());
-  EXPECT_EQ(model.graph().min_batch, 2);
-  ASSERT_EQ(model.notes.size(), 1u);
-  EXPECT_THAT(model.notes[0], HasSubstr("requests need 2 rows or more"));
-}
-
-TEST(CheckRowsTest, FailureForOneRowIsPadded) {
-  Model model(R"(
-    def forward(self, x):
-      y = x.squeeze()
-      return torch.bmm(y.unsqueeze(1), y.unsqueeze(2)).flatten()
-  )");
-  ASSERT_TRUE(model.Infer({{"x", Floats({4, 13})}}).ok());
-  ASSERT_TRUE(model.Check().ok());
-  EXPECT_EQ(model.graph().min_batch, 2);
-}
-
-TEST(CheckRowsTest, RowsThatDependOnEachOtherAreNoted) {
-  for (const std::string body :
-       {"torch.softmax(x.sum(1), 0)", "x.sum(1) - x.mean()",
-        "x.sum(1) / x.size(0)"}) {
-    SCOPED_TRACE(body);
-    Model model(
-        absl::StrCat("\n    def forward(self, x):\n      return ", body, "\n"));
-    ASSERT_TRUE(model.Infer({{"x", Floats({4, 13})}}).ok());
-    ASSERT_TRUE(model.Check().ok());
-    EXPECT_EQ(model.graph().min_batch, 1);
-    EXPECT_EQ(model.graph().rows.use, RowUse::kTogether);
-    EXPECT_THAT(model.graph().rows.why, HasSubstr("rows depend on each other"));
-  }
-}
-
 TEST(InferShapesTest, WeightedIdsThatAreAsManyAsRowsStayApart) {
   Model model(R"(
     def forward(self, dense, ids, offsets, weights):
@@ -563,94 +386,6 @@ TEST(InferShapesTest, TopKOverTheBatchNeedsItsRows) {
   EXPECT_EQ(model.OutputShape(0), "3");
   EXPECT_EQ(model.OutputShape(1), "3");
   EXPECT_EQ(model.graph().min_batch, 3);
-}
-
-TEST(RelaxSmallSizesTest, BagsMayHoldOneIdInAllOrNone) {
-  Model model(kBags);
-  ASSERT_TRUE(model
-                  .Infer({{"dense", Floats({4, 13})},
-                          {"a", Ids({7})},
-                          {"a_offsets", Longs({0, 2, 2, 5, 7})},
-                          {"b", Ids({9})},
-                          {"b_offsets", Longs({0, 0, 3, 4})}})
-                  .ok());
-  ASSERT_TRUE(model.LimitAndRelax().ok());
-  EXPECT_EQ(model.MinOf("N0"), 0);
-  EXPECT_EQ(model.MinOf("N1"), 0);
-  EXPECT_THAT(model.notes, IsEmpty());
-}
-
-TEST(RelaxSmallSizesTest, StepsMayBeOneButNotNone) {
-  Model model(R"(
-    def forward(self, ids):
-      return torch.embedding(self.table, ids).mean(1)
-  )");
-  ASSERT_TRUE(model.Infer({{"ids", Ids({4, 6})}}).ok());
-  ASSERT_EQ(model.InputShape("ids"), "B, T0");
-  ASSERT_TRUE(model.LimitAndRelax().ok());
-  EXPECT_EQ(model.MinOf("T0"), 1);
-}
-
-TEST(RelaxSmallSizesTest, SizeThatSqueezeDropsKeepsItsLimit) {
-  Model model(R"(
-    def forward(self, ids):
-      h = torch.embedding(self.table, ids)
-      return h.sum(2).squeeze().unsqueeze(1).sum(2)
-  )");
-  ASSERT_TRUE(model.Infer({{"ids", Ids({4, 6})}}).ok());
-  ASSERT_EQ(model.InputShape("ids"), "B, T0");
-  ASSERT_TRUE(model.LimitAndRelax().ok());
-  EXPECT_EQ(model.MinOf("T0"), 2);
-  EXPECT_THAT(model.notes,
-              ElementsAre("the export guards dimension 1 of ids >= 2"));
-}
-
-// A model that pools its bags by code of its own runs only with lengths that
-// add up to its ids.
-TEST(RelaxSmallSizesTest, SampleTellsWhichVectorsBelongTogether) {
-  Model model(R"(
-    def forward(self, dense, lengths, ids):
-      rows = torch.repeat_interleave(torch.arange(lengths.size(0)), lengths)
-      zeros = torch.zeros([lengths.size(0), 3])
-      pooled = zeros.index_add(0, rows, torch.embedding(self.table, ids))
-      return torch.cat([dense, pooled], 1).sum(1)
-  )");
-  ASSERT_TRUE(model
-                  .Infer({{"dense", Floats({4, 13})},
-                          {"lengths", Longs({2, 0, 3, 2})},
-                          {"ids", Ids({7})}})
-                  .ok());
-  ASSERT_EQ(model.InputShape("ids"), "N0");
-  ASSERT_TRUE(model.LimitAndRelax(/*with_sample=*/true).ok());
-  EXPECT_EQ(model.MinOf("N0"), 0);
-  EXPECT_THAT(model.notes, IsEmpty());
-}
-
-// Places are lengths less one: zeros are none, ones are.
-TEST(RelaxSmallSizesTest, OnesAreTriedWhereZerosFail) {
-  Model model(R"(
-    def forward(self, ids, lengths):
-      h = torch.embedding(self.table, ids)
-      at = (lengths - 1).view(-1, 1, 1).expand(-1, -1, 3)
-      return h.gather(1, at).squeeze(1)
-  )");
-  ASSERT_TRUE(
-      model.Infer({{"ids", Ids({4, 6})}, {"lengths", Longs({1, 6, 2, 3})}})
-          .ok());
-  ASSERT_EQ(model.InputShape("ids"), "B, T0");
-  ASSERT_TRUE(model.LimitAndRelax().ok());
-  EXPECT_EQ(model.MinOf("T0"), 1);
-}
-
-TEST(CheckRowsTest, LargerMinimumIsLeftAlone) {
-  Model model(R"(
-    def forward(self, x):
-      return x.sum(1)
-  )");
-  ASSERT_TRUE(model.Infer({{"x", Floats({4, 13})}}).ok());
-  model.imported.graph.min_batch = 4;
-  ASSERT_TRUE(model.Check().ok());
-  EXPECT_EQ(model.graph().min_batch, 4);
 }
 
 }  // namespace
