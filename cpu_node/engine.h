@@ -161,6 +161,10 @@ class Engine {
 
   // Requests admitted and not yet answered.
   size_t in_flight() const;
+  // Of these, requests of a model of the catalog that wait for a worker.
+  size_t waiting(const ServedModel& model) const {
+    return workers_.Waiting(model.places().queue);
+  }
   // Requests so far for a model or version that is not served.
   uint64_t unknown_models() const {
     return unknown_models_.load(std::memory_order_relaxed);

@@ -307,6 +307,9 @@ void CollectMetrics(const Engine& engine, const Frontend& frontend,
                    model, entry.share);
     }
     if (entry.model == nullptr) continue;
+    out.AddGauge("nv_inference_pending_request_count",
+                 "Requests that wait for a worker of the CPU node", model,
+                 static_cast<double>(engine.waiting(*entry.model)));
     AddModel(*entry.model, model, out);
     AddTableBytes(entry.model->table_bytes(), model, out);
     if (entry.model->disk_tables() != nullptr) {

@@ -122,6 +122,7 @@ class StartQueue {
            absl::Time now);
 
   size_t waiting() const { return waiting_; }
+  size_t waiting(size_t model) const { return models_[model].queue.size(); }
 
  private:
   using Queue = scheduling::DeadlineQueue<Job*>;

@@ -47,6 +47,11 @@ absl::Status WorkerPool::Foresee(size_t model, absl::Time deadline) {
                            clock_.Now(), free_at_);
 }
 
+size_t WorkerPool::Waiting(size_t model) const {
+  absl::MutexLock lock(&mu_);
+  return starting_.waiting(model);
+}
+
 void WorkerPool::End(const Job& job, const PartTimes& times, bool typical) {
   absl::MutexLock lock(&mu_);
   starting_.End(job, times, typical, clock_.Now());

@@ -55,6 +55,9 @@ class WorkerPool {
   // (StartQueue::Foresee).
   absl::Status Foresee(size_t model, absl::Time deadline);
 
+  // Admitted jobs of a model that have not started.
+  size_t Waiting(size_t model) const;
+
   // Ends a started job (StartQueue::End).
   void End(const Job& job, const PartTimes& times, bool typical);
 
@@ -76,7 +79,7 @@ class WorkerPool {
   }
 
   base::Clock& clock_;
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   StartQueue starting_ ABSL_GUARDED_BY(mu_);
   transport::RingQueue<Task> continuing_ ABSL_GUARDED_BY(mu_);
   // Whether a job may have a turn: set by every change since the last look.

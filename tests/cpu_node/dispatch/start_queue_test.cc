@@ -413,6 +413,8 @@ TEST(StartQueueTest, AModelHasItsPlacesBesideAModelThatFillsTheQueue) {
   EXPECT_EQ(admit(5, 1), absl::StatusCode::kOk);
   EXPECT_EQ(admit(6, 1), absl::StatusCode::kOk);
   EXPECT_EQ(admit(7, 1), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(queue.waiting(0), 4);
+  EXPECT_EQ(queue.waiting(1), 2);
 }
 
 TEST(StartQueueTest, PlacesFollowTheShares) {

@@ -203,6 +203,7 @@ class Metrics(unittest.TestCase):
             "nv_inference_request_success": ANSWERED,
             "nv_inference_count": ANSWERED * ROWS,
             "nv_inference_exec_count": ANSWERED,
+            "nv_inference_pending_request_count": 0,
             "nv_inference_request_duration_histogram_us_count": ANSWERED,
             "nv_inference_queue_duration_histogram_us_count": ANSWERED,
             "refract_retries_total": 0,
