@@ -55,6 +55,7 @@ refract_build() {
   "$@" 2>&1 | tee "$log" | while IFS= read -r line; do
     [[ $line =~ ^\[([0-9]+)/([0-9]+)\] ]] || continue
     done=${BASH_REMATCH[1]} total=${BASH_REMATCH[2]}
+    ((done > 0)) || continue # Ninja looks for new files: [0/2]
     left=$(((SECONDS - start) * (total - done) / done))
     if [[ -t 2 ]]; then
       printf '\r%s: %d of %d files built, about %d min %02d s left ' \
