@@ -338,6 +338,10 @@ absl::StatusOr<ModelCosts> CostsFromTraces(const TraceSource& source) {
   for (const auto& one : by_file) {
     if (!one.empty()) Record(costs, one, source.client_s, *recording);
   }
+  if (recording->length() == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(names, ": all requests begin and end at one moment"));
+  }
   for (const Traced* const traced : traces) {
     const RequestCost usual = costs.At(traced->rows);
     costs.cn.factors.push_back(

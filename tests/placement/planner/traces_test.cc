@@ -220,6 +220,20 @@ TEST(Traces, NamesWhatIsWrong) {
               StartsWith("/no/such.jsonl: cannot be read"));
 }
 
+TEST(Traces, ThatCoverNoTimeAreRefused) {
+  // The executions differ, the requests that they belong to have no length.
+  std::string text;
+  for (int i = 0; i < 100; ++i) {
+    text += absl::StrReplaceAll(
+        Line({.at = 0, .decode = 0, .pre = 0, .to_hn = 0, .hn_queue = 0,
+              .execute = 0, .to_cn = 0, .resume = 0, .post = 0}),
+        {{absl::StrCat(kStart + int64_t{3'600'000'000'000}),
+          absl::StrCat(kStart + int64_t{3'600'000'000'000} + i)}});
+  }
+  EXPECT_THAT(ErrorOf(text),
+              HasSubstr("all requests begin and end at one moment"));
+}
+
 TEST(SpeedTimeline, IntegratesSpeeds) {
   SpeedTimeline timeline;
   // Speed 1 for a second, 1/2 for two, then both: the mean of 1/2 and 1.
