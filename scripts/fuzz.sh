@@ -24,7 +24,7 @@ source scripts/lib/install.sh
 
 seconds=60
 targets=()
-jobs="$(nproc)"
+jobs="$(refract_cores)"
 install=yes
 seeds=no
 junit=

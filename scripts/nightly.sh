@@ -108,7 +108,10 @@ run_fuzz() (
   refract_configure_preset "$results" fuzz
   timed "fuzz, build" refract_build_preset "$results" fuzz "$jobs" "${targets[@]}"
   # Each round runs a target on every core.
-  seconds=$(($(left) / ((${#targets[@]} + $(nproc) - 1) / $(nproc))))
+  local cores rounds
+  cores="$(refract_cores)"
+  rounds=$(((${#targets[@]} + cores - 1) / cores))
+  seconds=$(($(left) / rounds))
   ((seconds >= 10)) || seconds=10
   scripts/fuzz.sh "$seconds" "${options[@]}" --no-install --junit "$results/fuzz.xml"
 )

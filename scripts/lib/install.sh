@@ -80,11 +80,15 @@ refract_need_disk() {
   fi
 }
 
+# Processors that this process may use. nproc alone would print OMP_NUM_THREADS,
+# which the scripts set to 1 for LibTorch.
+refract_cores() { env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc; }
+
 # Number of compile jobs: one per core, but at most one per 1.5 GB of available
 # memory, the most that a file with gRPC and Protobuf needs.
 refract_build_jobs() {
   local cores memory_kib jobs
-  cores="$(nproc)"
+  cores="$(refract_cores)"
   memory_kib="$(awk '/^MemAvailable:/ {print $2}' /proc/meminfo)"
   jobs=$((${memory_kib:-0} / 1500000))
   ((jobs < 1)) && jobs=1

@@ -1,5 +1,6 @@
-"""scripts/lib/install.sh: what a user sees while Refract is built."""
+"""scripts/lib/install.sh: processors for a build, and what a user sees of it."""
 
+import os
 import pathlib
 import subprocess
 import tempfile
@@ -41,6 +42,17 @@ class Progress(unittest.TestCase):
     def test_a_failed_build_has_its_status(self):
         done, _ = build(self.OUTPUT, status=3)
         self.assertEqual(done.returncode, 3)
+
+
+class Cores(unittest.TestCase):
+    def test_openmp_settings_do_not_count(self):
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c",
+             "source scripts/lib/install.sh; refract_cores"],
+            cwd=ROOT, capture_output=True, text=True, check=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"},
+        )  # fmt: skip
+        self.assertEqual(int(done.stdout), len(os.sched_getaffinity(0)))
 
 
 if __name__ == "__main__":
