@@ -83,7 +83,7 @@ THIRD_PARTY = {
         # Held by value.
         r"tools/run/run_report\.h$",
         # Read by .cc files of placement alone.
-        r"placement/(topology/json_fields|planner/json_text|report/plan_json|fabric/kubernetes_node|extender/objects)\.h$",
+        r"placement/(topology/json_fields|topology/json_text|report/plan_json|fabric/kubernetes_node|extender/objects)\.h$",
         r"(tests|bench)/.*",
     ),
     r"CLI/": (

@@ -269,6 +269,13 @@ absl::StatusOr<InstanceList> InstancesFromTable(const CsvTable& table,
     if (const absl::Status status = Check(instance.demand); !status.ok()) {
       return table.Wrong(row, std::string(status.message()));
     }
+    if (instance.role == Role::kCn && instance.demand.gpus > 0) {
+      return table.Wrong(
+          row, absl::StrCat("instance ", instance.name, " has role CN and ",
+                            instance.demand.gpus,
+                            " GPUs, but a CN has none: its role is HN or "
+                            "whole"));
+    }
     if (instance.deleted < instance.created) {
       return table.Wrong(row,
                          absl::StrCat("deleted at ", instance.deleted,

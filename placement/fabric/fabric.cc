@@ -45,11 +45,15 @@ Tier TierBetween(const FabricHost& a, const FabricHost& b) {
 
 absl::Status Fabric::Add(FabricHost host) {
   // Checks first, so that a refused host changes nothing.
-  const auto is_known = [this](const std::string& name) {
+  const auto is_known = [&](const std::string& name) {
     const auto found = by_name_.find(name);
     if (found == by_name_.end()) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(
-        name, " is there twice: it is host ", hosts_[found->second].name));
+    const std::string& owner = hosts_[found->second].name;
+    return absl::InvalidArgumentError(
+        name == host.name && name == owner
+            ? absl::StrCat("host ", name, " is listed twice")
+            : absl::StrCat(name, " stands for two hosts: ", owner, " and ",
+                           host.name));
   };
   REFRACT_RETURN_IF_ERROR(is_known(host.name));
   for (const std::string& address : host.addresses) {

@@ -11,6 +11,7 @@
 #include "nlohmann/json.hpp"
 #include "placement/fabric/kubernetes_node.h"
 #include "placement/fabric/slurm.h"
+#include "placement/topology/json_text.h"
 
 namespace refract::placement {
 namespace {
@@ -68,8 +69,7 @@ absl::StatusOr<Fabric> ParsePlain(absl::string_view text) {
 }
 
 absl::StatusOr<Fabric> ParseKubernetes(absl::string_view text) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return absl::InvalidArgumentError("is no JSON");
+  REFRACT_ASSIGN_OR_RETURN(const Json json, ParseJsonText(text));
   const auto items = json.find("items");
   if (items == json.end() || !items->is_array()) {
     return absl::InvalidArgumentError(

@@ -1,5 +1,6 @@
 #include "placement/fabric/slurm.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -111,11 +112,21 @@ absl::StatusOr<Fabric> ParseSlurmTopology(absl::string_view text) {
   }
   REFRACT_RETURN_IF_ERROR(Connect(&switches));
   Fabric fabric;
+  std::map<std::string, const std::string*> switch_of;  // by node
   for (const auto& [name, leaf] : switches) {
     const auto above = [&](const std::string& below) {
       return below.empty() ? std::string() : switches.at(below).above;
     };
     for (const std::string& node : leaf.nodes) {
+      const auto [other, is_new] = switch_of.try_emplace(node, &name);
+      if (!is_new && *other->second != name) {
+        const Switch& first = switches.at(*other->second);
+        return BadLine(
+            std::max(leaf.line, first.line),
+            absl::StrCat("node ", node, " is under two switches: ",
+                         *other->second, " (line ", first.line, ") and ", name,
+                         " (line ", leaf.line, ")"));
+      }
       FabricHost host;
       host.name = node;
       host.leaf = name;

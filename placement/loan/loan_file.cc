@@ -6,9 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "placement/loan/loan.h"
-#include "placement/planner/json_text.h"
 #include "placement/topology/json_fields.h"
+#include "placement/topology/json_text.h"
 
 namespace refract::placement {
 namespace {
@@ -302,7 +303,8 @@ class Reader {
 
 absl::StatusOr<LoanSpec> ParseLoanSpec(absl::string_view text,
                                        absl::string_view path) {
-  const absl::StatusOr<nlohmann::json> json = ParseJsonText(text, path);
+  const absl::StatusOr<nlohmann::json> json = ParseJsonText(text);
+  if (!json.ok()) return base::Annotate(json.status(), path);
   if (!json.ok()) return json.status();
   LoanSpec spec;
   absl::Status status;

@@ -38,9 +38,9 @@ constexpr char kKueueNote[] =
     "generally available.";
 constexpr char kKaiNote[] =
     "For the KAI scheduler: schedulerName, the label kai.scheduler/queue and "
-    "the annotations kai.scheduler/topology (KAI 0.10 on; Topology is "
-    "kai.scheduler/v1). Otherwise fields of Kubernetes 1.35 that are generally "
-    "available.";
+    "the annotations kai.scheduler/topology. Topology is "
+    "kai.scheduler/v1alpha1, an alpha API (KAI 0.12 on; checked with 0.17). "
+    "Otherwise fields of Kubernetes 1.35 that are generally available.";
 constexpr char kGroveNote[] =
     "For Grove: PodCliqueSet and ClusterTopologyBinding are grove.io/v1alpha1, "
     "an alpha API that may change with Grove. Topology constraints need "
@@ -205,7 +205,8 @@ std::optional<ManifestFile> ClusterFile(const Deployment& deployment,
       object.Set("spec", Yaml::Map({{"levels", Levels(deployment)}}));
       break;
     case Flavour::kKai:
-      object = ClusterObject("kai.scheduler/v1", "Topology", options.topology);
+      object = ClusterObject("kai.scheduler/v1alpha1", "Topology",
+                             options.topology);
       object.Set("spec", Yaml::Map({{"levels", Levels(deployment)}}));
       break;
     case Flavour::kGrove:

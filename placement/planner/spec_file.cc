@@ -9,10 +9,10 @@
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "placement/cluster/csv.h"
-#include "placement/planner/json_text.h"
 #include "placement/planner/spec.h"
 #include "placement/planner/traces.h"
 #include "placement/topology/json_fields.h"
+#include "placement/topology/json_text.h"
 
 namespace refract::placement {
 namespace {
@@ -396,7 +396,8 @@ absl::StatusOr<Prices> ReadPrices(const std::string& path) {
 absl::StatusOr<PlanSpec> ParsePlanSpec(absl::string_view text,
                                        absl::string_view path,
                                        const SpecReaders& readers) {
-  const absl::StatusOr<nlohmann::json> json = ParseJsonText(text, path);
+  const absl::StatusOr<nlohmann::json> json = ParseJsonText(text);
+  if (!json.ok()) return base::Annotate(json.status(), path);
   if (!json.ok()) return json.status();
   PlanSpec spec;
   absl::Status status;

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "placement/topology/json_text.h"
 
 namespace refract::placement {
 namespace {
@@ -218,7 +219,7 @@ std::string SysfsDump::ToJson() const {
 }
 
 absl::StatusOr<SysfsDump> SysfsDump::FromJson(absl::string_view text) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  REFRACT_ASSIGN_OR_RETURN(const Json json, ParseJsonText(text));
   if (!json.is_object()) {
     return absl::InvalidArgumentError("is no JSON object");
   }

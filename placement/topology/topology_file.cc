@@ -15,6 +15,7 @@
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "placement/topology/json_fields.h"
+#include "placement/topology/json_text.h"
 
 namespace refract::placement {
 namespace {
@@ -59,10 +60,7 @@ class Override {
   Override(NodeTopology* topology) : topology_(*topology) {}
 
   absl::Status Apply(absl::string_view text) {
-    const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (json.is_discarded()) {
-      return absl::InvalidArgumentError("is no JSON");
-    }
+    REFRACT_ASSIGN_OR_RETURN(const Json json, ParseJsonText(text));
     Fields root(json, "", &status_);
     if (!status_.ok()) return status_;
     root.Each("numa_nodes", [this](Fields& fields) { NumaNodeEntry(fields); });

@@ -185,6 +185,10 @@ TEST(ReadInstances, NamesLineAndColumnOfBadFields) {
               StartsWith("f.csv:2, column nic_percent: 101 is outside"));
   EXPECT_THAT(InstanceError("a,1,1,0,,,0,XX,,,"),
               StartsWith("f.csv:2, column role: XX is none of"));
+  EXPECT_THAT(InstanceError("a,1,1,2,,,0,CN,,,"),
+              StartsWith("f.csv:2: instance a has role CN and 2 GPUs"));
+  EXPECT_THAT(InstanceError("a,1,1,1,500,,0,cn,,,"),
+              HasSubstr("a CN has none"));
   EXPECT_THAT(InstanceError("a,1,1,0,,,0,,9,3,"),
               StartsWith("f.csv:2: deleted at 3 before created at 9"));
   EXPECT_THAT(InstanceError("a,1,1,0,,,0,,,,A100"),

@@ -142,7 +142,7 @@ TEST(SysfsDumpTest, BadDumpsNameTheField) {
   const std::string head = R"({"format": "refract-sysfs-dump", "version": 1)";
   EXPECT_TRUE(SysfsDump::FromJson(head + "}").ok());
   EXPECT_EQ(message("[]"), "is no JSON object");
-  EXPECT_EQ(message("{"), "is no JSON object");
+  EXPECT_EQ(message("{"), "line 1: is no JSON");
   EXPECT_EQ(message("{}"), "format: is not \"refract-sysfs-dump\"");
   EXPECT_EQ(message(R"({"format": "refract-sysfs-dump", "version": 2})"),
             "version: is not 1");

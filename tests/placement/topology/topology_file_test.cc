@@ -61,7 +61,7 @@ TEST(OverrideTest, RefusesContradictionsByField) {
     const char* text;
     const char* message;
   } kCases[] = {
-      {"", "is no JSON"},
+      {"", "line 1: is no JSON"},
       {"[]", "is no object"},
       {R"({"nic": []})",
        "nic: is no field here; there is gpus, nics, numa_nodes, paths, pci"},

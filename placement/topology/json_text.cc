@@ -1,4 +1,4 @@
-#include "placement/planner/json_text.h"
+#include "placement/topology/json_text.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -7,8 +7,7 @@
 
 namespace refract::placement {
 
-absl::StatusOr<nlohmann::json> ParseJsonText(absl::string_view text,
-                                             absl::string_view path) {
+absl::StatusOr<nlohmann::json> ParseJsonText(absl::string_view text) {
   try {
     return nlohmann::json::parse(text.begin(), text.end(), nullptr,
                                  /*allow_exceptions=*/true,
@@ -17,7 +16,7 @@ absl::StatusOr<nlohmann::json> ParseJsonText(absl::string_view text,
     const size_t end = std::min(error.byte, text.size());
     const auto line = 1 + std::count(text.begin(), text.begin() + end, '\n');
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": line ", line, ": is no JSON"));
+        absl::StrCat("line ", line, ": is no JSON"));
   }
 }
 
