@@ -1,0 +1,93 @@
+"""tests/warm_python.py: a call looks like one of `python3 -c`."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+WARM = pathlib.Path(__file__).resolve().parents[1] / "warm_python.py"
+
+
+class WarmPython(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="refract-warm-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        cls.environment = os.environ | {
+            "REFRACT_BUILD_DIR": str(cls.folder), "REFRACT_WARM_PYTHON": sys.executable,
+        }  # fmt: skip
+
+    def run_code(self, code, *arguments, **options):
+        return subprocess.run(
+            [WARM, "-c", code, *arguments], capture_output=True, text=True,
+            check=False, timeout=300, **{"env": self.environment, **options},
+        )  # fmt: skip
+
+    def test_arguments_folder_environment_and_files(self):
+        done = self.run_code(
+            "import os, sys; print(sys.argv, os.getcwd(), os.environ['A'], sys.stdin.read());"
+            "print('err', file=sys.stderr); sys.exit(5)",
+            "x", "y z", cwd="/usr", env={**self.environment, "A": "b c"}, input="in",
+        )  # fmt: skip
+        self.assertEqual(done.stdout, "['-c', 'x', 'y z'] /usr b c in\n")
+        self.assertEqual(done.stderr, "err\n")
+        self.assertEqual(done.returncode, 5)
+
+    def test_torch_is_there_before_the_call_and_modules_of_the_path_are_not(self):
+        (self.folder / "own.py").write_text("value = 1\n")
+        code = "import sys; print('torch' in sys.modules, 'own' in sys.modules);"
+        code += "import own; print(own.value)"
+        for value in (1, 2):
+            (self.folder / "own.py").write_text(f"value = {value}\n" + "#" * value)
+            done = self.run_code(
+                code, env={**self.environment, "PYTHONPATH": str(self.folder)}
+            )
+            self.assertEqual(done.stdout, f"True False\n{value}\n", done.stderr)
+
+    def test_ends_are_those_of_the_interpreter(self):
+        for code, status, said in (
+            ("pass", 0, ""),
+            ("raise SystemExit('why')", 1, "why\n"),
+            ("import os; os.kill(os.getpid(), 11)", -signal.SIGSEGV, ""),
+            ("import os; os.abort()", -signal.SIGABRT, ""),
+        ):
+            with self.subTest(code):
+                done = self.run_code(code)
+                self.assertEqual((done.returncode, done.stderr), (status, said))
+        done = self.run_code("1 / 0")
+        self.assertEqual(done.returncode, 1)
+        self.assertTrue(done.stderr.endswith("ZeroDivisionError: division by zero\n"))
+
+    def test_a_call_ends_with_its_caller(self):
+        with subprocess.Popen(
+            [WARM, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(600)"],
+            stdout=subprocess.PIPE, text=True, env=self.environment,
+        ) as caller:  # fmt: skip
+            process = int(caller.stdout.readline())
+            self.assertNotEqual(process, caller.pid)
+            caller.kill()
+            end = time.monotonic() + 60
+            while pathlib.Path(f"/proc/{process}").exists():
+                self.assertLess(time.monotonic(), end)
+                time.sleep(0.02)
+
+    def test_without_a_server_the_interpreter_itself_runs(self):
+        environment = dict(self.environment)
+        del environment["REFRACT_BUILD_DIR"]
+        code = "import sys; print('torch' in sys.modules, sys.argv)"
+        done = self.run_code(code, "x", env=environment)
+        self.assertEqual(done.stdout, "False ['-c', 'x']\n")
+        done = subprocess.run(
+            [WARM, "--version"], capture_output=True, text=True, env=self.environment,
+            check=True,
+        )  # fmt: skip
+        self.assertIn("Python 3", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
