@@ -13,7 +13,9 @@ function(refract_apply_flags target)
   if(REFRACT_SANITIZE)
     list(JOIN REFRACT_SANITIZE "," sanitize)
     target_compile_options(${target} PRIVATE
-      -fsanitize=${sanitize} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+      -fsanitize=${sanitize} -fno-omit-frame-pointer -fno-sanitize-recover=all
+      # GCC warns of initialised variables when a sanitizer instruments them.
+      -Wno-maybe-uninitialized)
     target_link_options(${target} PRIVATE -fsanitize=${sanitize})
     if(REFRACT_SANITIZE MATCHES "thread")
       # ThreadSanitizer knows no fences, which GCC reports as an error. Asio's
