@@ -97,7 +97,8 @@ absl::Status Engine::CreateNodePool() {
     entry.model->set_places(places);
   }
   REFRACT_ASSIGN_OR_RETURN(nodes_, NodePool::Create(std::move(nodes)));
-  checks_ = std::make_unique<NodeChecks>(nodes_.get(), options_.clock);
+  checks_ = std::make_unique<NodeChecks>(nodes_.get(), shards_.get(),
+                                         options_.clock);
   for (const Catalog::Entry& entry : catalog->entries()) {
     if (entry.model == nullptr || !entry.model->split()) continue;
     if (entry.model->checks().empty()) continue;
@@ -406,6 +407,7 @@ void Engine::Stop() {
   workers_.Stop();
   if (checks_ != nullptr) checks_->StopSending();
   if (nodes_ != nullptr) nodes_->Close();
+  if (checks_ != nullptr) checks_->Join();
   if (shards_ != nullptr) shards_->Close();
 }
 

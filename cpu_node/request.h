@@ -65,7 +65,8 @@ struct InferResponse {
   };
   absl::string_view model_name;
   int64_t model_version = 0;
-  // Delta whose state of the tables the answer uses; 0: no delta.
+  // Delta whose state of the tables the answer uses, of several shards the
+  // oldest; 0: no delta.
   int64_t delta_sequence = 0;
   // Differences from the answer of a healthy node: further attempts at GPU
   // nodes; a split model that ran as a whole on this node; ids replaced by the

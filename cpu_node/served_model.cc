@@ -120,41 +120,45 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Create(
   for (const auto& [table, index] : *id_indexes) {
     result->table_bytes_.id_indexes += index->memory_bytes();
   }
+  absl::StatusOr<std::unique_ptr<ShardedModel>> sharded = ShardedModel::Create(
+      *result->model_, options.shard.has_value() ? &*options.shard : nullptr);
+  if (!sharded.ok()) return base::Annotate(sharded.status(), label);
+  std::optional<size_t> shard;
+  if (*sharded != nullptr) {
+    const absl::Status status =
+        CheckSharded(**sharded, *id_indexes, options.table_memory);
+    if (!status.ok()) return base::Annotate(status, label);
+    shard = options.shard->own;
+  }
   if (options.deltas || !id_indexes->empty() ||
       result->disk_tables_ != nullptr) {
     result->tables_ =
-        std::make_unique<TableStore>(*result->model_, *id_indexes);
+        std::make_unique<TableStore>(*result->model_, *id_indexes, shard);
   }
   if (result->disk_tables_ != nullptr) {
     result->tables_->SetSources(result->disk_tables_->sources());
   }
-  absl::StatusOr<std::unique_ptr<const ShardedModel>> sharded =
-      ShardedModel::Create(*result->model_,
-                           options.shard.has_value() ? &*options.shard
-                                                     : nullptr);
-  if (!sharded.ok()) return base::Annotate(sharded.status(), label);
-  result->sharded_ = *std::move(sharded);
-  if (result->sharded_ != nullptr) {
-    const absl::Status status =
-        CheckSharded(*result->sharded_, *id_indexes, options.table_memory);
-    if (!status.ok()) return base::Annotate(status, label);
+  if (shard.has_value() && result->tables_ != nullptr) {
+    (*sharded)->SetChanges(result->tables_->overlays());
   }
-  const bool checked = result->sharded_ == nullptr;
+  result->sharded_ = *std::move(sharded);
+  // Alone, a shard can execute nothing. NodeChecks waits for the other shards.
+  const bool has_all_rows = result->sharded_ == nullptr;
   absl::Status status;
   if (split) status = result->CompileSplit();
   if (status.ok() && (!split || options.local_fallback)) {
     status = result->CompileWhole();
   }
   if (status.ok()) status = result->PrepareChecks();
-  if (!checked) result->checks_.clear();
-  if (status.ok() && result->can_run_whole() && checked) {
+  if (!has_all_rows && !split) result->checks_.clear();
+  if (status.ok() && result->can_run_whole() && has_all_rows) {
     status = CheckWhole(*result);
   }
   if (!status.ok()) return base::Annotate(status, label);
-  if (options.shadow && checked && !id_indexes->empty()) {
+  if (options.shadow && has_all_rows && !id_indexes->empty()) {
     LOG(WARNING) << label << ": --shadow-rate leaves it out, because LibTorch "
                  << "takes row numbers where its tables have ids";
-  } else if (options.shadow && checked) {
+  } else if (options.shadow && has_all_rows) {
     result->shadow_ = std::make_shared<ShadowVersion>(
         result->model_, result->check_settings_.golden_tolerance);
   }
@@ -175,11 +179,6 @@ void ServedModel::FollowDeltas(const std::string& folder) {
   if (whole_) ways.push_back({&whole_->program()});
   if (pre_) ways.push_back({&pre_->program(), &post_->program()});
   tables_->CheckReaders(ways);
-  if (sharded_ != nullptr) {
-    for (const auto& [table, shards] : sharded_->tables()) {
-      tables_->Refuse(table, "it is divided over CPU nodes");
-    }
-  }
   deltas_ = std::make_unique<DeltaFeed>(
       name(), version(),
       folder.empty() ? absl::StrCat(model_->folder, "/deltas")

@@ -128,9 +128,9 @@ class ServedModel {
   const TableStore* tables() const { return tables_.get(); }
 
   // Null: this node has all rows of all tables. Otherwise runs of the parts
-  // need RunContext::set_shard_peers(). Such a version is neither checked
-  // before it is served nor scored again, because both would need the other
-  // shards.
+  // need RunContext::set_shard_peers(). Such a version is not scored again, and
+  // is checked before it is served only if it is split, by NodeChecks: both
+  // need the other shards.
   const ShardedModel* sharded() const { return sharded_.get(); }
 
   // Whether a GPU node runs a part of the model.

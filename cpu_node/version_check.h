@@ -40,11 +40,12 @@ using ExecuteForCheck =
     absl::FunctionRef<absl::StatusOr<absl::Span<base::TensorView>>(
         absl::Span<const base::TensorView> padded)>;
 
-// Executes all requests of `model`. If `compare`, compares answers with
-// recorded answers. FailedPrecondition names request, rows, output,
+// Executes all requests of `model`. Compares an answer with the recorded answer
+// if `compare` then returns true. FailedPrecondition names request, rows, output,
 // position and values; other errors come from `execute`, with the request's
 // label.
-absl::Status CheckAnswers(const ServedModel& model, bool compare,
+absl::Status CheckAnswers(const ServedModel& model,
+                          absl::FunctionRef<bool()> compare,
                           ExecuteForCheck execute);
 
 // Executes them as a whole on this node, with the tables as imported. Only if

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "cpu_node/dispatch/node_pool.h"
 #include "cpu_node/served_model.h"
+#include "cpu_node/shards/shard_group.h"
 
 namespace refract::cpu_node {
 
@@ -29,9 +30,10 @@ class NodeChecks {
   // Pause after a check that failed for want of the node or of room.
   static constexpr absl::Duration kAgain = absl::Milliseconds(50);
 
-  // `nodes` must outlive this object.
-  NodeChecks(NodePool* nodes, base::Clock* clock)
-      : nodes_(*nodes), clock_(*clock) {}
+  // `nodes` must outlive this object, and `shards` Join(). `shards` null: there
+  // is no shard group.
+  NodeChecks(NodePool* nodes, ShardGroup* shards, base::Clock* clock)
+      : nodes_(*nodes), shards_(shards), clock_(*clock) {}
   ~NodeChecks();
 
   // Checks nodes for `model`, whose offer is checked, until it is destroyed.
@@ -42,8 +44,11 @@ class NodeChecks {
   void Wake();
 
   // Stops sending; answers under way are still awaited. Call before
-  // NodePool::Close(), and destroy this object after it.
+  // NodePool::Close().
   void StopSending();
+  // Ends the thread. After NodePool::Close(), which ends its waits, and before
+  // ShardGroup::Close().
+  void Join();
 
  private:
   void Run();
@@ -52,6 +57,7 @@ class NodeChecks {
   absl::Status Check(const ServedModel& model, const NodePool::DueCheck& due);
 
   NodePool& nodes_;
+  ShardGroup* const shards_;
   base::Clock& clock_;
   // Held from taking a lease until its message is sent.
   absl::Mutex sending_mu_;

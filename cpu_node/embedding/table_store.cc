@@ -89,8 +89,19 @@ absl::StatusOr<IdIndexes> IndexIds(const models::LoadedModel& model) {
   return indexes;
 }
 
-TableStore::Table::Table(const models::WeightView& view, size_t row_bytes)
-    : overlay(view.sizes[0], row_bytes), row_bytes(row_bytes) {
+absl::Span<const int64_t> TableStore::Table::Own(
+    absl::Span<const int64_t> ids) const {
+  if (shards == nullptr) return ids;
+  const auto* const begin =
+      std::lower_bound(ids.begin(), ids.end(), shards->begin(shard));
+  const auto* const end = std::lower_bound(begin, ids.end(), shards->ends[shard]);
+  return ids.subspan(static_cast<size_t>(begin - ids.begin()),
+                     static_cast<size_t>(end - begin));
+}
+
+TableStore::Table::Table(const models::WeightView& view, int64_t rows,
+                         size_t row_bytes)
+    : overlay(rows, row_bytes), row_bytes(row_bytes) {
   if (view.rows) {
     layout = *view.rows;
     return;
@@ -101,9 +112,15 @@ TableStore::Table::Table(const models::WeightView& view, size_t row_bytes)
 }
 
 TableStore::TableStore(const models::LoadedModel& model,
-                       const IdIndexes& id_indexes)
+                       const IdIndexes& id_indexes, std::optional<size_t> shard)
     : model_(model) {
   const models::Graph& graph = model.graph;
+  absl::flat_hash_map<std::string, const models::TableShards*> divided;
+  if (shard.has_value() && model.plan.has_value()) {
+    for (const models::TableShards& shards : model.plan->shards) {
+      divided[shards.table] = &shards;
+    }
+  }
   for (const models::Node& node : graph.nodes) {
     for (const models::ValueId id : models::InputsOf(node)) {
       const models::Value& value = graph.value(id);
@@ -113,7 +130,12 @@ TableStore::TableStore(const models::LoadedModel& model,
       DeltaTable& table = tables_[value.weight];
       table.why_not = WhyNotRows(*view);
       if (!table.why_not.empty()) continue;
-      table.rows = view->sizes[0];
+      const auto shards = divided.find(value.weight);
+      const bool is_divided = shards != divided.end();
+      // A package has the own rows alone.
+      table.rows = is_divided ? shards->second->ends.back() : view->sizes[0];
+      const int64_t own_rows =
+          is_divided ? shards->second->rows(*shard) : table.rows;
       table.dim = view->sizes[1];
       table.dtype = view->dtype;
       table.layout = view->rows;
@@ -126,7 +148,12 @@ TableStore::TableStore(const models::LoadedModel& model,
         continue;
       }
       auto& changes = changes_[value.weight];
-      changes = std::make_unique<Table>(*view, static_cast<size_t>(row_bytes));
+      changes = std::make_unique<Table>(*view, own_rows,
+                                        static_cast<size_t>(row_bytes));
+      if (is_divided) {
+        changes->shards = shards->second;
+        changes->shard = *shard;
+      }
       overlays_[value.weight] = &changes->overlay;
       const auto index = id_indexes.find(value.weight);
       if (index != id_indexes.end()) {
@@ -188,7 +215,7 @@ void TableStore::CheckReaders(
   std::vector<std::pair<const std::byte*, const std::string*>> places;
   for (const auto& [name, table] : tables_) {
     const auto view = model_.weights->GetAsStored(name);
-    if (view.ok()) places.emplace_back(view->data, &name);
+    if (view.ok() && view->bytes() > 0) places.emplace_back(view->data, &name);
   }
   std::sort(places.begin(), places.end());
   for (const auto& [begin, name] : places) {
@@ -301,7 +328,9 @@ absl::Status TableStore::Apply(absl::Span<const TableDelta> deltas,
     for (size_t i = 0; i < deltas.size(); ++i) {
       runtime::cpu::RowOverlay& overlay = rows[i].table->overlay;
       overlay.Collect(oldest);
-      overlay.Reserve(deltas[i].ids.size() + deltas[i].deleted.size(), state);
+      overlay.Reserve(rows[i].table->Own(deltas[i].ids).size() +
+                          rows[i].table->Own(deltas[i].deleted).size(),
+                      state);
     }
     return absl::OkStatus();
   }));
@@ -309,13 +338,14 @@ absl::Status TableStore::Apply(absl::Span<const TableDelta> deltas,
   for (size_t i = 0; i < deltas.size(); ++i) {
     const TableDelta& delta = deltas[i];
     Table& table = *rows[i].table;
+    const absl::Span<const int64_t> ids = table.Own(delta.ids);
     const std::byte* from = delta.encoded ? delta.rows : rows[i].encoded.data();
-    for (size_t r = 0; r < delta.ids.size(); ++r, from += table.row_bytes) {
+    from += static_cast<size_t>(ids.data() - delta.ids.data()) * table.row_bytes;
+    for (size_t r = 0; r < ids.size(); ++r, from += table.row_bytes) {
       if (r % kRowsBetweenPauses == 0 && pause != nullptr) pause();
-      table.overlay.Put(table.RowOf(delta.ids[r]), state,
-                        {from, table.row_bytes});
+      table.overlay.Put(table.RowOf(ids[r]), state, {from, table.row_bytes});
     }
-    for (const int64_t id : delta.deleted) {
+    for (const int64_t id : table.Own(delta.deleted)) {
       table.overlay.Put(table.RowOf(id), state, {});
     }
   }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "absl/types/span.h"
 #include "models/deltas/delta.h"
 #include "models/repository/repository.h"
+#include "models/repository/table_shards.h"
 #include "models/tables/id_index.h"
 #include "runtime/cpu/look_ups/row_overlay.h"
 #include "runtime/program.h"
@@ -43,9 +45,12 @@ class TableStore {
  public:
   // Tables of `model` that some look-up reads.
   // `id_indexes`: of tables whose ids are no row numbers; look-ups and deltas
-  // use the ids.
+  // use the ids. `shard`: the number of this node in its shard group, for a
+  // plan that divides tables; of a divided table, deltas are checked against
+  // all rows, and only the rows that the node owns change here.
   explicit TableStore(const models::LoadedModel& model,
-                      const IdIndexes& id_indexes = {});
+                      const IdIndexes& id_indexes = {},
+                      std::optional<size_t> shard = std::nullopt);
 
   // Has look-ups take the rows of these tables from their source, which
   // outlives the store. Before the first look-up.
@@ -131,13 +136,20 @@ class TableStore {
   static constexpr uint64_t kStates = 256;
 
   struct Table {
-    explicit Table(const models::WeightView& view, size_t row_bytes);
+    // `rows`: of the overlay, which counts from the first own row.
+    Table(const models::WeightView& view, int64_t rows, size_t row_bytes);
     runtime::cpu::RowOverlay overlay;
     size_t row_bytes;
     // Of the rows, also where the file does not say it: to encode floats.
     models::RowLayout layout;
     std::shared_ptr<const models::IdIndex> index;  // null: ids are row numbers
+    // The own rows of a divided table; null: all rows are here.
+    const models::TableShards* shards = nullptr;
+    size_t shard = 0;
+    // Of ascending ids, those whose rows are here.
+    absl::Span<const int64_t> Own(absl::Span<const int64_t> ids) const;
     uint64_t RowOf(int64_t id) const {
+      if (shards != nullptr) id -= shards->begin(shard);
       return static_cast<uint64_t>(index == nullptr ? id : index->Find(id));
     }
   };

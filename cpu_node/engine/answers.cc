@@ -33,7 +33,8 @@ void Engine::Succeed(Task* task) {
   InferResponse& response = *task->answer;
   response.model_name = model.name();
   response.model_version = model.version();
-  response.delta_sequence = task->tables.sequence();
+  response.delta_sequence =
+      std::min(task->tables.sequence(), task->shards_delta);
   response.retries = std::max(0, task->attempts - 1);
   response.ran_locally = RanLocally(*task);
   response.replaced_ids = task->run_stats.replaced_ids;

@@ -130,6 +130,7 @@ void Engine::EndPiece(Task* piece, const absl::Status& status) {
   whole->attempts = std::max(whole->attempts, piece->attempts);
   whole->run_stats.replaced_ids += piece->run_stats.replaced_ids;
   whole->run_stats.lost_ids += piece->run_stats.lost_ids;
+  whole->shards_delta = std::min(whole->shards_delta, piece->shards_delta);
   gathered.next += piece->bound.batch;
   Leave(piece, status.ok());
   if (!status.ok()) return Fail(whole, status);

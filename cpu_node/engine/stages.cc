@@ -88,6 +88,7 @@ void Engine::RunWhole(Task* task) {
                               &task->run_stats);
   });
   if (!status.ok()) return Fail(task, status);
+  if (shards) task->shards_delta = shards->oldest_delta();
   task->times.compute_infer = options_.clock->Now() - begin;
   Succeed(task);
 }
@@ -213,6 +214,7 @@ absl::Status Engine::RunPre(Task& task, transport::OutgoingMessage& message) {
       program.Run(task.inputs, task.destinations, **task.pre_context,
                   task.pre_outputs, &task.run_stats);
   task.shard_failed = !ran.ok() && shards && shards->failed();
+  if (shards) task.shards_delta = shards->oldest_delta();
   REFRACT_RETURN_IF_ERROR(ran);
   if (!sizes_known || !codec.plain()) {
     runtime::wire::EncoderPool::Lease encoder = model.encoders().Acquire();

@@ -19,6 +19,7 @@
 #include "cpu_node/engine.h"
 #include "cpu_node/model_interface.h"
 #include "cpu_node/request.h"
+#include "cpu_node/shards/shard_group.h"
 #include "cpu_node/served_model.h"
 #include "cpu_node/statistics.h"
 #include "runtime/batch_padding.h"
@@ -71,6 +72,8 @@ struct Engine::Task final : public WorkerPool::Job {
   std::optional<size_t> avoid;          // the node that failed the request
   // `avoid` said that it would be too late; another node may be faster.
   bool only_in_time = false;
+  // The oldest delta whose rows other shards have read for the request.
+  int64_t shards_delta = ShardGroup::Run::kNoDelta;
   // A shard has failed the request: another GPU node would not help.
   bool shard_failed = false;
   // Of a slow or traced request: the node of its last answer.
@@ -124,6 +127,7 @@ struct Engine::Task final : public WorkerPool::Job {
     avoid.reset();
     only_in_time = false;
     shard_failed = false;
+    shards_delta = ShardGroup::Run::kNoDelta;
     last_failure = absl::OkStatus();
     gpu_node.clear();
     sent = absl::InfinitePast();

@@ -29,19 +29,23 @@ struct Pending {
   size_t open ABSL_GUARDED_BY(mu);
 };
 
+// `sequence`: of the delta whose rows the shard has read.
 absl::Status TakeAnswer(absl::StatusOr<transport::IncomingMessage>& received,
-                        runtime::cpu::ShardCall& call) {
+                        runtime::cpu::ShardCall& call, int64_t& sequence) {
   REFRACT_RETURN_IF_ERROR(received.status());
   const auto wanted = static_cast<size_t>(call.message->answer_floats());
   const absl::Span<const base::TensorView> tensors = received->tensors();
-  if (tensors.size() != 1 || tensors[0].dtype != base::DType::kFloat32 ||
-      tensors[0].bytes != wanted * sizeof(float)) {
+  if (tensors.size() != 2 || tensors[0].dtype != base::DType::kFloat32 ||
+      tensors[0].bytes != wanted * sizeof(float) ||
+      tensors[1].dtype != base::DType::kInt64 ||
+      tensors[1].bytes != sizeof(int64_t)) {
     return absl::InternalError("the answer has other tensors than were asked");
   }
   call.answer.resize(wanted);
   if (wanted > 0) {
     std::memcpy(call.answer.data(), tensors[0].data, tensors[0].bytes);
   }
+  std::memcpy(&sequence, tensors[1].data, sizeof(sequence));
   return absl::OkStatus();
 }
 
@@ -227,7 +231,13 @@ void ShardGroup::Run::Ask(absl::Span<runtime::cpu::ShardCall> calls,
     return;
   }
   for (size_t i = 0; i < calls.size(); ++i) {
-    const absl::Status status = TakeAnswer(pending->answers[i], calls[i]);
+    int64_t sequence = 0;
+    const absl::Status status =
+        TakeAnswer(pending->answers[i], calls[i], sequence);
+    if (status.ok()) {
+      oldest_delta_ = std::min(oldest_delta_, sequence);
+      newest_delta_ = std::max(newest_delta_, sequence);
+    }
     calls[i].status =
         status.ok() ? status : group_.ErrorOf(calls[i].shard, status);
     failed_ |= !status.ok();

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <stop_token>
 #include <string>
@@ -88,6 +89,11 @@ class ShardGroup {
              absl::FunctionRef<void()> meanwhile) override;
     // Whether a call has failed: another try here would fail, too.
     bool failed() const { return failed_; }
+    // Sequences of the deltas whose rows the shards that answered have read;
+    // kNoDelta: none has answered.
+    static constexpr int64_t kNoDelta = std::numeric_limits<int64_t>::max();
+    int64_t oldest_delta() const { return oldest_delta_; }
+    int64_t newest_delta() const { return newest_delta_; }
 
    private:
     ShardGroup& group_;
@@ -96,6 +102,8 @@ class ShardGroup {
     const std::stop_token cancel_;
     const absl::string_view request_id_;
     bool failed_ = false;
+    int64_t oldest_delta_ = kNoDelta;
+    int64_t newest_delta_ = 0;
   };
 
  private:

@@ -1,5 +1,6 @@
 #include "cpu_node/shards/shard_server.h"
 
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -204,12 +205,16 @@ absl::Status ShardServer::Answer(transport::ServerCall& call) {
     if (model == nullptr) return NotLoaded(offer.offer);
   }
   static thread_local runtime::cpu::ShardLookUps look_ups;
-  REFRACT_RETURN_IF_ERROR(
-      look_ups.Read(call.tensors(), model->sharded()->owned()));
-  const base::TensorSpec spec = {base::DType::kFloat32,
-                                 {look_ups.answer_floats()}};
+  const TableStore::Pin tables = model->PinTables();
+  REFRACT_RETURN_IF_ERROR(look_ups.Read(
+      call.tensors(), model->sharded()->owned(), tables.state()));
+  const base::TensorSpec specs[] = {
+      {base::DType::kFloat32, {look_ups.answer_floats()}},
+      {base::DType::kInt64, {1}}};
   REFRACT_ASSIGN_OR_RETURN(transport::OutgoingMessage reply,
-                           call.AllocateReply({&spec, 1}));
+                           call.AllocateReply(specs));
+  const int64_t sequence = tables.sequence();
+  std::memcpy(reply.data(1), &sequence, sizeof(sequence));
   runtime::RunStats stats;
   REFRACT_RETURN_IF_ERROR(
       look_ups.Run(reinterpret_cast<float*>(reply.data(0)), stats));

@@ -15,7 +15,7 @@ ShardedModel::ShardedModel(const models::LoadedModel& model,
       zero_when_lost_(model.config.lost_shard ==
                       models::LostShard::kZeroRows) {}
 
-absl::StatusOr<std::unique_ptr<const ShardedModel>> ShardedModel::Create(
+absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Create(
     const models::LoadedModel& model, const ShardPlace* place) {
   if (model.packaged_shard.has_value() &&
       (place == nullptr || place->own != *model.packaged_shard)) {
@@ -73,9 +73,18 @@ absl::StatusOr<std::unique_ptr<const ShardedModel>> ShardedModel::Create(
   return result;
 }
 
+void ShardedModel::SetChanges(
+    const absl::flat_hash_map<std::string, const runtime::cpu::RowOverlay*>&
+        overlays) {
+  for (runtime::cpu::OwnedTable& owned : owned_) {
+    const auto overlay = overlays.find(owned.use.table);
+    if (overlay != overlays.end()) owned.rows.overlay = overlay->second;
+  }
+}
+
 transport::ModelOffer ShardedModel::OfferTo(size_t shard) const {
   base::DigestBuilder digest;
-  digest.AddString("refract shard look-ups 1");
+  digest.AddString("refract shard look-ups 2");
   digest.AddInt(shard);
   digest.AddInt(place_.num_shards);
   for (const auto& table : tables_) {

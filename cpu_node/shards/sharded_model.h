@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "models/repository/repository.h"
+#include "runtime/cpu/look_ups/row_overlay.h"
 #include "runtime/cpu/look_ups/shard_message.h"
 #include "runtime/cpu/look_ups/shard_peers.h"
 #include "transport/links/channel.h"
@@ -23,17 +24,23 @@ struct ShardPlace {
   size_t num_shards = 0;
 };
 
-// Immutable, thread-safe; must not outlive the model.
+// Immutable once it is served, thread-safe; must not outlive the model.
 class ShardedModel {
  public:
   // Null where the node has all rows of all tables: the plan divides none, or
   // the node is in no group (`place` null) and has the whole version.
   // FailedPrecondition: the version is the package of another shard, or its
   // plan is for a group of another size.
-  static absl::StatusOr<std::unique_ptr<const ShardedModel>> Create(
+  static absl::StatusOr<std::unique_ptr<ShardedModel>> Create(
       const models::LoadedModel& model, const ShardPlace* place);
 
   const ShardPlace& place() const { return place_; }
+  // Rows of the owned tables that change (TableStore::overlays()). Before the
+  // first look-up; the overlays outlive this object's users.
+  void SetChanges(
+      const absl::flat_hash_map<std::string, const runtime::cpu::RowOverlay*>&
+          overlays);
+
   // For CompileOptions::sharded.
   const absl::flat_hash_map<std::string, const runtime::cpu::ShardedTable*>&
   tables() const {

@@ -13,6 +13,8 @@
 #include "base/status_macros.h"
 #include "google/protobuf/stubs/logging.h"
 #include "models/graph/graph_proto.h"
+#include "models/repository/files/copy_file.h"
+#include "models/repository/golden.h"
 #include "models/repository/hn_part.h"
 #include "models/repository/split_plan.h"
 #include "models/tables/id_index.h"
@@ -160,6 +162,14 @@ absl::StatusOr<Package> PackageCnShard(const LoadedModel& model, size_t shard,
             base::WriteText(absl::StrCat(folder, "/", kCnShardFile),
                             stored.SerializeAsString()));
         NoteFiles(folder, packaged);
+        // The group answers them before it serves the version.
+        const std::string golden = absl::StrCat(model.folder, "/", kGoldenFile);
+        std::error_code error;
+        if (std::filesystem::exists(golden, error)) {
+          REFRACT_RETURN_IF_ERROR(
+              CopyFile(golden, absl::StrCat(folder, "/", kGoldenFile))
+                  .status());
+        }
         return packaged.entries.size();
       });
 }

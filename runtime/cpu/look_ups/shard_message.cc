@@ -105,7 +105,8 @@ std::array<base::TensorView, kShardMessageTensors> ShardMessage::tensors()
 }
 
 absl::Status ShardLookUps::Read(absl::Span<const base::TensorView> tensors,
-                                absl::Span<const OwnedTable> tables) {
+                                absl::Span<const OwnedTable> tables,
+                                uint64_t at) {
   look_ups_.clear();
   views_.clear();
   offsets_.clear();
@@ -137,7 +138,8 @@ absl::Status ShardLookUps::Read(absl::Span<const base::TensorView> tensors,
   size_t weight = 0;
   for (size_t i = 0; i < count; ++i) {
     REFRACT_RETURN_IF_ERROR(
-        ReadOne(copied_.data() + i * kColumns, tables, length, row, weight));
+        ReadOne(copied_.data() + i * kColumns, tables, at, length, row,
+                weight));
   }
   if (length != lengths_.size() || row != rows_.size() ||
       weight != weights_.size()) {
@@ -151,7 +153,7 @@ absl::Status ShardLookUps::Read(absl::Span<const base::TensorView> tensors,
 
 absl::Status ShardLookUps::ReadOne(const int64_t* look_up,
                                    absl::Span<const OwnedTable> tables,
-                                   size_t& length, size_t& row,
+                                   uint64_t at, size_t& length, size_t& row,
                                    size_t& weight) {
   const auto [number, kind_number, bags, ids] =
       std::array<int64_t, kColumns>{look_up[0], look_up[1], look_up[2],
@@ -199,6 +201,7 @@ absl::Status ShardLookUps::ReadOne(const int64_t* look_up,
                static_cast<size_t>(ids) * sizeof(int64_t)};
   LookUp& result = look_ups_.emplace_back();
   result.table = table.rows;
+  result.table.at = at;
   result.dim = table.dim;
   result.copies = kind == ShardLookUpKind::kCopy;
   result.mode = kind == ShardLookUpKind::kMax ? BagMode::kMax : BagMode::kSum;

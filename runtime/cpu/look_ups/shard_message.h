@@ -9,8 +9,9 @@
 //   rows      int64 [..]    row numbers, counted from the owner's first row
 //   weights   float32 [..]  one per id, for weighted look-ups
 //
-// of which the last three follow the look-ups' order. The answer is one float32
-// tensor: a vector of the table's dim for each bag, in order.
+// of which the last three follow the look-ups' order. The answer is a float32
+// tensor, a vector of the table's dim for each bag, in order; over the wire, an
+// int64 tensor [1] follows, the sequence of the delta whose rows were read.
 
 #include <array>
 #include <cstddef>
@@ -86,18 +87,19 @@ struct OwnedTable {
 class ShardLookUps {
  public:
   // Copies the message, so that a peer cannot change what has been checked.
-  // `tables`: by number. InvalidArgument: the tensors are no message, or name
-  // a table or row that there is not.
+  // `tables`: by number. `at`: the state of their rows that is read.
+  // InvalidArgument: the tensors are no message, or name a table or row that
+  // there is not.
   absl::Status Read(absl::Span<const base::TensorView> tensors,
-                    absl::Span<const OwnedTable> tables);
+                    absl::Span<const OwnedTable> tables, uint64_t at);
   int64_t answer_floats() const { return answer_floats_; }
   // Writes the answer. After Read(), while its tables are there.
   absl::Status Run(float* answer, RunStats& stats);
 
  private:
   absl::Status ReadOne(const int64_t* look_up,
-                       absl::Span<const OwnedTable> tables, size_t& length,
-                       size_t& row, size_t& weight);
+                       absl::Span<const OwnedTable> tables, uint64_t at,
+                       size_t& length, size_t& row, size_t& weight);
 
   std::vector<int64_t> copied_;   // look-ups
   std::vector<int32_t> lengths_;

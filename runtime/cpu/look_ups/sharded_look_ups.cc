@@ -41,8 +41,6 @@ OwnedTable OwnRows(const LookUp& look_up) {
   owned.rows = look_up.table;
   owned.rows.sharded = nullptr;
   owned.rows.peers = nullptr;
-  // Sharded tables do not change.
-  owned.rows.overlay = nullptr;
   owned.rows.rows = sharded.rows.rows(sharded.own);
   if (!sharded.packaged) {
     owned.rows.data += static_cast<size_t>(sharded.rows.begin(sharded.own)) *
@@ -215,7 +213,8 @@ absl::Status RunShardedLookUps(absl::Span<const LookUp> look_ups,
     here = [&]() -> absl::Status {
       REFRACT_RETURN_IF_ERROR(RunLookUps(scratch.others, stats));
       const auto tensors = messages[any->own].tensors();
-      REFRACT_RETURN_IF_ERROR(scratch.own.Read(tensors, scratch.owned));
+      REFRACT_RETURN_IF_ERROR(
+          scratch.own.Read(tensors, scratch.owned, look_ups[0].table.at));
       scratch.own_answer.resize(
           static_cast<size_t>(messages[any->own].answer_floats()));
       return scratch.own.Run(scratch.own_answer.data(), stats);

@@ -446,6 +446,53 @@ TEST_F(DeltasTest, ReadersBesideAWriterSeeWholeDeltas) {
               static_cast<unsigned long>(looks.load()));
 }
 
+TEST(TableStoreTest, AShardKeepsItsOwnRowsOfADividedTable) {
+  models::LoadedModel model = *testing_models::MakeSmallModel({});
+  model.plan->num_shards = 3;
+  models::TableShards& shards = model.plan->shards.emplace_back();
+  shards.table = "table";
+  shards.ends = {4, 4, kRows};  // the second shard owns no row
+  models::TableDelta delta;
+  delta.table = "table";
+  delta.ids = {1, 3, 4, 9};
+  delta.deleted = {0, 5};
+  std::map<int64_t, std::vector<float>> changed = {{0, std::vector<float>(kDim)},
+                                                   {5, std::vector<float>(kDim)}};
+  std::vector<float> rows;
+  for (const int64_t id : delta.ids) {
+    changed[id] = Values(100 * static_cast<float>(id));
+    rows.insert(rows.end(), changed[id].begin(), changed[id].end());
+  }
+  delta.rows = reinterpret_cast<const std::byte*>(rows.data());
+  delta.row_bytes = kDim * sizeof(float);
+  delta.encoded = true;
+  for (size_t shard = 0; shard < shards.ends.size(); ++shard) {
+    SCOPED_TRACE(shard);
+    TableStore store(model, {}, shard);
+    EXPECT_EQ(store.tables().at("table").rows, kRows);
+    EXPECT_EQ(store.tables().at("table").why_not, "");
+    ASSERT_TRUE(store.Apply({&delta, 1}, 1, nullptr).ok());
+    EXPECT_EQ(store.changed_rows(), shard == 1 ? 0 : 3);
+    const runtime::cpu::RowOverlay& overlay = *store.overlays().at("table");
+    for (int64_t row = shards.begin(shard); row < shards.ends[shard]; ++row) {
+      const std::byte* const bytes = overlay.Find(
+          static_cast<uint64_t>(row - shards.begin(shard)), /*state=*/1);
+      ASSERT_EQ(bytes != nullptr, changed.contains(row)) << row;
+      if (bytes == nullptr) continue;
+      std::vector<float> values(kDim);
+      std::memcpy(values.data(), bytes, kDim * sizeof(float));
+      EXPECT_EQ(values, changed[row]) << row;
+    }
+    // Also the shards that do not own the row refuse the delta.
+    std::vector<float> bad = rows;
+    bad.back() = std::numeric_limits<float>::quiet_NaN();
+    models::TableDelta refused = delta;
+    refused.rows = reinterpret_cast<const std::byte*>(bad.data());
+    EXPECT_THAT(std::string(store.Apply({&refused, 1}, 2, nullptr).message()),
+                HasSubstr("row of id 9: column 3 is nan"));
+  }
+}
+
 // Random changes against a plain map per state.
 TEST(RowOverlayTest, FindsEveryStateThatIsStillRead) {
   const uint32_t seed = base::RandomSeed();

@@ -4,6 +4,7 @@ The oracles are a CPU node with the whole tables and the PyTorch model.
 """
 
 import pathlib
+import re
 import shutil
 import socket
 import tempfile
@@ -11,8 +12,9 @@ import unittest
 import urllib.request
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
+from scripts.lib import delta_push, deltas
 from tests.e2e import support
 from tests.e2e.certificates import Certificates
 
@@ -93,7 +95,8 @@ class Shards(unittest.TestCase):
         cls.whole = cls.folder / "whole"
         cls.printed = ""
         for name in ("strict", "lenient"):
-            support.add_model(cls.whole, name, cls.folder / "model.pt2")
+            support.add_model(
+                cls.whole, name, cls.folder / "model.pt2", golden=True)
             cls.printed = support.refract(
                 "partition", cls.whole / name, "--method", "heuristic",
                 "--shards", SHARDS, "--shard-tables-from", 0, "--write").stdout
@@ -126,6 +129,11 @@ class Shards(unittest.TestCase):
         cls.nodes[shard] = support.cpu_node(
             cls.repositories[shard], [cls.hn.address],
             "--shard", shard, "--shard-peers", cls.peers)
+
+    @staticmethod
+    def metrics(node):
+        with urllib.request.urlopen(node.metrics_url, timeout=30) as page:
+            return page.read().decode()
 
     @staticmethod
     def ready(node, name="strict"):
@@ -210,6 +218,131 @@ class Shards(unittest.TestCase):
             lambda: "the peer does not use TLS" in nodes[0].output(), "refused")
         self.assertFalse(self.ready(nodes[0]))
 
+    def start_group(self, *arguments, repositories=None):
+        """Three more shards, with an argument list for each."""
+        peers = ",".join(f"127.0.0.1:{port}" for port in free_ports(SHARDS))
+
+        def start(shard):
+            node = support.cpu_node(
+                (repositories or self.repositories)[shard], [self.hn.address],
+                "--shard", shard, "--shard-peers", peers,
+                *(part[shard] if isinstance(part, list) else part
+                  for part in arguments))
+            self.addCleanup(node.close)
+            return node
+
+        return [start(shard) for shard in range(SHARDS)], start
+
+    def test_changed_rows(self):
+        folders = [self.folder / f"deltas{n}" for n in range(SHARDS + 1)]
+        flags = ("--deltas-poll", "0.02", "--deltas-by-request", "--deltas-folder")
+        nodes, start = self.start_group(*flags, folders)
+        plain = support.cpu_node(
+            self.whole, [self.hn.address], *flags, folders[SHARDS])
+        self.addCleanup(plain.close)
+        nodes.append(plain)
+        for node in nodes:
+            self.await_ready(node)
+        trainer = deltas.Folder(self.folder / "trainer", "strict", 1)
+        model = Ranker().eval()
+        model.load_state_dict(self.model.state_dict())
+
+        def change():
+            changes = {}
+            with torch.no_grad():
+                for name, rows in ROWS.items():
+                    weight = getattr(model, name).weight
+                    ids = torch.randperm(rows)[:rows // 2]
+                    ids, deleted = ids[9:], ids[:9]
+                    weight[ids] = torch.randn(len(ids), DIM)
+                    weight[deleted] = 0
+                    changes[f"{name}.weight"] = deltas.Rows(ids, weight[ids], deleted)
+            return trainer.write(changes)
+
+        def sequence(node):
+            parameters = self.ask(node, self.pooled)[1]
+            if "delta_sequence" not in parameters:
+                return 0
+            return parameters["delta_sequence"].int64_param
+
+        def check(which):
+            for request, tolerance in ((self.ones, 0), (self.pooled, POOLED)):
+                wanted, _ = self.ask(plain, request)
+                with torch.no_grad():
+                    self.assert_near(wanted, model(**request), TOLERANCE)
+                for node in which:
+                    self.assert_near(self.ask(node, request)[0], wanted, tolerance)
+
+        for number in (1, 2):
+            self.assertEqual(change(), number)
+            for node in nodes[:2]:
+                delta_push.push(trainer, node.address)
+            support.wait_until(
+                lambda: all(
+                    f'refract_delta_sequence{{model="strict",version="1"}} {number}\n'
+                    in self.metrics(node) for node in nodes[:2]),
+                "two shards have the delta")
+            # Shard 2 has not: an answer names the oldest state that it used.
+            self.assertEqual(sequence(nodes[0]), number - 1)
+            for node in nodes[2:]:
+                delta_push.push(trainer, node.address)
+            for node in nodes:
+                support.wait_until(
+                    lambda: sequence(node) == number, f"delta {number} is served")
+            check(nodes[:SHARDS])
+
+        # Each shard refuses what one of them cannot apply, also in rows of others.
+        for table, ids, value, reason in (
+                ("mean", [0, 2500], float("nan"), "row of id 0"),
+                ("mean", [2500], float("inf"), "row of id 2500"),
+                ("mean", [3000], 1.0, "id 3000 at position 0 is outside"),
+                ("max", [3], float("nan"), "row of id 3")):
+            rows = torch.full((len(ids), DIM), value)
+            trainer.write({f"{table}.weight": deltas.Rows(torch.tensor(ids), rows)})
+            for node in nodes:
+                with self.assertRaisesRegex(deltas.DeltaError, reason):
+                    delta_push.push(trainer, node.address)
+            (trainer.path / deltas.name_of(3)).unlink()
+        # A shard that was lost comes back with the changed rows.
+        nodes[1].kill()
+        nodes[1].close()
+        nodes[1] = start(1)
+        for node in nodes[:SHARDS]:
+            self.await_ready(node)
+            support.wait_until(lambda: sequence(node) == 2, "the shard is back")
+        check(nodes[:SHARDS])
+
+    def test_golden_requests(self):
+        for node in self.nodes:
+            for name in ("strict", "lenient"):
+                self.assertRegex(
+                    node.output(), f"model '{name}' version 1 at GPU node .* has "
+                    "answered its [1-9] check requests")
+        # Packages with a wrong recorded answer: their nodes do not serve the version.
+        repositories = [*self.repositories]
+        for shard in range(SHARDS - 1):
+            repositories[shard] = self.folder / f"wrong{shard}"
+            shutil.copytree(self.packages[shard], repositories[shard])
+            for name in ("strict", "lenient"):
+                golden = repositories[shard] / name / "1" / "golden.safetensors"
+                tensors = load_file(golden)
+                for tensor in tensors:
+                    if "output_0" in tensor:
+                        tensors[tensor] += 0.01
+                golden.unlink()
+                save_file(tensors, golden)
+        nodes, _ = self.start_group(repositories=repositories)
+        self.await_ready(nodes[-1])
+        for node in nodes[:-1]:
+            # The lenient version may have met a group that was not complete: then its
+            # answers were not compared.
+            refusal = re.compile(
+                "model 'strict' version 1 at GPU node .* is not served: golden "
+                "request 1 .* output 'output_0'")
+            support.wait_until(
+                lambda: refusal.search(node.output()), "strict is refused")
+            self.assertFalse(self.ready(node, "strict"))
+
     def test_partition_says_who_has_what(self):
         for shard, tables in OWNED.items():
             rows = sum(end - begin for begin, end in tables.values())
@@ -250,8 +383,7 @@ class Shards(unittest.TestCase):
         means = self.pooled["means"]
         lost = len(self.pooled["sums"]) + int(((means >= 1000) & (means < 2000)).sum())
         self.assertEqual(parameters["lost_ids"].int64_param, lost)
-        with urllib.request.urlopen(node.metrics_url, timeout=30) as page:
-            metrics = page.read().decode()
+        metrics = self.metrics(node)
         self.assertIn(
             'refract_lost_shard_ids_total{model="lenient",version="1"} '
             f"{lost}", metrics)

@@ -170,7 +170,7 @@ class Peers final : public ShardPeers {
     for (const auto& table : tables_) owned.push_back(table->Owned(call.shard));
     ShardLookUps look_ups;
     const auto tensors = call.message->tensors();
-    if (const absl::Status status = look_ups.Read(tensors, owned);
+    if (const absl::Status status = look_ups.Read(tensors, owned, 0);
         !status.ok()) {
       return status;
     }
@@ -501,7 +501,7 @@ TEST_F(ShardMessageTest, AnyBytesAreRefusedOrAnsweredWithinTheTables) {
       sent[t].bytes = bytes[t].size();
     }
     ShardLookUps look_ups;
-    if (!look_ups.Read(sent, owned).ok()) continue;
+    if (!look_ups.Read(sent, owned, 0).ok()) continue;
     ASSERT_LE(look_ups.answer_floats(), 1000);
     std::vector<float> answer(
         static_cast<size_t>(look_ups.answer_floats()) + 16, 123.0F);
