@@ -74,6 +74,11 @@ absl::StatusOr<Reply> Send(const std::string& address,
   beast::flat_buffer buffer;
   http::response_parser<http::string_body> parser;
   parser.body_limit(kMaxBody);
+  // The header by itself: reading all at once, Beast (1.74) reserves memory for
+  // a body beyond the limit.
+  http::async_read_header(stream, buffer, parser,
+                          [&](error_code e, size_t) { error = e; });
+  if (!wait()) return ToStatus(error, address);
   http::async_read(stream, buffer, parser,
                    [&](error_code e, size_t) { error = e; });
   if (!wait()) return ToStatus(error, address);
