@@ -84,6 +84,24 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context,
   return now + absl::Seconds(left.tv_sec) + absl::Nanoseconds(left.tv_nsec);
 }
 
+constexpr char kSharedMemory[] = "send tensors in ModelInfer";
+
+absl::Status Lacking(absl::string_view method, absl::string_view instead) {
+  return absl::UnimplementedError(
+      absl::StrCat(method, " is not supported: ", instead));
+}
+
+// Ends a stream at once; deletes itself when gRPC is done with it.
+class RefusedStream final
+    : public grpc::ServerBidiReactor<inference::ModelInferRequest,
+                                     inference::ModelStreamInferResponse> {
+ public:
+  explicit RefusedStream(const absl::Status& why) { Finish(ToGrpcStatus(why)); }
+
+ private:
+  void OnDone() override { delete this; }
+};
+
 // Reactor of a ModelInfer call with a cancellation callback, which gRPC's
 // default reactor lacks. Deletes itself when gRPC is done with it.
 class InferReactor final : public grpc::ServerUnaryReactor {
@@ -294,6 +312,55 @@ grpc::ServerUnaryReactor* InferenceService::RepositoryModelUnload(
   return AnswerWhenDone<inference::RepositoryModelUnloadRequest,
                         inference::RepositoryModelUnloadResponse>(
       context, control_, access_, *bytes, answer);
+}
+
+grpc::ServerUnaryReactor* InferenceService::SystemSharedMemoryStatus(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* /*bytes*/,
+    grpc::ByteBuffer* /*answer*/) {
+  return FinishCall(context, Lacking("SystemSharedMemoryStatus", kSharedMemory));
+}
+
+grpc::ServerUnaryReactor* InferenceService::SystemSharedMemoryRegister(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* /*bytes*/,
+    grpc::ByteBuffer* /*answer*/) {
+  return FinishCall(context, Lacking("SystemSharedMemoryRegister", kSharedMemory));
+}
+
+grpc::ServerUnaryReactor* InferenceService::SystemSharedMemoryUnregister(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* /*bytes*/,
+    grpc::ByteBuffer* /*answer*/) {
+  return FinishCall(context, Lacking("SystemSharedMemoryUnregister", kSharedMemory));
+}
+
+grpc::ServerUnaryReactor* InferenceService::CudaSharedMemoryStatus(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* /*bytes*/,
+    grpc::ByteBuffer* /*answer*/) {
+  return FinishCall(context, Lacking("CudaSharedMemoryStatus", kSharedMemory));
+}
+
+grpc::ServerUnaryReactor* InferenceService::CudaSharedMemoryRegister(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* /*bytes*/,
+    grpc::ByteBuffer* /*answer*/) {
+  return FinishCall(context, Lacking("CudaSharedMemoryRegister", kSharedMemory));
+}
+
+grpc::ServerUnaryReactor* InferenceService::CudaSharedMemoryUnregister(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* /*bytes*/,
+    grpc::ByteBuffer* /*answer*/) {
+  return FinishCall(context, Lacking("CudaSharedMemoryUnregister", kSharedMemory));
+}
+
+grpc::ServerUnaryReactor* InferenceService::LogSettings(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* /*bytes*/,
+    grpc::ByteBuffer* /*answer*/) {
+  return FinishCall(context, Lacking("LogSettings", "--log-level sets what is logged"));
+}
+
+grpc::ServerBidiReactor<inference::ModelInferRequest,
+                        inference::ModelStreamInferResponse>*
+InferenceService::ModelStreamInfer(grpc::CallbackServerContext* /*context*/) {
+  return new RefusedStream(Lacking(
+      "ModelStreamInfer", "a model answers once, call ModelInfer"));
 }
 
 }  // namespace refract::cpu_node

@@ -29,7 +29,7 @@ struct TakingBytes<Base, First, Rest...> {
 
 using KServe = inference::GRPCInferenceService;
 // All methods whose requests gRPC would decode before the service sees them.
-// Without an override a method answers UNIMPLEMENTED and decodes nothing.
+// Methods that this server lacks decode nothing.
 using KServeBytes =
     TakingBytes<KServe::WithCallbackMethod_ModelStreamInfer<KServe::Service>,
                 KServe::WithRawCallbackMethod_ServerLive,
@@ -111,6 +111,32 @@ class InferenceService final : public KServeBytes {
   grpc::ServerUnaryReactor* RepositoryModelUnload(
       grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
       grpc::ByteBuffer* answer) override;
+
+  // UNIMPLEMENTED, with the reason and what takes the method's place.
+  grpc::ServerUnaryReactor* SystemSharedMemoryStatus(
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+      grpc::ByteBuffer* answer) override;
+  grpc::ServerUnaryReactor* SystemSharedMemoryRegister(
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+      grpc::ByteBuffer* answer) override;
+  grpc::ServerUnaryReactor* SystemSharedMemoryUnregister(
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+      grpc::ByteBuffer* answer) override;
+  grpc::ServerUnaryReactor* CudaSharedMemoryStatus(
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+      grpc::ByteBuffer* answer) override;
+  grpc::ServerUnaryReactor* CudaSharedMemoryRegister(
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+      grpc::ByteBuffer* answer) override;
+  grpc::ServerUnaryReactor* CudaSharedMemoryUnregister(
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+      grpc::ByteBuffer* answer) override;
+  grpc::ServerUnaryReactor* LogSettings(
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+      grpc::ByteBuffer* answer) override;
+  grpc::ServerBidiReactor<inference::ModelInferRequest,
+                          inference::ModelStreamInferResponse>*
+  ModelStreamInfer(grpc::CallbackServerContext* context) override;
 
  private:
   // A decoded request, with the parts of it that its answer needs.

@@ -212,13 +212,23 @@ class BadRequests(unittest.TestCase):
         self.refuse_argument(request, "nosuch")
 
     def test_unimplemented_methods_say_so(self):
-        with self.assertRaises(grpc.RpcError) as caught:
-            self.stub.SystemSharedMemoryStatus(
-                service_pb2.SystemSharedMemoryStatusRequest()
+        methods = [
+            f"{kind}SharedMemory{action}"
+            for kind in ("System", "Cuda")
+            for action in ("Status", "Register", "Unregister")
+        ]
+        for method in (*methods, "LogSettings", "ModelStreamInfer"):
+            with self.subTest(method), self.assertRaises(grpc.RpcError) as caught:
+                call = getattr(self.stub, method)
+                if method == "ModelStreamInfer":
+                    list(call(iter([self.good()]), timeout=60))
+                else:
+                    call(getattr(service_pb2, f"{method}Request")(), timeout=60)
+            self.assertEqual(
+                caught.exception.code(), grpc.StatusCode.UNIMPLEMENTED
             )
-        self.assertEqual(
-            caught.exception.code(), grpc.StatusCode.UNIMPLEMENTED
-        )
+            self.assertIn(f"{method} is not supported", caught.exception.details())
+        self.stub.ModelInfer(self.good())
 
     def test_garbage_on_the_hn_port(self):
         seed = int(os.environ.get("REFRACT_TEST_SEED", random.randrange(2**31)))
