@@ -1,6 +1,7 @@
 #include "cpu_node/control/model_control.h"
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -50,6 +51,7 @@ ModelControl::ModelControl(models::Repository repository, Engine* engine,
     }
     if (entry.wanted) model.aims.insert(entry.version);
   }
+  folder_ = FolderNow();
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -144,13 +146,15 @@ void ModelControl::Run() {
 void ModelControl::Poll() {
   const absl::StatusOr<std::vector<std::string>> names =
       repository_.ListModels();
-  if (!names.ok()) {
+  const absl::Status readable = names.ok() ? CheckFolder(*names)
+                                           : names.status();
+  if (!readable.ok()) {
     // Loaded models stay: the repository may become readable again.
-    if (poll_error_.ok()) {
+    if (readable != poll_error_) {
       LOG(ERROR) << "the repository cannot be polled, models stay as they are: "
-                 << names.status().message();
+                 << readable.message();
     }
-    poll_error_ = names.status();
+    poll_error_ = readable;
     return;
   }
   if (!poll_error_.ok()) LOG(INFO) << "the repository can be polled again";
@@ -190,6 +194,29 @@ void ModelControl::Poll() {
     UnloadNow(name).IgnoreError();  // cannot be NotFound
     models_[name].wanted = true;    // in case it returns
   }
+}
+
+std::pair<uint64_t, uint64_t> ModelControl::FolderNow() const {
+  struct stat folder = {};
+  stat(repository_.path().c_str(), &folder);
+  return {folder.st_dev, folder.st_ino};
+}
+
+absl::Status ModelControl::CheckFolder(
+    const std::vector<std::string>& models) {
+  const std::pair<uint64_t, uint64_t> folder = FolderNow();
+  const bool serves =
+      std::any_of(models_.begin(), models_.end(), [](const auto& entry) {
+        return !entry.second.served.empty();
+      });
+  if (models.empty() && serves && folder != folder_) {
+    return absl::UnavailableError(absl::StrCat(
+        repository_.path(),
+        " is empty, and is not the folder that the models came from; its "
+        "volume may not be mounted"));
+  }
+  folder_ = folder;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<int64_t>> ModelControl::Wanted(
@@ -245,6 +272,12 @@ std::string ModelControl::SettingsOf(const std::string& name,
   return absl::StrCat(text, "\n", none ? 0 : plan.time_since_epoch().count());
 }
 
+std::filesystem::path ModelControl::FolderOf(const std::string& name,
+                                             int64_t version) const {
+  return std::filesystem::path(repository_.path()) / name /
+         std::to_string(version);
+}
+
 bool ModelControl::UpToDate(
     const std::string& name, const Model& model,
     const std::vector<int64_t>& wanted,
@@ -264,10 +297,13 @@ absl::StatusOr<ModelControl::Version> ModelControl::LoadVersion(
       model.loaded.begin(), model.loaded.end(), [](const auto& entry) {
         return entry.second.model->model().plan.has_value();
       });
-  const std::filesystem::path plan = std::filesystem::path(repository_.path()) /
-                                     name / std::to_string(version) /
-                                     models::kSplitPlanFile;
+  const std::filesystem::path folder = FolderOf(name, version);
+  const std::filesystem::path plan = folder / models::kSplitPlanFile;
   std::error_code error;
+  if (!std::filesystem::exists(folder, error)) {
+    return absl::NotFoundError(
+        absl::StrCat("the repository has no folder ", folder.string()));
+  }
   if (planned && !std::filesystem::exists(plan, error)) {
     return absl::FailedPreconditionError(
         "the version has no split plan, and other versions of the model have "
@@ -341,6 +377,12 @@ absl::Status ModelControl::LoadNow(const std::string& name,
     if (!before.contains(version)) model.failed[version] = why;
     if (status.ok()) status = why;
   }
+  // Versions that are gone have no state.
+  std::erase_if(model.failed, [&](const auto& failed) {
+    std::error_code error;
+    return failed.first != 0 && !model.loaded.contains(failed.first) &&
+           !std::filesystem::exists(FolderOf(name, failed.first), error);
+  });
   std::vector<std::shared_ptr<ServedModel>> replaced;
   if (status.ok() || (polled && !next.empty())) {
     // While a wanted version fails, the present versions stay, too.
@@ -350,6 +392,9 @@ absl::Status ModelControl::LoadNow(const std::string& name,
       if (place.model != nullptr) replaced.push_back(std::move(place.model));
       place = std::move(added);
     }
+    // A poll tries a broken version again each time, and mostly changes nothing.
+    const bool changed =
+        !polled || !fresh.empty() || next != before || traffic != model.traffic;
     fresh.clear();
     model.failed.erase(0);
     for (const int64_t version : next) model.failed.erase(version);
@@ -362,7 +407,8 @@ absl::Status ModelControl::LoadNow(const std::string& name,
     model.traffic = traffic;
     model.config = config;
     model.wanted = true;
-    LOG(INFO) << "model '" << name << "': versions "
+    LOG_IF(INFO, changed)
+        << "model '" << name << "': versions "
               << absl::StrJoin(next, ", ") << " are served"
               << (traffic.empty() ? "" : ", with shares ")
               << absl::StrJoin(
@@ -371,7 +417,7 @@ absl::Status ModelControl::LoadNow(const std::string& name,
                        absl::StrAppend(out, share.version, "=", share.share);
                      });
     absl::MutexLock lock(&mu_);
-    ++counts_.switches;
+    if (changed) ++counts_.switches;
   }
   // One catalog swap: all new versions are ready.
   Publish();
@@ -390,8 +436,9 @@ absl::Status ModelControl::UnloadNow(const std::string& name) {
         absl::StrCat("unknown model '", base::Shorten(name), "'"));
   }
   Model& model = found->second;
-  for (const auto& [version, served] : model.loaded) {
-    model.failed[version] = absl::UnavailableError("unloaded");
+  for (const auto& [version, served] : model.loaded) model.failed[version];
+  for (auto& [version, why] : model.failed) {
+    why = absl::UnavailableError("unloaded");
   }
   model.served.clear();
   model.aims.clear();

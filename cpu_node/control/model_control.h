@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -115,6 +116,11 @@ class ModelControl {
   void Run();
   void Submit(Change change);
   void Poll();
+  // Unavailable: no model is left in the repository, whose folder is another
+  // folder than before. Otherwise takes note of the folder.
+  absl::Status CheckFolder(const std::vector<std::string>& models);
+  // Device and inode of the repository.
+  std::pair<uint64_t, uint64_t> FolderNow() const;
   absl::Status LoadNow(const std::string& name, const std::string& config,
                        bool polled);
   absl::Status UnloadNow(const std::string& name);
@@ -128,6 +134,8 @@ class ModelControl {
       const std::vector<int64_t>& wanted) const;
   std::string ConfigTextOf(const std::string& name) const;
   std::string SettingsOf(const std::string& name, int64_t version) const;
+  std::filesystem::path FolderOf(const std::string& name,
+                                 int64_t version) const;
   // Loads a version, has the engine adopt it, and waits until it is ready.
   absl::StatusOr<Version> LoadVersion(const std::string& name, int64_t version,
                                       const Model& model);
@@ -150,6 +158,7 @@ class ModelControl {
   const ModelControlOptions options_;
   std::map<std::string, Model> models_;  // of the control's thread
   absl::Status poll_error_;              // of the control's thread
+  std::pair<uint64_t, uint64_t> folder_;  // FolderNow() at the last poll
 
   mutable absl::Mutex mu_;
   std::deque<Change> changes_ ABSL_GUARDED_BY(mu_);

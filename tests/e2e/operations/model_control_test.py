@@ -6,11 +6,13 @@ each version. The versions have other weights, so an answer tells its version.
 
 import json
 import pathlib
+import re
 import shutil
 import tempfile
 import threading
 import time
 import unittest
+import urllib.request
 
 import numpy as np
 
@@ -357,6 +359,13 @@ class ModelControl(unittest.TestCase):
             lambda: "cannot be polled" in cn.output(), "the log says so"
         )
         self.await_version(client, 3)
+        # Nor does a folder that its volume has left.
+        cn_repository.mkdir()
+        nodes.wait_until(
+            lambda: "may not be mounted" in self.poll_error(cn), "the log says so"
+        )
+        self.await_version(client, 3)
+        cn_repository.rmdir()
         cn_repository.with_suffix(".away").rename(cn_repository)
         shutil.rmtree(cn_repository / MODEL / "3")
         self.await_version(client, 2)
@@ -365,6 +374,67 @@ class ModelControl(unittest.TestCase):
         with self.assertRaises(InferenceServerException) as caught:
             client.load_model(MODEL)
         self.assertIn("--model-control-mode explicit", str(caught.exception))
+
+    def test_a_version_that_is_half_copied_is_served_when_it_is_whole(self):
+        repository = self.repository(1)
+        config = repository / MODEL / "config.pbtxt"
+        config.write_text(
+            config.read_text().replace("latest { num_versions: 1 }", "all { }")
+        )
+        poll = ("--model-control-mode", "poll", "--repository-poll-secs", "0.1")
+        cn, hn, client = self.start(repository, repository, poll, poll)
+        self.await_version(client, 1)
+        load = Load(cn.address, self.inputs, self.expected)
+        whole, place = self.full / MODEL / "2", repository / MODEL / "2"
+        place.mkdir()
+        files = sorted(
+            path.relative_to(whole) for path in whole.rglob("*") if path.is_file()
+        )
+        for name in ("graph.pb", "split_plan.pb", "model.pt2"):
+            files.append(files.pop(files.index(pathlib.Path(name))))
+        for file in files:
+            (place / file).parent.mkdir(exist_ok=True)
+            data = (whole / file).read_bytes()
+            if file.suffix in (".pb", ".pt2"):
+                (place / file).write_bytes(data[: len(data) // 2])
+                time.sleep(0.5)
+                self.assertEqual(self.index(client)[1][0], "READY")
+                self.assertNotEqual(self.index(client)[2][0], "READY")
+            (place / file).write_bytes(data)
+        self.await_version(client, 2)
+        load.stop()
+        self.assertEqual(load.failures, [])
+        # Polls that change nothing are neither logged nor counted.
+        self.assertEqual(cn.output().count("versions 1 are served"), 0)
+        self.assertEqual(self.switches(cn), 1)
+
+    def switches(self, node):
+        with urllib.request.urlopen(node.metrics_url, timeout=30) as answer:
+            text = answer.read().decode()
+        return int(
+            re.search(
+                r'version_changes_total\{change="switched"\} (\d+)', text
+            )[1]
+        )
+
+    def poll_error(self, node):
+        lines = [x for x in node.output().splitlines() if "polled" in x]
+        return lines[-1] if lines else ""
+
+    def test_a_version_that_is_not_there_leaves_no_trace(self):
+        cn, hn, client = self.start_explicit(self.repository(1))
+        self.await_version(client, 1)
+        with self.assertRaises(InferenceServerException) as caught:
+            client.load_model(MODEL, config=pinned(9))
+        self.assertIn("NOT_FOUND", caught.exception.status())
+        self.assertIn("version 9: the repository has no folder",
+                      caught.exception.message())
+        self.assertEqual(list(self.index(client)), [1])
+        client.unload_model(MODEL)
+        with self.assertRaises(InferenceServerException) as caught:
+            client.infer(MODEL, self.inputs)
+        self.assertIn("version 1 is not served: unloaded",
+                      caught.exception.message())
 
     def test_requests_to_change_models_are_checked(self):
         cn, hn, client = self.start_explicit(self.repository(1))
