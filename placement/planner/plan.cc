@@ -243,10 +243,14 @@ absl::StatusOr<ServicePlan> Search(const PlanSpec& spec,
   }
   if (!best) {
     if (!unaffordable.empty()) return Unmet(service, "traffic", unaffordable);
+    const auto closest = std::min_element(
+        plan.tried.begin(), plan.tried.end(),
+        [](const Tried& a, const Tried& b) { return a.p99_s < b.p99_s; });
     return Unmet(
         service, "slo.p99_ms",
-        absl::StrFormat("%g: no number of nodes meets it: %s",
-                        service.slo_p99_s * 1e3, plan.tried.back().why_not));
+        absl::StrFormat("%g: no number of nodes meets it; closest are %s: %s",
+                        service.slo_p99_s * 1e3, Text(closest->configuration),
+                        closest->why_not));
   }
   plan.proven =
       std::none_of(left.begin(), left.end(), [&](const Candidate& candidate) {

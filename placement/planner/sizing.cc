@@ -136,7 +136,7 @@ class Sizer {
                             [&](int n) { return Meets(n, n); });
       while (cns > 1 && Meets(cns - 1, cns - 1)) cns = --hns;
     } else {
-      std::tie(cns, hns) = Reduce(cns, hns);
+      std::tie(cns, hns) = Reduce(cns, hns, /*cns_first=*/true);
       std::tie(cns, hns) = Trade(cns, hns);
     }
     sizing_.met = true;
@@ -198,12 +198,17 @@ class Sizer {
     return met;
   }
 
-  // Removes nodes of either kind until removing one more misses the objective.
-  std::pair<int, int> Reduce(int cns, int hns) {
-    cns = LeastThat(std::min(cns, LeastOf(sizing_.analytic.least_cns)), cns,
-                    [&](int n) { return Meets(n, hns); });
+  // Removes instances of either kind until removing one more misses the
+  // objective; of the CNs first, or of the HNs.
+  std::pair<int, int> Reduce(int cns, int hns, bool cns_first) {
+    const auto reduce_cns = [&] {
+      cns = LeastThat(std::min(cns, LeastOf(sizing_.analytic.least_cns)), cns,
+                      [&](int n) { return Meets(n, hns); });
+    };
+    if (cns_first) reduce_cns();
     hns = LeastThat(std::min(hns, LeastOf(sizing_.analytic.least_hns)), hns,
                     [&](int n) { return Meets(cns, n); });
+    if (!cns_first) reduce_cns();
     // Bisection assumes that more is better, which noise may
     // contradict.
     while (true) {
@@ -217,20 +222,37 @@ class Sizer {
     }
   }
 
+  // Price of the instances; instances beyond the available nodes cost more than
+  // any that there are.
+  double Burden(int cns, int hns) const {
+    constexpr double kMissing = 1e12;
+    return Price(cns, hns) + kMissing * (std::max(0, cns - input_.most_cns) +
+                                         std::max(0, hns - input_.most_hns));
+  }
+
   // A few more of one kind may save some of the other: both parts of the
   // latency have to fit under one objective.
   std::pair<int, int> Trade(int cns, int hns) {
+    // Steps of small and of large numbers of instances.
+    constexpr std::pair<int, double> kSteps[] = {
+        {1, 0.02}, {2, 0.05}, {3, 0.1}, {4, 0.2}};
     bool better = true;
     while (better) {
       better = false;
-      for (const double part : {0.02, 0.05, 0.1, 0.2}) {
+      for (const auto& [least, part] : kSteps) {
         for (const bool more_cns : {true, false}) {
           const int step =
-              std::max(1, static_cast<int>((more_cns ? cns : hns) * part));
+              std::max(least, static_cast<int>((more_cns ? cns : hns) * part));
           const int c = more_cns ? cns + step : cns;
           const int h = more_cns ? hns : hns + step;
-          const auto [fewer_c, fewer_h] = Reduce(c, h);
-          if (Price(fewer_c, fewer_h) < Price(cns, hns) - 1e-9) {
+          const int least_c =
+              more_cns ? c : LeastOf(sizing_.analytic.least_cns);
+          const int least_h =
+              more_cns ? LeastOf(sizing_.analytic.least_hns) : h;
+          if (Burden(least_c, least_h) >= Burden(cns, hns)) continue;
+          // The added instances must stay while those of the other kind go.
+          const auto [fewer_c, fewer_h] = Reduce(c, h, !more_cns);
+          if (Burden(fewer_c, fewer_h) < Burden(cns, hns) - 1e-9) {
             cns = fewer_c;
             hns = fewer_h;
             better = true;
@@ -328,6 +350,14 @@ SizingInput MakeInput(const PlanSpec& spec, const ServiceSpec& service,
   input.hn = PackHn(hn, service.hn, configuration.part.mig);
   input.cn_price = price(cn, input.cn);
   input.hn_price = price(hn, input.hn);
+  const auto most = [](const NodeType& node, const Packing& packing) {
+    return node.count < 0 ? std::numeric_limits<int>::max()
+                          : static_cast<int>(std::min<int64_t>(
+                                node.count * packing.per_node,
+                                std::numeric_limits<int>::max()));
+  };
+  input.most_cns = most(cn, input.cn);
+  input.most_hns = most(hn, input.hn);
   return input;
 }
 

@@ -5,6 +5,7 @@
 // first, then by simulation.
 
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -50,6 +51,9 @@ struct SizingInput {
   Packing hn;           // of the monolith: unused
   double cn_price = 0;  // of an instance per hour: its part of a node's price
   double hn_price = 0;
+  // Instances that the available nodes hold.
+  int most_cns = std::numeric_limits<int>::max();
+  int most_hns = std::numeric_limits<int>::max();
 };
 SizingInput MakeInput(const PlanSpec& spec, const ServiceSpec& service,
                       const Configuration& configuration);
@@ -95,7 +99,9 @@ struct Sizing {
 };
 // The cheapest found numbers of instances whose p99 (mean over the seeds) is at
 // most the objective at the design rate, such that one CN less or one HN less
-// exceeds it. `start`: numbers to begin with in place of the formulas'.
+// exceeds it. Numbers beyond `most_cns` or `most_hns` are returned only where
+// no numbers within them were found. `start`: numbers to begin with in place of
+// the formulas'.
 Sizing Size(const SizingInput& input, const SizingOptions& options,
             std::optional<std::pair<int, int>> start = std::nullopt);
 
