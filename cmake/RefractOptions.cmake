@@ -13,6 +13,7 @@ option(REFRACT_BUILD_TESTS "Build the tests" ON)
 option(REFRACT_BUILD_BENCH "Build the benchmarks in bench/" ON)
 option(REFRACT_PRECOMPILE "Precompile the headers of tests (GCC's break tools of Clang's)" ON)
 option(REFRACT_UNITY "Compile libraries a folder at a time: half the processor time of a first build" OFF)
+option(REFRACT_WITH_AVX512 "Code for AVX-512 in the CPU kernels (OFF: run what a processor without it runs)" ON)
 option(REFRACT_BUILD_FUZZ "Build the fuzz targets of tests/fuzz for libFuzzer (needs Clang)" OFF)
 option(REFRACT_WERROR "Turn warnings into errors (set by the presets)" OFF)
 set(REFRACT_SANITIZE "" CACHE STRING

@@ -7,6 +7,7 @@
 #include <csignal>
 
 #include "bench/runtime/peak.h"
+#include "runtime/cpu/dense/tile.h"
 
 namespace refract::bench {
 
@@ -20,7 +21,7 @@ BusyProcesses::BusyProcesses(int count) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(0);
       raise(SIGSTOP);
-      for (;;) RunFmaLoop(1e7);
+      for (;;) RunFmaLoop(1e7, runtime::cpu::ChosenTileSet().name);
     }
     // The child stops itself before anything is timed.
     int status = 0;

@@ -58,7 +58,6 @@ int RunLayers(const std::vector<int64_t>& batches, int rounds, Clock clock,
                         static_cast<double>(layer.outputs);
     }
   }
-  json["isa"] = cpu::ChosenTileSet().name;
   json["rounds"] = rounds;
   for (const int64_t batch : batches) {
     std::vector<std::vector<base::Tensor>> values(models.size());
@@ -112,7 +111,9 @@ int RunLayers(const std::vector<int64_t>& batches, int rounds, Clock clock,
     }
     volatile double peak = 0;
     const double work = flops_per_item * static_cast<double>(batch);
-    variants.emplace_back("fma_loop", [&] { peak = RunFmaLoop(work); });
+    variants.emplace_back("fma_loop", [&] {
+      peak = RunFmaLoop(work, cpu::ChosenTileSet().name);
+    });
     Json row = Compare(variants, rounds, clock);
     row["batch"] = batch;
     row["largest_difference"] = difference;

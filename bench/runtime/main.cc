@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -38,6 +39,7 @@
 #include "models/repository/files/safetensors.h"
 #include "models/repository/repository.h"
 #include "runtime/batch_padding.h"
+#include "runtime/cpu/dense/tile.h"
 #include "runtime/program.h"
 #include "runtime/torch/caller.h"
 #include "tools/bench_json.h"
@@ -209,7 +211,10 @@ int RunModel(const std::string& folder, const std::string& name, int64_t batch,
   }
   std::sort(costs.rbegin(), costs.rend());
   row["num_steps"] = steps.size();
-  for (size_t s = 0; s < std::min<size_t>(costs.size(), 8); ++s) {
+  int64_t all_steps = 0;
+  for (const auto& cost : costs) all_steps += cost.first;
+  row["all_steps_us"] = static_cast<double>(all_steps) / 1e3;
+  for (size_t s = 0; s < std::min<size_t>(costs.size(), 12); ++s) {
     row["costliest_steps_us"][costs[s].second] =
         static_cast<double>(costs[s].first) / 1e3;
   }
@@ -370,6 +375,12 @@ int Main(int argc, char** argv) {
   Json json = tools::BenchJson("runtime");
   const Clock clock = thread_time ? &ThreadSeconds : &ClockSeconds;
   if (thread_time) json["time"] = "of the thread";
+  json["isa"] = runtime::cpu::ChosenTileSet().name;
+  for (const char* limit : {"ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS",
+                            "ONEDNN_MAX_CPU_ISA"}) {
+    const char* const value = std::getenv(limit);
+    if (value != nullptr) json["libtorch_limits"][limit] = value;
+  }
   int status = 0;
   if (layers->parsed()) {
     if (batches.empty()) batches = {1, 16, 64, 256, 1024};

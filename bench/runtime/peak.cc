@@ -41,10 +41,10 @@ __attribute__((target("avx2,fma"))) double Loop256(double flops) {
 
 }  // namespace
 
-double RunFmaLoop(double flops) {
+double RunFmaLoop(double flops, [[maybe_unused]] std::string_view isa) {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) return Loop512(flops);
-  if (__builtin_cpu_supports("fma")) return Loop256(flops);
+  if (isa == "avx512") return Loop512(flops);
+  if (isa == "avx2") return Loop256(flops);
 #endif
   typedef float Vector128 __attribute__((vector_size(16)));
   return Loop<Vector128>(flops);

@@ -16,6 +16,7 @@ at the sizes of Criteo's fields.
 import argparse
 import copy
 import importlib
+import os
 import pathlib
 import shutil
 import subprocess
@@ -29,12 +30,28 @@ def python(*arguments):
     subprocess.run([sys.executable, *map(str, arguments)], check=True)
 
 
+def without_avx512():
+    """Inductor chooses vectors by ATEN_CPU_CAPABILITY, but compiles for all that
+    the processor has."""
+    from torch._inductor import cpp_builder
+
+    original = cpp_builder._get_optimization_cflags
+
+    def flags(*arguments, **options):
+        found, rest = original(*arguments, **options)
+        return ["march=x86-64-v3" if f == "march=native" else f for f in found], rest
+
+    cpp_builder._get_optimization_cflags = flags
+
+
 def compile_package(source, target):
     import torch
     from torch._inductor import config
 
     torch.set_num_threads(1)
     config.freezing = True
+    if os.environ.get("ATEN_CPU_CAPABILITY") == "avx2":
+        without_avx512()
     program = torch.export.load(source)
     # With gradients enabled Inductor leaves weights as they are, in spite of
     # `freezing`.

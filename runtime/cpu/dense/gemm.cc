@@ -1,6 +1,6 @@
-// Loops around the tiles: blocks of rows that fit the cache, then groups of
-// panels, then tiles of nearly equal height. Loop order and tile shape change
-// neither the terms of a sum nor their order.
+// Loops around the tiles: ranges of terms, blocks of rows that fit the cache,
+// then groups of panels, then tiles of nearly equal height. Loop order and tile
+// shape change neither the terms of a sum nor their order.
 
 #include "runtime/cpu/dense/gemm.h"
 
@@ -20,11 +20,6 @@
 
 namespace refract::runtime::cpu {
 namespace {
-
-// Bytes of a block of rows of `a` that is multiplied with all panels: half of a
-// 1 MiB second-level cache, so that the rows and a tile's panels stay there. 1
-// MiB is the smallest such cache of the target processors.
-constexpr int64_t kBlockBytes = int64_t{512} << 10;
 
 int64_t PanelsOf(int64_t n) { return (n + kPanelColumns - 1) / kPanelColumns; }
 
@@ -115,6 +110,12 @@ void SkipZeros(const float* a, Tile& tile) {
   tile.k = count;
 }
 
+// Reads ahead of the tile that will continue these sums: its multiply-adds
+// cannot begin without them.
+void PrefetchSums(const float* c, int64_t c_stride, int64_t rows) {
+  for (int64_t r = 0; r < rows; ++r) __builtin_prefetch(c + r * c_stride, 1);
+}
+
 // Number of panels of the next tile: as many as possible, but one fewer where
 // the last tile would otherwise have a single panel. With one panel and few
 // rows, sums wait for each other instead of for weights.
@@ -126,15 +127,14 @@ int64_t TilePanels(const TileFunction* functions, int64_t left) {
              : width;
 }
 
-void Run(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
-         const Product& b, const Epilogue& epilogue, float* c,
-         int64_t c_stride) {
-  if (m == 0 || b.n == 0) return;
+void RunTerms(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
+              const Product& b, const Epilogue& epilogue, float* c,
+              int64_t c_stride) {
   const auto& functions = tiles.functions[static_cast<int>(b.form)];
   const int64_t num_panels = PanelsOf(b.n);
   const int64_t row_bytes = std::max<int64_t>(1, b.k) * sizeof(float);
   const int64_t block =
-      std::max<int64_t>(tiles.max_rows, kBlockBytes / row_bytes);
+      std::max<int64_t>(tiles.max_rows, tiles.block_bytes / row_bytes);
   const bool copies =
       m > 4 && num_panels >= kCopyPanels &&
       a_stride * static_cast<int64_t>(sizeof(float)) % kAliasBytes == 0;
@@ -193,11 +193,43 @@ void Run(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
         tile.next_step = ahead ? kPanelColumns : 0;
         if (!skips) tile.a = from + row * tile.a_stride;
         tile.c = c + (top + row) * c_stride + column;
-        functions[height][width](tile);
         row += height;
+        if (b.resumes && row < rows) {
+          PrefetchSums(tile.c + height * c_stride, c_stride, height);
+        }
+        functions[height][width](tile);
       }
       panel += width;
     }
+  }
+}
+
+// As RunTerms(), with the terms in nearly equal ranges where TileSet says so.
+// In between, `c` holds the sums. A panel that is read by a few tiles only is
+// not worth the passes over `c`.
+constexpr int64_t kRangeTiles = 4;
+
+void Run(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
+         const Product& b, const Epilogue& epilogue, float* c,
+         int64_t c_stride) {
+  if (m == 0 || b.n == 0) return;
+  const int64_t ranges =
+      tiles.range_terms == 0 || m < kRangeTiles * tiles.max_rows
+          ? 1
+          : std::max<int64_t>(
+                1, (b.k + tiles.range_terms - 1) / tiles.range_terms);
+  int64_t first = 0;
+  for (int64_t r = 0; r < ranges; ++r) {
+    const bool last = r + 1 == ranges;
+    Product range = b;
+    range.panels = static_cast<const std::byte*>(b.panels) +
+                   static_cast<size_t>(first * kPanelColumns) * b.element_bytes;
+    range.k = last ? b.k - first : b.k / ranges;
+    range.resumes = b.resumes || r > 0;
+    if (!last) range.scale = nullptr;
+    RunTerms(tiles, a + first, a_stride, m, range, last ? epilogue : Epilogue{},
+             c, c_stride);
+    first += range.k;
   }
 }
 

@@ -65,6 +65,14 @@ inline constexpr int kMaxTilePanels = 4;
 struct TileSet {
   const char* name = "";  // "avx512", …
   int max_rows = 0;
+  // Bytes of a block of rows of `a` that is multiplied with all panels, so that
+  // the rows and a tile's panels stay in the second-level cache: about half of
+  // the smallest of the processors that use the set.
+  int64_t block_bytes = 0;
+  // Products of many rows take at most this many terms of all sums at a time,
+  // so that a panel stays in the first-level cache from one tile of rows to the
+  // next. 0: all terms.
+  int64_t range_terms = 0;
   // [form][rows][panels], null where the registers do not suffice. For one
   // panel there is a function for every number of rows up to max_rows.
   TileFunction functions[kNumWeightForms][kMaxTileRows + 1]

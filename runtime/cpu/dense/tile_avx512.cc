@@ -52,6 +52,8 @@ void AddForm(TileSet& set) {
 bool FillAvx512TileSet(TileSet& set) {
   set.name = "avx512";
   set.max_rows = 14;
+  // Processors with AVX-512 have second-level caches of 1 MiB and more.
+  set.block_bytes = int64_t{512} << 10;
   AddForm<WeightForm::kFloat32>(set);
   AddForm<WeightForm::kBFloat16>(set);
   AddForm<WeightForm::kInt8>(set);

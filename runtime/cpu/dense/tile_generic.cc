@@ -65,6 +65,7 @@ TileSet MakeSet() {
   TileSet set;
   set.name = "generic";
   set.max_rows = 4;
+  set.block_bytes = int64_t{512} << 10;
   AddForm<WeightForm::kFloat32>(set);
   AddForm<WeightForm::kBFloat16>(set);
   AddForm<WeightForm::kInt8>(set);
