@@ -90,6 +90,18 @@ def gather(name):
     return text
 
 
+def layers(name):
+    """Time of others ÷ Refract's for dense layers, by batch."""
+    columns = {"at_linear_relu": "at::linear + relu_", "mkl_packed_relu": "MKL packed",
+               "onednn_packed": "oneDNN packed", "fma_loop": "FMA loop"}
+    text = header("batch", "Refract µs", *columns.values())
+    for result in report(name)["layers"]:
+        ratios = (result[key]["time_over_refract"] for key in columns)
+        text += row(str(result["batch"]), f"{result['refract']['us']['median']:.0f}",
+                    *(quartiles({**ratio, "reached": True}) for ratio in ratios))
+    return text
+
+
 def predicted_p99():
     """Predicted and measured p99 by load, below the knee and beyond."""
     text = header("model", "rate/s", "of the knee", "requests", "p50, predicted ÷ measured",
@@ -130,6 +142,7 @@ def operations():
 
 
 TABLES = {
+    "layers_avx2": lambda: layers("xeon207/layers_avx2.json"),
     "operations": operations,
     "predicted_p99": predicted_p99,
     "gpu_check": gpu_check,
