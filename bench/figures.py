@@ -102,6 +102,21 @@ def layers(name):
     return text
 
 
+def models(name):
+    """Time of others ÷ Refract's for whole models at one batch."""
+    run = report(name)
+    others = ("torchscript", "aotinductor")
+    text = header("model", "Refract µs", "TorchScript", "AOTInductor")
+    for result in run["models"]:
+        ratios = (result[other]["time_over_refract"] for other in others)
+        text += row(f"`{result['model']}`", f"{result['refract']['us']['median']:.0f}",
+                    *(quartiles({**ratio, "reached": True}) for ratio in ratios))
+    summary = {entry["against"]: entry for entry in run["summary"]}
+    for title, key in (("geometric mean of q25", "geometric_mean"), ("least q25", "least")):
+        text += row(title, "", *(f"{summary[other][key]:.2f}" for other in others))
+    return text
+
+
 def predicted_p99():
     """Predicted and measured p99 by load, below the knee and beyond."""
     text = header("model", "rate/s", "of the knee", "requests", "p50, predicted ÷ measured",
@@ -142,6 +157,7 @@ def operations():
 
 
 TABLES = {
+    "models_avx2": lambda: models("xeon207/models_avx2.json"),
     "layers_avx2": lambda: layers("xeon207/layers_avx2.json"),
     "operations": operations,
     "predicted_p99": predicted_p99,
