@@ -57,7 +57,8 @@ TEST_P(DataPathConformance, ZeroLengthNotificationsCarryTheImmediateOnly) {
 TEST_P(DataPathConformance, NotificationComesAfterAllEarlierPuts) {
   std::mt19937 random(2);
   constexpr size_t kPiece = 50'000;
-  for (uint32_t round = 0; round < 200; ++round) {
+  const uint32_t rounds = Repetitions(200);
+  for (uint32_t round = 0; round < rounds; ++round) {
     const size_t pieces = 1 + random() % 8;
     FillRandom(random, a().source.data(), pieces * kPiece);
     for (size_t i = 0; i < pieces; ++i) {
@@ -384,15 +385,15 @@ TEST_P(DataPathConformance, SlotsReleasedInRandomOrderKeepTheirBytes) {
 // Many senders, one receiving thread that sleeps on all of them.
 TEST_P(DataPathConformance, FanInFromSixteenSenders) {
   constexpr size_t kSenders = 16;
-  constexpr uint32_t kEach = 200;
+  const uint32_t each = Repetitions(200);
   constexpr size_t kBytes = 20'000;
   std::vector<std::unique_ptr<Connected>> pairs;
   for (size_t i = 0; i < kSenders; ++i) pairs.push_back(Connect());
   std::vector<std::thread> senders;
   for (size_t s = 0; s < kSenders; ++s) {
-    senders.emplace_back([&pairs, s] {
+    senders.emplace_back([&pairs, each, s] {
       Side& from = pairs[s]->a;
-      for (uint32_t i = 0; i < kEach; ++i) {
+      for (uint32_t i = 0; i < each; ++i) {
         std::memset(from.source.data(), static_cast<int>(s * 31 + i) & 0xff,
                     kBytes);
         ASSERT_EQ(from.end.path().PutNotify(from.peer_inbox, 0,
@@ -408,7 +409,7 @@ TEST_P(DataPathConformance, FanInFromSixteenSenders) {
       }
     });
   }
-  uint32_t left = kSenders * kEach;
+  uint32_t left = kSenders * each;
   bool stuck = false;
   while (left > 0 && !stuck) {
     bool any = false;

@@ -128,8 +128,8 @@ class DataPathConformance : public testing::TestWithParam<PairFactory> {
   Side& a() { return both_->a; }
   Side& b() { return both_->b; }
 
-  // Repetitions of a test that mainly waits for threads to wake up: a tenth on
-  // real verbs, which run in an emulated machine.
+  // Repetitions of a test: a tenth on real verbs, which run in an emulated
+  // machine. Shared memory, TCP and the verbs simulator do all of them.
   static uint32_t Repetitions(uint32_t natively) {
     return std::getenv("REFRACT_RDMA_LAYOUT") == nullptr ? natively
                                                          : natively / 10;
