@@ -1,33 +1,37 @@
 #!/usr/bin/env python3
-"""`python3 -c CODE ARGUMENT…` in a process that already holds PyTorch.
+"""`python3 -c CODE ARGUMENT…` and `python3 -m MODULE ARGUMENT…` in a process that
+already holds PyTorch.
 
 PyTorch and its reader of .pt2 files take 6 s of CPU time to import; the model of a
-test then runs in milliseconds. Tests therefore name this file as REFRACT_PYTHON. The
-first call starts a server, which imports both once and forks a process for each
-call. The process gets the caller's arguments, folder, environment and open files 0 to
-2, and imports everything else, models/zoo above all, anew. The call ends as the
-process does, by exit status or signal, and the process ends with its caller.
+test then runs in milliseconds. Tests therefore run under this file and name it as
+REFRACT_PYTHON. The first call starts a server, which imports both once and forks a
+process for each call. The process gets the caller's arguments, folder, environment and
+open files 0 to 2, and imports everything else, models/zoo above all, anew. The call
+ends as the process does, by exit status or signal; the process and its children end
+with their caller.
 
-REFRACT_WARM_PYTHON: the interpreter with PyTorch. Other command lines than -c, and
-calls where no server can be started, go to that interpreter itself. REFRACT_BUILD_DIR:
-the server's files are in its tests/warm_python. A server without calls for IDLE_S
-ends itself.
+REFRACT_WARM_PYTHON: the interpreter with PyTorch. Other command lines, and calls where
+no server can be started, go to that interpreter itself. REFRACT_BUILD_DIR: the server's
+files are in its tests/warm_python. A server without calls for IDLE_S ends itself.
 """
 
 import array
 import atexit
 import contextlib
 import fcntl
+import gc
 import json
 import os
 import pathlib
+import random
+import runpy
 import signal
 import socket
 import struct
 import subprocess
 import sys
 
-IDLE_S = 30
+IDLE_S = 60
 SOCKET = "socket"
 # What torch.export.load imports when it is called.
 PRELOADED = (
@@ -100,7 +104,7 @@ def reach_server():
 
 
 def call(arguments):
-    """Runs -c CODE ARGUMENT…; ends this process as that one ended."""
+    """Runs -c CODE ARGUMENT… or -m MODULE ARGUMENT…; ends as that process ended."""
     connection = None
     with contextlib.suppress(OSError):
         connection = reach_server()
@@ -141,26 +145,34 @@ def receive(connection):
 
 
 def be(message, files):
-    """In the process of a call: what the interpreter does before CODE runs."""
+    """In the process of a call: what the interpreter does."""
+    os.setpgid(0, 0)
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
     os.chdir(message["folder"])
     os.environ.clear()
     os.environ.update(message["environment"])
-    _, code, *arguments = message["arguments"]
-    sys.argv = ["-c", *arguments]
+    option, code, *arguments = message["arguments"]
+    sys.argv = [option, *arguments]
     added = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     # Without this file's folder.
     sys.path[:] = ["", *filter(None, added), *sys.path[1:]]
     sys.stdin = open(0, closefd=False)
-    sys.stdout = open(1, "w", closefd=False)
+    sys.stdout = open(1, "w", buffering=1, closefd=False)
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+    # Else each call would draw the same numbers.
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
     main = type(sys)("__main__")
     sys.modules["__main__"] = main
     status = 0
     try:
-        exec(compile(code, "<string>", "exec"), main.__dict__)
+        if option == "-m":
+            runpy.run_module(code, run_name="__main__", alter_sys=True)
+        else:
+            exec(compile(code, "<string>", "exec"), main.__dict__)
     except SystemExit as end:
         status = end.code
         if status is None:
@@ -196,8 +208,10 @@ def watch(connection):
     def end_with_caller():
         with contextlib.suppress(OSError):
             connection.recv(1)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
+        # Twice: it may not have its group yet.
+        for kill in (os.kill, os.killpg):
+            with contextlib.suppress(ProcessLookupError):
+                kill(process, signal.SIGKILL)
 
     threading.Thread(target=end_with_caller, daemon=True).start()
     _, status = os.waitpid(process, 0)
@@ -215,6 +229,8 @@ def serve(ready):
             importlib.import_module(name)
     if "torch" not in sys.modules:
         sys.exit("warm_python: there is no PyTorch")
+    # A collection in a forked process would copy every page of these modules.
+    gc.freeze()
     # Ended processes leave nothing behind.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with contextlib.suppress(FileNotFoundError):
@@ -251,7 +267,7 @@ def main():
     arguments = sys.argv[1:]
     if arguments[:1] == ["--serve"]:
         serve(int(arguments[1]))
-    elif arguments[:1] == ["-c"] and len(arguments) > 1:
+    elif len(arguments) > 1 and arguments[0] in ("-c", "-m"):
         call(arguments)
     else:
         os.execv(interpreter(), [interpreter(), *arguments])

@@ -12,6 +12,14 @@ import unittest
 WARM = pathlib.Path(__file__).resolve().parents[1] / "warm_python.py"
 
 
+def runs(process):
+    """False once it ended, even when nobody has collected its status yet."""
+    try:
+        return ") Z" not in pathlib.Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+
+
 class WarmPython(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -49,6 +57,27 @@ class WarmPython(unittest.TestCase):
             )
             self.assertEqual(done.stdout, f"True False\n{value}\n", done.stderr)
 
+    def test_a_module_is_run_as_by_the_interpreter(self):
+        (self.folder / "tried.py").write_text(
+            "import unittest\n"
+            "class Tried(unittest.TestCase):\n"
+            "    def test_right(self): pass\n"
+            "    def test_wrong(self): self.fail('so')\n"
+        )
+        for case, status in (("Tried.test_right", 0), ("Tried", 1)):
+            done = subprocess.run(
+                [WARM, "-m", "unittest", "-v", f"tried.{case}"], capture_output=True,
+                text=True, check=False, cwd=self.folder, env=self.environment,
+            )  # fmt: skip
+            self.assertEqual(done.returncode, status, done.stderr)
+            self.assertIn("test_right (tried.Tried.test_right) ... ok", done.stderr)
+        self.assertIn("AssertionError: so", done.stderr)
+
+    def test_calls_draw_different_numbers(self):
+        code = "import random, numpy; print(random.random(), numpy.random.random())"
+        one, other = (self.run_code(code).stdout.split() for _ in range(2))
+        self.assertEqual(len({*one, *other}), 4)
+
     def test_ends_are_those_of_the_interpreter(self):
         for code, status, said in (
             ("pass", 0, ""),
@@ -63,16 +92,19 @@ class WarmPython(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertTrue(done.stderr.endswith("ZeroDivisionError: division by zero\n"))
 
-    def test_a_call_ends_with_its_caller(self):
+    def test_a_call_and_its_children_end_with_its_caller(self):
+        code = (
+            "import os, subprocess, time; child = subprocess.Popen(['sleep', '600']);"
+            "print(os.getpid(), child.pid, flush=True); time.sleep(600)"
+        )
         with subprocess.Popen(
-            [WARM, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(600)"],
-            stdout=subprocess.PIPE, text=True, env=self.environment,
-        ) as caller:  # fmt: skip
-            process = int(caller.stdout.readline())
-            self.assertNotEqual(process, caller.pid)
+            [WARM, "-c", code], stdout=subprocess.PIPE, text=True, env=self.environment
+        ) as caller:
+            processes = caller.stdout.readline().split()
+            self.assertNotIn(str(caller.pid), processes)
             caller.kill()
             end = time.monotonic() + 60
-            while pathlib.Path(f"/proc/{process}").exists():
+            while any(map(runs, processes)):
                 self.assertLess(time.monotonic(), end)
                 time.sleep(0.02)
 
