@@ -135,9 +135,9 @@ SUBJECTS = (
     serving("triton_backend", "Rate within an SLO ÷ Triton's Python backend"),
     serving("unique_rows", "Repeated user features between the nodes",
             short=("--rounds", "3", "--requests", "3")),
-    serving("update_rates", "p99 while rows of tables change ÷ steady p99", "--rounds", "5",
-            short=("--rounds", "1", "--duration", "1", "--tables-gib", "0.1",
-                   "--rates", "0,1000")),
+    serving("update_rates", "p99 while rows of tables change ÷ steady p99",
+            short=("--duration", "2", "--window", "1", "--tables-gib", "0.1",
+                   "--rates", "1000")),
     Subject("gpu", "Dense layers on a GPU", ("scripts/gpu_check.sh", "--out", "{folder}"),
             ("--quick",), ("nvidia-smi",), "{folder}/gpu_check.json"),
 )

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Measures p99 at half load while rows of the tables change at different rates.
 
-A CPU node that runs a DLRM as a whole and follows deltas, and an open-loop client
-at half of the node's capacity. In each round every rate of changed rows gets a
-block of requests, rate 0 among them, in an order that rotates from round to
-round; the ratio of p99 is formed within the round. A delta appears every half
-second; its rows are drawn over the rows of all tables. The deltas of a block are
-made before it begins and renamed into the folder during the block: a trainer would
-make them on another machine. A block counts only if the node applied all of them,
-and `behind_s` says how long after the block's end the node needed.
+CPU nodes that run a DLRM as a whole share the machine and get equal open-loop loads
+at the same time, together half of the machine's capacity. Each node follows deltas of
+its own folder at its own rate. Rate 0 has two nodes, "0" and "again", whose ratio shows
+how far two equal nodes are apart. Stalls of the machine hit all nodes alike, and so
+does the processor time that applying deltas takes: a ratio says what the requests of a
+node wait for because this node applies deltas.
 
-With --more, rounds are added to those of the report: a long run can be divided.
+Two deltas a second change rows drawn over all tables. They are made before the load
+and renamed into the folders during the load: a trainer would make them on another
+machine. Ratios are formed within windows of a few seconds.
 """
 
 import argparse
@@ -21,7 +21,6 @@ import re
 import shutil
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 
@@ -34,7 +33,10 @@ from bench.serving.client import Client, quartiles  # noqa: E402
 from scripts.lib import deltas, nodes, repository as repositories  # noqa: E402
 
 MODEL = "dlrm"
-INTERVAL_S = 0.5  # between deltas
+STEADY, AGAIN = "0", "again"
+DELTAS_PER_S = 2
+KINDS = 8  # different files of rows, which deltas name in turn
+WARMUP_S = 3.0
 
 
 def parse_arguments():
@@ -42,28 +44,28 @@ def parse_arguments():
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rates", default="0,1000,10000,100000", metavar="LIST",
-                        help="changed rows per second; 0 must be among them")
+    parser.add_argument("--rates", default="1000,10000,100000", metavar="LIST",
+                        help="changed rows per second, beside 0")
     parser.add_argument("--tables-gib", type=float, default=0.5)
     parser.add_argument("--items", type=int, default=33, metavar="N")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--duration", type=float, default=8, metavar="S")
+    parser.add_argument("--duration", type=float, default=60, metavar="S")
+    parser.add_argument("--window", type=float, default=5, metavar="S")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--qps", type=float, metavar="Q",
-                        help="requests per second (default: half of the capacity)")
+                        help="requests per second of each node (default: half of the "
+                        "capacity of one node, divided by the number of nodes)")
     parser.add_argument("--cn", default="", metavar="ARGUMENTS",
                         help="further arguments of the CPU node")
     parser.add_argument("--work", type=pathlib.Path, metavar="DIR",
                         help="keep the model here for the next call")
     parser.add_argument("--json", type=pathlib.Path)
-    parser.add_argument("--more", action="store_true",
-                        help="add rounds to those of the file of --json")
     arguments = parser.parse_args()
-    arguments.rates = [float(rate) for rate in arguments.rates.split(",")]
-    if 0 not in arguments.rates:
-        parser.error("--rates must have 0, which the others are compared with")
-    if arguments.more and not arguments.json:
-        parser.error("--more needs --json")
+    rates = [float(rate) for rate in arguments.rates.split(",")]
+    if min(rates) < DELTAS_PER_S:
+        parser.error(f"--rates must be at least {DELTAS_PER_S}")
+    arguments.labels = {STEADY: 0, AGAIN: 0} | {f"{rate:g}": rate for rate in rates}
+    if arguments.duration < arguments.window:
+        parser.error("--duration must be at least --window")
     return arguments
 
 
@@ -77,53 +79,52 @@ def metric(node, name):
 
 
 class Writer:
-    """Brings deltas to a folder, one every INTERVAL_S, until all have been brought."""
+    """Deltas of one node, made beside its folder and brought into it when due."""
 
     def __init__(self, folder, tables, rate, duration, seed):
-        """Makes the deltas of `duration` seconds, beside the folder."""
         self.folder = folder
+        folder.path.mkdir(parents=True)
         self.aside = deltas.Folder(
             folder.path.parent / "aside", folder.model, folder.version
         )
-        random = numpy.random.default_rng(seed)
-        names = list(tables)
-        first = numpy.cumsum([0] + [tables[name][0] for name in names])
-        self.rows, self.bytes, self.manifests = 0, 0, []
-        parent = folder.last()
-        for _ in range(int(duration / INTERVAL_S) if rate else 0):
-            count = int(rate * INTERVAL_S)
-            drawn = numpy.sort(random.choice(first[-1], count, replace=False))
-            changes = {}
-            for number, name in enumerate(names):
-                ids = drawn[(drawn >= first[number]) & (drawn < first[number + 1])]
-                if len(ids):
-                    shape = (len(ids), tables[name][1])
-                    values = random.standard_normal(shape, numpy.float32)
-                    changes[name] = deltas.Rows(ids - first[number], values)
-            sequence = self.aside.write(changes, parent=parent)
-            parent = self.aside.last()
-            self.manifests.append(self.aside.manifests()[sequence])
-            self.rows += count
-            self.bytes += self.manifests[-1]["rows"]["bytes"]
-        self.thread = threading.Thread(target=self.run)
+        self.random = numpy.random.default_rng(seed)
+        self.values = self.random.standard_normal(1 << 20, numpy.float32)
+        self.waiting = []
+        kinds = [
+            self.make(tables, int(rate / DELTAS_PER_S))
+            for _ in range(KINDS if rate else 0)
+        ]
+        for kind in kinds:
+            name = kind["rows"]["file"]
+            (self.aside.path / name).rename(folder.path / name)
+        parent = {"sequence": 0, "id": ""}
+        for number in range(int(duration * DELTAS_PER_S) if rate else 0):
+            state = {"sequence": number + 1, "id": f"delta{number + 1}"}
+            manifest = kinds[number % KINDS] | state | {"parent": parent}
+            parent = state
+            name = deltas.name_of(state["sequence"])
+            (self.aside.path / name).write_text(json.dumps(manifest))
+            self.waiting.append(name)
+        self.brought = 0
 
-    def start(self):
-        self.thread.start()
+    def make(self, tables, count):
+        """A delta of `count` rows; its manifest."""
+        first = numpy.cumsum([0] + [rows for rows, _ in tables.values()])
+        drawn = numpy.sort(self.random.choice(first[-1], count, replace=False))
+        changes = {}
+        for number, (name, (_, dim)) in enumerate(tables.items()):
+            ids = drawn[(drawn >= first[number]) & (drawn < first[number + 1])]
+            if len(ids):
+                values = numpy.resize(self.values, (len(ids), dim))
+                changes[name] = deltas.Rows(ids - first[number], values)
+        sequence = self.aside.write(changes)
+        return json.loads((self.aside.path / deltas.name_of(sequence)).read_text())
 
-    def run(self):
-        begin = time.monotonic()
-        for number, manifest in enumerate(self.manifests, 1):
-            time.sleep(max(0, begin + number * INTERVAL_S - time.monotonic()))
-            for name in (manifest["rows"]["file"], deltas.name_of(manifest["sequence"])):
-                (self.aside.path / name).rename(self.folder.path / name)
-
-    def clear(self):
-        """Removes all files but the last delta: the node has applied them."""
-        self.thread.join()
-        for manifest in self.folder.manifests().values():
-            (self.folder.path / manifest["rows"]["file"]).unlink(missing_ok=True)
-            if manifest["sequence"] != self.folder.last()[0]:
-                (self.folder.path / deltas.name_of(manifest["sequence"])).unlink()
+    def bring(self):
+        if self.waiting:
+            name = self.waiting.pop(0)
+            (self.aside.path / name).rename(self.folder.path / name)
+            self.brought += 1
 
 
 def tables_of(version, folder):
@@ -147,111 +148,122 @@ def prepare(arguments, folder):
         repositories.add_model(
             repository, MODEL, exported / f"{MODEL}.pt2", method="all-cn"
         )
-    shutil.rmtree(repository / MODEL / "1" / "deltas", ignore_errors=True)
-    (repository / MODEL / "1" / "deltas").mkdir()
+    shutil.rmtree(folder / "deltas", ignore_errors=True)
     return repository
 
 
-def measure_block(arguments, cn, client, writer, qps, seed):
-    before = metric(cn, "refract_delta_rows_total")
-    writer.start()
-    report = client.run(qps, arguments.duration, seed)
-    end = time.monotonic()
-    nodes.wait_until(
-        lambda: metric(cn, "refract_delta_rows_total") == before + writer.rows,
-        f"{writer.rows} changed rows are applied",
-    )
-    return {
-        "p99_ms": report["latency_ms"]["p99"],
-        "p50_ms": report["latency_ms"]["p50"],
-        "failed": report["sent"] - report["succeeded"],
-        "rows": writer.rows,
-        "bytes": writer.bytes,
-        "behind_s": time.monotonic() - end,
-        "report": report,
-    }
-
-
-def measure(arguments, folder, rounds, stack):
+def measure(arguments, folder, stack):
+    """By node: latencies in ms by window (failed requests: infinite), deltas that
+    were brought, and those of them that were applied when the load ended."""
     repository = prepare(arguments, folder)
-    version = repository / MODEL / "1"
-    tables = tables_of(version, folder)
-    changes = deltas.Folder(version / "deltas", MODEL, 1)
+    tables = tables_of(repository / MODEL / "1", folder)
     hn = nodes.gpu_node(repository)
     stack.callback(hn.close)
-    cn = nodes.cpu_node(
-        repository, [hn.address], "--workers", 1, *arguments.cn.split()
-    )
-    stack.callback(cn.close)
-    client = Client(folder, cn, MODEL, arguments.items)
-    qps = arguments.qps or client.capacity(arguments.seed) / 2
-    for number in range(len(rounds), len(rounds) + arguments.rounds):
-        seed = arguments.seed + number
-        turn = number % len(arguments.rates)
-        found = {}
-        for rate in arguments.rates[turn:] + arguments.rates[:turn]:
-            writer = Writer(changes, tables, rate, arguments.duration, seed)
-            found[rate] = measure_block(arguments, cn, client, writer, qps, seed)
-            writer.clear()
-        for rate, block in sorted(found.items()):
-            block["ratio"] = block["p99_ms"] / found[0]["p99_ms"]
-            print(
-                f"round {number + 1}: {rate:8.0f} rows/s at {qps:.0f} requests/s: "
-                f"p99 {block['p99_ms']:.2f} ms, {block['ratio']:.2f} × that of 0; "
-                f"p50 {block['p50_ms']:.2f} ms; {block['failed']} failed, "
-                f"{block['rows']} rows applied, the last {block['behind_s']:.2f} s "
-                "after the block",
-                flush=True,
-            )
-        rounds.append(
-            {"seed": seed, "qps": qps, "rates": {f"{r:g}": b for r, b in found.items()}}
+    running, clients, writers = {}, {}, {}
+    for number, (label, rate) in enumerate(arguments.labels.items()):
+        own = folder / "deltas" / label
+        writers[label] = Writer(
+            deltas.Folder(own / MODEL / "1", MODEL, 1), tables, rate,
+            arguments.duration, arguments.seed + number,
         )
-        if arguments.json:
-            report = summary(arguments, rounds)
-            arguments.json.write_text(json.dumps(report, indent=1))
+        running[label] = nodes.cpu_node(
+            repository, [hn.address], "--workers", 1, "--deltas-folder", own,
+            *arguments.cn.split(),
+        )
+        stack.callback(running[label].close)
+        clients[label] = Client(own, running[label], MODEL, arguments.items)
+    qps = arguments.qps or (
+        clients[STEADY].capacity(arguments.seed) / 2 / len(running)
+    )
+    for number, (label, client) in enumerate(clients.items()):
+        client.start(
+            qps, arguments.duration, arguments.seed + number,
+            csv=client.folder / "queries.csv", warmup=WARMUP_S,
+        )
+    begin = time.monotonic() + WARMUP_S
+    for step in range(int(arguments.duration * DELTAS_PER_S)):
+        time.sleep(max(0, begin + step / DELTAS_PER_S - time.monotonic()))
+        for writer in writers.values():
+            writer.bring()
+    found = {}
+    for label, client in clients.items():
+        client.wait()
+        windows = [[] for _ in range(int(arguments.duration / arguments.window))]
+        for line in (client.folder / "queries.csv").read_text().splitlines()[1:]:
+            due, _, _, latency_ms, outcome = line.split(",")
+            number = int(float(due) / arguments.window)
+            if number < len(windows):
+                windows[number].append(
+                    float(latency_ms) if outcome == "OK" else float("inf")
+                )
+        found[label] = {
+            "latency_ms": windows,
+            "brought": writers[label].brought,
+            "applied": int(metric(running[label], "refract_deltas_applied_total")),
+        }
+    return qps, found
 
 
-def summary(arguments, rounds):
-    rates = [f"{rate:g}" for rate in arguments.rates]
-    blocks = [block for r in rounds for block in r["rates"].values()]
+def quantile(latencies, share):
+    return float(numpy.quantile(latencies, share, method="higher"))
+
+
+def summary(arguments, qps, found):
+    whole = {
+        label: [value for window in node["latency_ms"] for value in window]
+        for label, node in found.items()
+    }
+
+    def over_steady(label, share):
+        return quartiles([
+            quantile(of, share) / quantile(to, share)
+            for of, to in zip(
+                found[label]["latency_ms"], found[STEADY]["latency_ms"]
+            )
+        ])
+
     return {
         "benchmark": "update_rates",
         "tables_gib": arguments.tables_gib,
         "items": arguments.items,
-        "duration_s": arguments.duration,
-        "p99_over_steady": {
-            rate: quartiles([r["rates"][rate]["ratio"] for r in rounds])
-            for rate in rates
+        "qps": qps,
+        "rates": {
+            label: {
+                "requests": len(values),
+                "failed": sum(value == float("inf") for value in values),
+                "brought": found[label]["brought"],
+                "applied": found[label]["applied"],
+                "p50_ms": quantile(values, 0.5),
+                "p99_ms": quantile(values, 0.99),
+                "p50_over_steady": over_steady(label, 0.5),
+                "p99_over_steady": over_steady(label, 0.99),
+            }
+            for label, values in whole.items()
         },
-        "p50_over_steady": {
-            rate: quartiles(
-                [r["rates"][rate]["p50_ms"] / r["rates"]["0"]["p50_ms"] for r in rounds]
-            )
-            for rate in rates
-        },
-        "failed": sum(block["failed"] for block in blocks),
-        "rounds": rounds,
+        "windows": found,
     }
 
 
 def main():
     arguments = parse_arguments()
-    rounds = []
-    if arguments.more and arguments.json.exists():
-        rounds = json.loads(arguments.json.read_text())["rounds"]
     with contextlib.ExitStack() as stack:
         folder = arguments.work
         if folder is None:
             folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
-        measure(arguments, folder, rounds, stack)
-    report = summary(arguments, rounds)
-    for rate, ratio in report["p99_over_steady"].items():
+        report = summary(arguments, *measure(arguments, folder, stack))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report))
+    for label, rate in report["rates"].items():
+        p50, p99 = rate["p50_over_steady"], rate["p99_over_steady"]
         print(
-            f"{rate:>8} rows/s: p99 ÷ steady p99 {ratio['median']:.2f} "
-            f"[{ratio['q25']:.2f}, {ratio['q75']:.2f}]"
+            f"{label:>8} rows/s: {rate['requests']} requests, {rate['failed']} failed; "
+            f"{rate['applied']} of {rate['brought']} deltas applied; "
+            f"p50 {rate['p50_ms']:.2f} ms, ÷ steady {p50['median']:.2f} "
+            f"[{p50['q25']:.2f}, {p50['q75']:.2f}]; "
+            f"p99 {rate['p99_ms']:.2f} ms, ÷ steady {p99['median']:.2f} "
+            f"[{p99['q25']:.2f}, {p99['q75']:.2f}]"
         )
-    print(f"{len(rounds)} rounds; {report['failed']} requests failed")
 
 
 if __name__ == "__main__":
