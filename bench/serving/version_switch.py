@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""Measures what changes of a model's version cost while requests are served.
+
+A CPU node and a GPU node on this machine, both with explicit model control, serve two
+versions of a DLRM whose tables take --tables-gib each, made here unless --work has
+them. `refract bench serving` asks at a fixed rate all the time. Three parts, which
+--parts chooses, so that a run fits a short slot:
+
+  changes  --changes loads that pin one of the two versions in turn, none kept in
+           memory: failed requests, and resident memory of both nodes after the last
+           change ÷ after the second
+  load     p99 while versions load and switch without a pause ÷ p99 of a block
+           without a change, per round
+  back     time of a load that goes back to a version that is kept in memory
+"""
+
+import argparse
+import contextlib
+import json
+import pathlib
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from bench.serving.client import Client, quartiles  # noqa: E402
+from scripts.lib import nodes, repository as repositories  # noqa: E402
+
+MODEL = "dlrm"
+PARTS = ("changes", "load", "back")
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--tables-gib", type=float, default=2, help="per version")
+    parser.add_argument("--parts", default=",".join(PARTS), metavar="LIST")
+    parser.add_argument("--changes", type=int, default=50, metavar="N")
+    parser.add_argument("--items", type=int, default=33, metavar="N")
+    parser.add_argument("--qps", type=float, default=50, metavar="Q")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--duration", type=float, default=8, metavar="S")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cn", default="", metavar="ARGUMENTS",
+                        help="further arguments of the CPU node")
+    parser.add_argument("--work", type=pathlib.Path, metavar="DIR",
+                        help="keep the model here for the next call")
+    parser.add_argument("--prepare", action="store_true",
+                        help="make the model in --work and measure nothing")
+    parser.add_argument("--json", type=pathlib.Path)
+    arguments = parser.parse_args()
+    arguments.parts = arguments.parts.split(",")
+    if not set(arguments.parts) <= set(PARTS):
+        parser.error(f"--parts: known are {', '.join(PARTS)}")
+    if arguments.changes < 4 or arguments.changes % 2:
+        parser.error("--changes must be even and at least 4")
+    return arguments
+
+
+def prepare(arguments, folder):
+    """The repository with versions 1 and 2; a folder that has it is taken as it is."""
+    repository = folder / "repository"
+    if not (repository / MODEL / "2").exists():
+        for seed in (1, 2):
+            exported = repositories.export(
+                MODEL, folder / f"seed{seed}", "--tables-gib", arguments.tables_gib,
+                "--seed", seed, preset="default",
+            )
+            repositories.add_model(repository, MODEL, exported / f"{MODEL}.pt2")
+    return repository
+
+
+def rss_kib(node):
+    status = pathlib.Path(f"/proc/{node.process.pid}/status").read_text()
+    return next(
+        int(line.split()[1])
+        for line in status.splitlines()
+        if line.startswith("VmRSS:")
+    )
+
+
+class Pair:
+    """Both nodes, and a client that loads versions."""
+
+    def __init__(self, arguments, repository, keep, stack):
+        import tritonclient.grpc as triton
+
+        explicit = ("--model-control-mode", "explicit")
+        self.hn = nodes.gpu_node(repository, *explicit)
+        stack.callback(self.hn.close)
+        self.cn = nodes.cpu_node(
+            repository, [self.hn.address], *explicit, "--keep-versions", keep,
+            *arguments.cn.split(),
+        )
+        stack.callback(self.cn.close)
+        self.client = triton.InferenceServerClient(self.cn.address)
+        self.load(1)
+
+    def load(self, version):
+        """Seconds until the version is served alone."""
+        policy = {"version_policy": {"specific": {"versions": [version]}}}
+        begin = time.monotonic()
+        self.client.load_model(MODEL, config=json.dumps(policy))
+        return time.monotonic() - begin
+
+
+class Asking:
+    """Requests at the fixed rate, block after block, until the context ends."""
+
+    def __init__(self, arguments, client):
+        self.arguments, self.client = arguments, client
+        self.failed, self.sent, self.ending = 0, 0, threading.Event()
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self):
+        while not self.ending.is_set():
+            report = self.client.run(
+                self.arguments.qps, 1, self.arguments.seed, timeout=30, warmup=0
+            )
+            self.sent += report["sent"]
+            self.failed += report["sent"] - report["succeeded"]
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ending.set()
+        self.thread.join()
+
+
+def changes(arguments, repository, folder, stack):
+    pair = Pair(arguments, repository, 0, stack)
+    client = Client(folder, pair.cn, MODEL, arguments.items)
+    client.run(arguments.qps, 1, arguments.seed)  # threads get their memory
+    took, early = [], None
+    with Asking(arguments, client) as asking:
+        for change in range(arguments.changes):
+            took.append(pair.load(2 - change % 2))
+            if change == 1:
+                early = [rss_kib(pair.cn), rss_kib(pair.hn)]
+        late = [rss_kib(pair.cn), rss_kib(pair.hn)]
+    return {
+        "changes": arguments.changes,
+        "sent": asking.sent,
+        "failed": asking.failed,
+        "change_s": quartiles(took),
+        "rss_kib_after_2": early,
+        "rss_kib_after_all": late,
+        "rss_ratio": [round(b / a, 4) for a, b in zip(early, late)],
+    }
+
+
+def load(arguments, repository, folder, stack):
+    pair = Pair(arguments, repository, 0, stack)
+    client = Client(folder, pair.cn, MODEL, arguments.items)
+    client.run(arguments.qps, 2, arguments.seed)
+    rounds, count = [], 0
+    for number in range(arguments.rounds):
+        found = {}
+        # In turn, so that a drift of the machine favours neither.
+        for kind in ("steady", "changing")[:: -1 if number % 2 else 1]:
+            client.start(
+                arguments.qps, arguments.duration, arguments.seed + number, timeout=30
+            )
+            end = time.monotonic() + arguments.duration
+            while kind == "changing" and time.monotonic() < end:
+                pair.load(2 - count % 2)
+                count += 1
+            report = client.wait()
+            found[f"{kind}_p99_ms"] = report["latency_ms"]["p99"]
+            found[f"{kind}_failed"] = report["sent"] - report["succeeded"]
+        found["ratio"] = found["changing_p99_ms"] / found["steady_p99_ms"]
+        rounds.append(found)
+        print(
+            f"round {number + 1}: p99 {found['steady_p99_ms']:.2f} ms steady, "
+            f"{found['changing_p99_ms']:.2f} ms while versions load",
+            flush=True,
+        )
+    return {
+        "loads": count,
+        "p99_ratio": quartiles([r["ratio"] for r in rounds]),
+        "rounds": rounds,
+    }
+
+
+def back(arguments, repository, folder, stack):
+    pair = Pair(arguments, repository, 1, stack)
+    pair.load(2)
+    client = Client(folder, pair.cn, MODEL, arguments.items)
+    with Asking(arguments, client) as asking:
+        took = [pair.load(1 + n % 2) for n in range(10)]
+    return {"back_s": quartiles(took), "longest_s": max(took), "failed": asking.failed}
+
+
+def main():
+    arguments = parse_arguments()
+    with contextlib.ExitStack() as stack:
+        folder = arguments.work or pathlib.Path(
+            stack.enter_context(tempfile.TemporaryDirectory())
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        repository = prepare(arguments, folder)
+        if arguments.prepare:
+            return
+        result = {
+            "benchmark": "version_switch",
+            "tables_gib": arguments.tables_gib,
+            "items": arguments.items,
+            "qps": arguments.qps,
+        }
+        measures = {"changes": changes, "load": load, "back": back}
+        for part in arguments.parts:
+            with contextlib.ExitStack() as running:
+                result[part] = measures[part](arguments, repository, folder, running)
+            print(part, json.dumps(result[part]), flush=True)
+        if arguments.json:
+            arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
