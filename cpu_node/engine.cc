@@ -63,6 +63,14 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Catalog catalog,
       CheckReadinessRule(engine->options_.readiness, *engine->catalog()));
   REFRACT_RETURN_IF_ERROR(engine->CreateShardGroup());
   REFRACT_RETURN_IF_ERROR(engine->CreateNodePool());
+  if (engine->options_.hedge.on()) {
+    engine->hedge_timer_ = std::make_unique<HedgeTimer>(
+        engine->options_.clock,
+        [&engine = *engine](HedgeTimer::Request race) {
+          engine.OnHedgeDue(std::static_pointer_cast<Race>(std::move(race)));
+        },
+        [&engine = *engine] { engine.LearnRoundTrips(); });
+  }
   return engine;
 }
 
@@ -304,12 +312,20 @@ bool Engine::Reserve(Task& task) {
 }
 
 void Engine::Leave(Task* task, bool answered) {
-  if (task->started) {
-    if (task->began != absl::InfinitePast()) {
-      absl::Duration& part =
-          task->response.has_value() ? task->parts.finish : task->parts.start;
-      part += options_.clock->Now() - task->began;
+  if (task->started && task->began != absl::InfinitePast()) {
+    absl::Duration& part =
+        task->response.has_value() ? task->parts.finish : task->parts.start;
+    part += options_.clock->Now() - task->began;
+    task->began = absl::InfinitePast();
+  }
+  if (const std::shared_ptr<Race> race = task->race; race != nullptr) {
+    absl::MutexLock lock(&race->mu);
+    if (race->reading) {  // Hedge() calls again
+      race->left = answered;
+      return;
     }
+  }
+  if (task->started) {
     // Before the task ends: room for the next request.
     task->node.reset();
     workers_.End(*task, task->parts, answered);
@@ -402,6 +418,7 @@ void Engine::Stop() {
   StopAdmitting();
   aborting_.store(true, std::memory_order_relaxed);
   if (shards_ != nullptr) shards_->StopAsking();
+  if (hedge_timer_ != nullptr) hedge_timer_->Stop();
   // Workers first: afterwards no thread is about to use a connection. Then the
   // connections: closing them fails the requests at GPU nodes.
   workers_.Stop();

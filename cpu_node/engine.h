@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/tensor.h"
 #include "cpu_node/catalog.h"
+#include "cpu_node/dispatch/hedging.h"
 #include "cpu_node/dispatch/node_checks.h"
 #include "cpu_node/dispatch/node_pool.h"
 #include "cpu_node/dispatch/request_log.h"
@@ -60,6 +61,8 @@ struct EngineOptions {
   // Writes a sample of the valid requests into a file; null: none. Outlives the
   // engine.
   Recorder* recorder = nullptr;
+  // Requests that are sent to a second GPU node because the first is slow.
+  HedgeOptions hedge;
   ReadinessRule readiness;
   // Whether clients may load and unload models; for the server's metadata.
   bool loads_by_request = false;
@@ -186,6 +189,7 @@ class Engine {
   // A request under way. One stage at a time owns it and hands it to the next
   // stage: a worker, the transport's callback, a worker again.
   struct Task;
+  struct Race;
 
   Engine(Catalog catalog, EngineOptions options);
   absl::Status CreateShardGroup();
@@ -215,6 +219,21 @@ class Engine {
   void OnResponse(Task* task,
                   absl::StatusOr<transport::IncomingMessage> response);
   void RunPost(Task* task);
+  // Sets the fields of a message that only the GPU node reads.
+  void Address(const Task& task, transport::OutgoingMessage& message) const;
+
+  // A second attempt at another GPU node while the first is slow
+  // (engine/hedge.cc). HedgeAfter(): infinite if the request is sent once.
+  absl::Duration HedgeAfter(const Task& task) const;
+  void SendInRace(Task* task, transport::OutgoingMessage message,
+                  absl::Duration hedge_after);
+  void OnHedgeDue(const std::shared_ptr<Race>& race);
+  void Hedge(const std::shared_ptr<Race>& race);
+  absl::StatusOr<HedgeOutcome> SendHedge(const std::shared_ptr<Race>& race,
+                                         Task& task, size_t avoid);
+  void OnAttemptEnd(const std::shared_ptr<Race>& race, size_t attempt,
+                    absl::StatusOr<transport::IncomingMessage> response);
+  void LearnRoundTrips();
 
   // A request whose message is too long, in pieces (engine/pieces.cc).
   void SendInPieces(Task* task, const absl::Status& too_long);
@@ -281,6 +300,8 @@ class Engine {
   std::unique_ptr<NodeChecks> checks_;
   std::atomic<bool> has_nodes_ = false;  // nodes_ is set
   WorkerPool workers_;
+  // Null: no request is sent twice because it is slow.
+  std::unique_ptr<HedgeTimer> hedge_timer_;
 };
 
 }  // namespace refract::cpu_node

@@ -432,6 +432,25 @@ void AddGpuNodes(CLI::App& app, Flags& flags) {
         return base::CheckNumberIn(text, 1, 1e6);
       })
       ->capture_default_str();
+  CLI::Option* const hedge_after =
+      app.add_option("--hedge-after-ms", flags.hedge_after_ms,
+                     "Send a request to a second GPU node too when the first "
+                     "has not answered after this many milliseconds, at most a "
+                     "tenth of the requests; the first answer wins "
+                     "(docs/how-to/discovery.md)")
+          ->type_name("MILLISECONDS")
+          ->check([](const std::string& text) {
+            return base::CheckNumberIn(text, 0.01, 86400e3);
+          });
+  app.add_option("--hedge-quantile", flags.hedge_quantile,
+                 "As --hedge-after-ms, after the time within which this share "
+                 "of the model's latest requests came back from GPU nodes, for "
+                 "example 0.95")
+      ->type_name("SHARE")
+      ->check([](const std::string& text) {
+        return base::CheckNumberIn(text, 0.5, 0.999);
+      })
+      ->excludes(hedge_after);
   app.add_flag("--local-fallback", flags.local_fallback,
                "Run a split model here as a whole while no GPU node serves it "
                "(off by default: the dense part is slow on a CPU)");

@@ -62,6 +62,8 @@ struct Flags {
   double lame_duck_s = 5;
   double drain_timeout_s = 30;
   bool local_fallback = false;
+  double hedge_after_ms = 0;  // 0: as hedge_quantile says
+  double hedge_quantile = 0;  // 0: no hedging
   double shadow_rate = 0;  // of the answered requests
   std::string record;      // empty: nothing is recorded
   double record_rate = 0.01;

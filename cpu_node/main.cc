@@ -96,6 +96,10 @@ EngineOptions ToEngineOptions(const Flags& flags) {
   if (flags.slow_request_ms > 0) {
     options.slow_after = absl::Milliseconds(flags.slow_request_ms);
   }
+  if (flags.hedge_after_ms > 0) {
+    options.hedge.after = absl::Milliseconds(flags.hedge_after_ms);
+  }
+  options.hedge.quantile = flags.hedge_quantile;
   options.readiness.models = flags.ready_models;
   options.readiness.strict = flags.strict_readiness;
   if (flags.ready_when == "listed") {
@@ -330,7 +334,12 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   if (!resolver.ok()) return base::Annotate(resolver.status(), "--dns-servers");
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(*std::move(catalog), options);
-  if (!engine.ok()) return engine.status();
+  if (!engine.ok()) {
+    // The address that the other shards dial, and so this node's listener.
+    return absl::IsUnavailable(engine.status()) && !flags.shard_peers.empty()
+               ? base::Annotate(engine.status(), "--shard-peers")
+               : engine.status();
+  }
   // Destroyed before the engine and its nodes.
   std::unique_ptr<NodeWatch> watch;
   if (options.nodes.max_nodes > 0) {

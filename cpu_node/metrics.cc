@@ -26,6 +26,10 @@ constexpr const char* kStageNames[kNumStages] = {
 constexpr const char* kReasonNames[kNumFailureReasons] = {
     "invalid", "expired", "shed", "cancelled", "no_node", "internal"};
 
+// In the order of HedgeOutcome.
+constexpr const char* kHedgeNames[kNumHedgeOutcomes] = {"won", "lost",
+                                                        "no_budget", "no_node"};
+
 // In the order of ShadowOutcome.
 constexpr const char* kShadowNames[kNumShadowOutcomes] = {
     "agrees", "differs", "dropped", "skipped", "failed"};
@@ -110,8 +114,16 @@ void AddModel(const ServedModel& served, const Labels& model, Exposition& out) {
                    With(model, "reason", kReasonNames[i]), sums.failures[i]);
   }
   out.AddCounter("refract_retries_total",
-                 "Further attempts of requests at GPU nodes", model,
-                 sums.retries);
+                 "Further attempts of requests at GPU nodes after failures",
+                 model, sums.retries);
+  for (size_t i = 0; i < kNumHedgeOutcomes && served.split(); ++i) {
+    out.AddCounter("refract_hedges_total",
+                   "Requests that a GPU node did not answer within the time of "
+                   "--hedge-after-ms or --hedge-quantile, by outcome: the second "
+                   "GPU node answered first (won) or did not (lost), or there "
+                   "was no room in the retry budget or at another GPU node",
+                   With(model, "outcome", kHedgeNames[i]), sums.hedges[i]);
+  }
   out.AddCounter("refract_local_runs_total",
                  "Requests of a split model that ran as a whole on the CPU "
                  "node",

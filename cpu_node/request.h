@@ -69,10 +69,12 @@ struct InferResponse {
   // oldest; 0: no delta.
   int64_t delta_sequence = 0;
   // Differences from the answer of a healthy node: further attempts at GPU
-  // nodes; a split model that ran as a whole on this node; ids replaced by the
+  // nodes after failures; an attempt at a second GPU node because the first
+  // was slow; a split model that ran as a whole on this node; ids replaced by the
   // id policy; ids whose rows a lost shard has, taken as zeros; and the version that should have answered if an older version
   // did because that version is not ready (0: the right version answered).
   int retries = 0;
+  bool hedged = false;
   bool ran_locally = false;
   uint64_t replaced_ids = 0;
   uint64_t lost_ids = 0;
@@ -88,6 +90,7 @@ void ForEachParameter(const InferResponse& response, const Add& add) {
     add("delta_sequence", response.delta_sequence);
   }
   if (response.retries > 0) add("retries", int64_t{response.retries});
+  if (response.hedged) add("hedged", true);
   if (response.ran_locally) add("ran_locally", true);
   if (response.replaced_ids > 0) {
     add("replaced_ids", static_cast<int64_t>(response.replaced_ids));

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/tensor.h"
+#include "cpu_node/dispatch/hedging.h"
 #include "cpu_node/embedding/delta_feed.h"
 #include "cpu_node/embedding/disk_tables.h"
 #include "cpu_node/embedding/table_loading.h"
@@ -95,6 +96,9 @@ class ServedModel {
   }
   const ModelInterface& interface() const { return interface_; }
   ModelStatistics& statistics() const { return statistics_; }
+
+  // For HedgeOptions::quantile.
+  HedgeDelay& hedge_delay() const { return hedge_delay_; }
 
   // Numbers of the model in the parts of the engine. Set by the engine before
   // other threads have the model.
@@ -234,6 +238,7 @@ class ServedModel {
   models::CheckSettings check_settings_;
   std::vector<CheckRequest> checks_;
   mutable ModelStatistics statistics_;
+  mutable HedgeDelay hedge_delay_;
   Places places_;
 };
 

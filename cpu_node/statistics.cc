@@ -54,12 +54,6 @@ FailureReason ReasonOf(const absl::Status& status) {
   }
 }
 
-void ModelStatistics::RecordAttempts(int attempts) {
-  if (attempts > 1) {
-    retries_.fetch_add(attempts - 1, std::memory_order_relaxed);
-  }
-}
-
 void ModelStatistics::RecordFailure(absl::Duration total,
                                     const absl::Status& status,
                                     absl::Time wall) {
@@ -85,6 +79,9 @@ ModelStatistics::Snapshot ModelStatistics::snapshot() const {
   result.retries = retries_.load(std::memory_order_relaxed);
   result.local_runs = local_runs_.load(std::memory_order_relaxed);
   result.older_answers = older_answers_.load(std::memory_order_relaxed);
+  for (size_t i = 0; i < kNumHedgeOutcomes; ++i) {
+    result.hedges[i] = hedges_[i].load(std::memory_order_relaxed);
+  }
   for (size_t i = 0; i < kNumFailureReasons; ++i) {
     result.failures[i] = failures_[i].load(std::memory_order_relaxed);
   }

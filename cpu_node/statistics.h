@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "cpu_node/dispatch/hedging.h"
 #include "metrics/histogram.h"
 
 namespace refract::cpu_node {
@@ -62,7 +63,8 @@ class ModelStatistics {
     uint64_t replaced_ids = 0;  // ids outside their table
     uint64_t lost_ids = 0;      // of lost shards, taken as zeros
     uint64_t non_finite = 0;    // answers with a NaN or an infinity
-    uint64_t retries = 0;       // further attempts at GPU nodes
+    uint64_t retries = 0;       // further attempts after failures
+    std::array<uint64_t, kNumHedgeOutcomes> hedges = {};  // by HedgeOutcome
     uint64_t local_runs = 0;    // of a split model as a whole on this node
     // Answers of this version in place of a newer version that was not ready.
     uint64_t older_answers = 0;
@@ -88,8 +90,14 @@ class ModelStatistics {
     older_answers_.fetch_add(1, std::memory_order_relaxed);
   }
   void RecordLocalRun() { local_runs_.fetch_add(1, std::memory_order_relaxed); }
-  // Call at the end of a request that made `attempts` attempts at GPU nodes.
-  void RecordAttempts(int attempts);
+  // Call at the end of a request that was sent again after failures.
+  void RecordRetries(int retries) {
+    if (retries > 0) retries_.fetch_add(retries, std::memory_order_relaxed);
+  }
+  void RecordHedge(HedgeOutcome outcome) {
+    hedges_[static_cast<size_t>(outcome)].fetch_add(1,
+                                                    std::memory_order_relaxed);
+  }
   Snapshot snapshot() const;
 
   // Sums over successful requests, as StageTimes.
@@ -116,6 +124,7 @@ class ModelStatistics {
   std::atomic<uint64_t> lost_ids_ = 0;
   std::atomic<uint64_t> non_finite_ = 0;
   std::atomic<uint64_t> retries_ = 0;
+  std::array<std::atomic<uint64_t>, kNumHedgeOutcomes> hedges_ = {};
   std::atomic<uint64_t> local_runs_ = 0;
   std::atomic<uint64_t> older_answers_ = 0;
   std::array<std::atomic<uint64_t>, kNumFailureReasons> failures_ = {};

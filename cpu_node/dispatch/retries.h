@@ -33,10 +33,11 @@ class RetryBudget {
     const int tenths = tenths_.load(std::memory_order_relaxed);
     if (tenths < 10 * kMost) tenths_.fetch_add(1, std::memory_order_relaxed);
   }
-  // Takes one retry from the budget; false if the budget is empty.
-  bool Take() {
+  // Takes one retry from the budget; false if fewer than
+  // `keep` retries would be left.
+  bool Take(int keep = 0) {
     int tenths = tenths_.load(std::memory_order_relaxed);
-    while (tenths >= 10) {
+    while (tenths >= 10 * (keep + 1)) {
       if (tenths_.compare_exchange_weak(tenths, tenths - 10,
                                         std::memory_order_relaxed)) {
         return true;

@@ -35,7 +35,8 @@ void Engine::Succeed(Task* task) {
   response.model_version = model.version();
   response.delta_sequence =
       std::min(task->tables.sequence(), task->shards_delta);
-  response.retries = std::max(0, task->attempts - 1);
+  response.retries = task->retries();
+  response.hedged = task->hedged;
   response.ran_locally = RanLocally(*task);
   response.replaced_ids = task->run_stats.replaced_ids;
   response.lost_ids = task->run_stats.lost_ids;
@@ -65,6 +66,7 @@ void Engine::Succeed(Task* task) {
 void Engine::OfferToShadow(Task& task) {
   const std::shared_ptr<ShadowVersion>& version = task.model->shadow();
   if (version == nullptr || !options_.shadow->Sample()) return;
+  if (task.keep_inputs) return version->Count(ShadowOutcome::kDropped);
   // LibTorch reads the tables as imported and applies no id policy.
   if (task.tables.sequence() != 0 || task.run_stats.replaced_ids > 0) {
     return version->Count(ShadowOutcome::kSkipped);
@@ -98,7 +100,7 @@ void Engine::OfferToShadow(Task& task) {
 
 void Engine::RecordStages(const Task& task, absl::Time computed) {
   ModelStatistics& statistics = task.model->statistics();
-  statistics.RecordAttempts(task.attempts);
+  statistics.RecordRetries(task.retries());
   if (task.newest > 0) statistics.RecordOlderAnswer();
   if (task.request.received != absl::InfinitePast()) {
     statistics.RecordStage(Stage::kDecode,
@@ -129,7 +131,7 @@ void Engine::Fail(Task* task, const absl::Status& status) {
   const ServedModel& model = *task->model;
   model.statistics().RecordFailure(options_.clock->Now() - task->arrived,
                                    reason, absl::Now());
-  model.statistics().RecordAttempts(task->attempts);
+  model.statistics().RecordRetries(task->retries());
   log_.OnFailure(model.name(), task->request.id, reason);
   LogEnd(*task, reason);
   task->done(reason);

@@ -25,12 +25,11 @@ constexpr int kMaxAttempts = 2;
 
 constexpr char kInLoop[] = "in a loop of the model";
 
-// Whether another node may answer: this node is lost, or has no room.
+}  // namespace
+
 bool IsRetryable(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
 }
-
-}  // namespace
 
 absl::Status InQuarantine() {
   return absl::UnavailableError(absl::StrCat(
@@ -140,22 +139,33 @@ absl::Status Engine::RunPreAndSend(Task* task) {
   REFRACT_RETURN_IF_ERROR(
       base::WithinMemory([&] { return RunPre(*task, message); }));
   task->sent = options_.clock->Now();
+  task->sent_to_node = task->sent;
   task->times.compute_input = task->sent - begin;
   task->parts.start += task->sent - task->began;
   task->began = absl::InfinitePast();
   transport::Client& client = task->node->client();
-  // GPU nodes measure now: only the answer shows whether the request was slow.
-  const tracing::RequestContext& trace = task->request.trace;
-  if (trace.on && (trace.sampled || options_.tracer->MayKeepLater())) {
-    message.AskForTimes();
+  Address(*task, message);
+  const absl::Duration hedge_after = HedgeAfter(*task);
+  if (hedge_after < absl::InfiniteDuration()) {
+    SendInRace(task, std::move(message), hedge_after);
+    return absl::OkStatus();
   }
-  message.SetPriority(task->priority);
   client.Send(
       std::move(message), task->request.deadline, task->request.cancel,
       [this, task](absl::StatusOr<transport::IncomingMessage> response) {
         OnResponse(task, std::move(response));
       });
   return absl::OkStatus();
+}
+
+void Engine::Address(const Task& task,
+                     transport::OutgoingMessage& message) const {
+  // GPU nodes measure now: only the answer shows whether the request was slow.
+  const tracing::RequestContext& trace = task.request.trace;
+  if (trace.on && (trace.sampled || options_.tracer->MayKeepLater())) {
+    message.AskForTimes();
+  }
+  message.SetPriority(task.priority);
 }
 
 absl::StatusOr<transport::OutgoingMessage> Engine::Allocate(
@@ -280,7 +290,7 @@ void Engine::OnResponse(Task* task,
   if (log_.IsSlow(now - task->arrived) || task->request.trace.on) {
     task->gpu_node = task->node->address();
   }
-  task->node->Finish(response.status(), task->times.compute_infer,
+  task->node->Finish(response.status(), now - task->sent_to_node,
                      /*in_time=*/now < task->request.deadline);
   task->node.reset();
   if (response.ok()) {

@@ -3,14 +3,19 @@
 
 // The state of one request in the engine. Only for engine.cc and this folder.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/tensor.h"
 #include "cpu_node/dispatch/node_pool.h"
@@ -37,6 +42,32 @@ struct Gathered {
   int64_t rows_each = 0;  // of a piece; the last piece may have fewer
   int64_t next = 0;       // the first row of the piece under way
   std::vector<base::Tensor> outputs;  // by output of the graph
+};
+
+// A request that may be sent to a second GPU node (dispatch/hedging.h), from
+// the first sending on. Two attempts share it; the attempt that takes `task`
+// under the lock goes on with the request, and the other attempt is cancelled.
+// It lives until both attempts have ended, which may be after the request.
+struct Engine::Race {
+  struct Attempt {
+    std::optional<NodePool::Lease> node;
+    absl::Time sent;
+    std::stop_source cancel;
+    bool away = false;  // sent, and not ended
+  };
+
+  // Keeps the offer that both attempts use.
+  std::shared_ptr<const ServedModel> model;
+  absl::Mutex mu;
+  std::array<Attempt, 2> attempts ABSL_GUARDED_BY(mu);
+  // Null: an attempt goes on with the request, or it ended.
+  Task* task ABSL_GUARDED_BY(mu) = nullptr;
+  // A worker reads the request for the second attempt: the task must stay.
+  bool reading ABSL_GUARDED_BY(mu) = false;
+  // Set by Leave() while `reading`: its argument.
+  std::optional<bool> left ABSL_GUARDED_BY(mu);
+  // Passes the client's cancellation on to both attempts.
+  std::optional<std::stop_callback<std::function<void()>>> client_cancel;
 };
 
 // Reused for one request after the other: its buffers keep their capacity, so
@@ -68,7 +99,11 @@ struct Engine::Task final : public WorkerPool::Job {
   std::optional<transport::IncomingMessage> response;
 
   int attempts = 0;
-  std::optional<NodePool::Lease> node;  // while at a node
+  bool hedged = false;  // one of the attempts: engine/hedge.cc
+  // A worker may still read the inputs for the second attempt.
+  bool keep_inputs = false;
+  std::shared_ptr<Race> race;           // null: the request is sent once
+  std::optional<NodePool::Lease> node;  // while at a node, or in `race`
   std::optional<size_t> avoid;          // the node that failed the request
   // `avoid` said that it would be too late; another node may be faster.
   bool only_in_time = false;
@@ -83,6 +118,9 @@ struct Engine::Task final : public WorkerPool::Job {
   absl::Time arrived;
   absl::Time began;  // start of the part that a worker runs; InfinitePast: none
   absl::Time sent = absl::InfinitePast();
+  // To the node that ended the last attempt: later than `sent` if this attempt
+  // was a hedge.
+  absl::Time sent_to_node = absl::InfinitePast();
   bool started = false;
   StageTimes times;
   PartTimes parts;
@@ -114,6 +152,11 @@ struct Engine::Task final : public WorkerPool::Job {
     return whole == nullptr ? request : whole->client_request();
   }
 
+  // Attempts after the first that followed a failure.
+  int retries() const {
+    return attempts > 1 ? attempts - 1 - static_cast<int>(hedged) : 0;
+  }
+
   // Releases the request's resources; buffers keep their capacity.
   void Clear() {
     request = InferRequest();
@@ -123,6 +166,9 @@ struct Engine::Task final : public WorkerPool::Job {
     tables = TableStore::Pin();
     model.reset();  // after objects that refer to it
     attempts = 0;
+    hedged = false;
+    keep_inputs = false;
+    race.reset();
     node.reset();
     avoid.reset();
     only_in_time = false;
@@ -131,6 +177,7 @@ struct Engine::Task final : public WorkerPool::Job {
     last_failure = absl::OkStatus();
     gpu_node.clear();
     sent = absl::InfinitePast();
+    sent_to_node = absl::InfinitePast();
     started = false;
     times = StageTimes();
     parts = PartTimes();
@@ -140,6 +187,10 @@ struct Engine::Task final : public WorkerPool::Job {
     gathered.reset();
   }
 };
+
+// Whether another GPU node may answer a request that failed so: the node is
+// lost, or has no room.
+bool IsRetryable(const absl::Status& status);
 
 // The refusal of a request whose content is in quarantine (retries.h).
 absl::Status InQuarantine();

@@ -113,7 +113,7 @@ void Engine::TraceEnd(const Task& task, const absl::Status& status,
   const transport::CallTimes* times = nullptr;
   if (task.response.has_value() && task.response->times().has_value()) {
     times = &*task.response->times();
-    tracer.AddTimes(task.gpu_node, task.sent, times->received, times->answered,
+    tracer.AddTimes(task.gpu_node, task.sent_to_node, times->received, times->answered,
                     came);
   }
   const bool decoded = task.request.received != absl::InfinitePast();
@@ -127,6 +127,7 @@ void Engine::TraceEnd(const Task& task, const absl::Status& status,
   root.attributes.emplace_back("refract.version", model.version());
   root.attributes.emplace_back("refract.rows", task.bound.batch);
   root.attributes.emplace_back("refract.attempts", int64_t{task.attempts});
+  if (task.hedged) root.attributes.emplace_back("refract.hedged", int64_t{1});
   if (task.run_stats.replaced_ids > 0) {
     root.attributes.emplace_back(
         "refract.replaced_ids",
@@ -151,13 +152,17 @@ void Engine::TraceEnd(const Task& task, const absl::Status& status,
   } else {
     // Only the last of several attempts is shown in detail.
     const absl::Time last = task.sent - task.times.compute_input;
-    if (task.attempts > 1) builder.AddStage("attempts", began, last);
-    builder.AddStage("cn_pre", task.attempts > 1 ? last : began, task.sent);
+    const bool retried = task.retries() > 0;
+    if (retried) builder.AddStage("attempts", began, last);
+    builder.AddStage("cn_pre", retried ? last : began, task.sent);
+    if (task.sent_to_node > task.sent) {
+      builder.AddStage("hedge_wait", task.sent, task.sent_to_node);
+    }
     if (times != nullptr) {
-      builder.AddGpuNode(task.gpu_node, task.sent, came, *times,
+      builder.AddGpuNode(task.gpu_node, task.sent_to_node, came, *times,
                          tracer.AheadOf(task.gpu_node));
     } else {
-      Span& away = builder.AddStage("gpu_node", task.sent, came);
+      Span& away = builder.AddStage("gpu_node", task.sent_to_node, came);
       away.kind = Span::Kind::kClient;
       if (!task.gpu_node.empty()) {
         away.attributes.emplace_back("server.address", task.gpu_node);

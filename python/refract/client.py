@@ -17,8 +17,13 @@ class Answer:
 
     @property
     def retries(self):
-        """Further attempts at GPU nodes."""
+        """Further attempts at GPU nodes after failures."""
         return self.parameters.get("retries", 0)
+
+    @property
+    def hedged(self):
+        """The request was also sent to a second GPU node: the first was slow."""
+        return self.parameters.get("hedged", False)
 
     @property
     def ran_locally(self):

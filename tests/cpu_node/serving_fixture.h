@@ -184,6 +184,7 @@ struct Answer {
   std::vector<std::string> names;
   std::vector<base::Tensor> outputs;
   int retries = 0;
+  bool hedged = false;
   bool ran_locally = false;
   int64_t newest_version = 0;
 };
@@ -221,6 +222,7 @@ class PendingAnswer {
     answer_.model = std::string(response->model_name);
     answer_.version = response->model_version;
     answer_.retries = response->retries;
+    answer_.hedged = response->hedged;
     answer_.ran_locally = response->ran_locally;
     answer_.newest_version = response->newest_version;
     for (const InferResponse::Output& output : response->outputs) {

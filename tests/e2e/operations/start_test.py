@@ -115,6 +115,16 @@ class Start(unittest.TestCase):
                     f"{flag} chooses another port",
                     errors.splitlines()[-1],
                 )
+            status, errors = self.ends(
+                "refract-cpu-node", "--model-repository", self.repository, "--port",
+                0, "--http-port", "off", "--metrics-port", "off", "--shard", 0,
+                "--shard-peers", f"127.0.0.1:{port},127.0.0.1:1",
+            )
+            self.assertEqual(status, 1)
+            self.assertIn(
+                f"--shard-peers: cannot listen on 127.0.0.1:{port}",
+                errors.splitlines()[-1],
+            )
 
     def test_log_lines_are_objects(self):
         for program, arguments in DAEMONS:
