@@ -329,6 +329,13 @@ void AddDeltas(CLI::App& app, Flags& flags) {
         return base::CheckNumberIn(text, 0, 1e6);
       })
       ->capture_default_str();
+  app.add_option("--deltas-new-ids", flags.deltas_new_ids,
+                 "Number of ids that deltas may add to each table whose rows "
+                 "have ids. Memory is taken as ids come")
+      ->check([](const std::string& text) {
+        return base::CheckNumberIn(text, 0, 1e9);
+      })
+      ->capture_default_str();
 }
 
 void AddShards(CLI::App& app, Flags& flags) {

@@ -82,6 +82,7 @@ struct Flags {
   double deltas_poll_s = 0.2;
   double deltas_cpu_percent = 20;
   double deltas_p99_ms = 0;  // 0: no limit
+  int64_t deltas_new_ids = 0;  // of each table with ids
   std::string table_memory = "map";       // models::TableMemoryNamed()
   size_t row_cache_mib = 1024;            // of each version, with "disk"
   std::string ready_when = "all";         // all, listed or any

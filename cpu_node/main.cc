@@ -250,6 +250,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   model_options.local_fallback = flags.local_fallback;
   model_options.deltas = flags.deltas;
   model_options.deltas_folder = flags.deltas_folder;
+  model_options.delta_new_ids = flags.deltas_new_ids;
   model_options.shadow = flags.shadow_rate > 0;
   model_options.table_memory = *models::TableMemoryNamed(flags.table_memory);
   model_options.row_cache_bytes = flags.row_cache_mib << 20;

@@ -225,6 +225,8 @@ void AddDeltas(const ServedModel& served, const Labels& model,
   out.AddGauge("refract_delta_changed_rows",
                "Table rows that differ from the version's files", model,
                static_cast<double>(served.tables()->changed_rows()));
+  out.AddGauge("refract_delta_new_ids", "Ids that deltas have added to tables",
+               model, static_cast<double>(served.tables()->new_ids()));
   out.AddGauge("refract_delta_memory_bytes", "Memory of the changed table rows",
                model, static_cast<double>(served.tables()->memory_bytes()));
 }

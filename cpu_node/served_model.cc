@@ -132,8 +132,8 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Create(
   }
   if (options.deltas || !id_indexes->empty() ||
       result->disk_tables_ != nullptr) {
-    result->tables_ =
-        std::make_unique<TableStore>(*result->model_, *id_indexes, shard);
+    result->tables_ = std::make_unique<TableStore>(
+        *result->model_, *id_indexes, shard, options.delta_new_ids);
   }
   if (result->disk_tables_ != nullptr) {
     result->tables_->SetSources(result->disk_tables_->sources());

@@ -42,6 +42,8 @@ struct ServedModelOptions {
   // or in <deltas_folder>/<model>/<version> where that is given.
   bool deltas = true;
   std::string deltas_folder;
+  // Number of ids that deltas may add to each table with ids.
+  int64_t delta_new_ids = 0;
   // Requests may be scored again: cpu_node/shadow.
   bool shadow = false;
   // Where the tables lie that this node's look-ups read.

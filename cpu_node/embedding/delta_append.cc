@@ -85,11 +85,12 @@ absl::Span<const std::byte> Bytes(absl::string_view text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
 
-absl::StatusOr<models::DeltaState> LastInFolder(
-    const std::string& folder, int folder_fd, const models::DeltaState& state) {
+// Also where the node serves a later delta: a folder that has lost files is
+// filled again from its last delta on, because a start reads the folder alone.
+absl::StatusOr<models::DeltaState> LastInFolder(const std::string& folder,
+                                                int folder_fd) {
   const int64_t sequence = LastSequence(folder_fd);
-  // Files of applied deltas may have been removed.
-  if (sequence <= state.sequence) return state;
+  if (sequence == 0) return models::DeltaState();
   const std::string path =
       absl::StrCat(folder, "/", models::NameOfSequence(sequence));
   REFRACT_ASSIGN_OR_RETURN(const std::string text, base::ReadText(path));
@@ -103,9 +104,9 @@ absl::StatusOr<models::DeltaState> LastInFolder(
 
 // All that an application of the delta could refuse: a delta in the folder that
 // cannot be applied would hold up the deltas after it.
-absl::Status CheckDelta(const ServedModel& model,
-                        const models::DeltaManifest& manifest,
-                        absl::string_view rows) {
+absl::StatusOr<std::vector<models::TableDelta>> CheckDelta(
+    const ServedModel& model, const models::DeltaManifest& manifest,
+    absl::string_view rows) {
   if (manifest.model != model.name() || manifest.version != model.version()) {
     return absl::InvalidArgumentError("the delta is for another version");
   }
@@ -118,13 +119,39 @@ absl::Status CheckDelta(const ServedModel& model,
         absl::StrCat("\"rows.file\" is '", base::Shorten(manifest.rows_file),
                      "'; wanted '", rows_file, "'"));
   }
-  const auto& tables = model.tables()->tables();
-  return base::WithinMemory([&]() -> absl::Status {
-    REFRACT_ASSIGN_OR_RETURN(
-        const std::vector<models::TableDelta> deltas,
-        models::ParseDeltaRows(Bytes(rows), manifest, tables));
+  std::vector<models::TableDelta> deltas;
+  REFRACT_RETURN_IF_ERROR(base::WithinMemory([&]() -> absl::Status {
+    REFRACT_ASSIGN_OR_RETURN(deltas,
+                             models::ParseDeltaRows(Bytes(rows), manifest,
+                                                    model.tables()->tables()));
     return model.tables()->Check(deltas);
-  });
+  }));
+  return deltas;
+}
+
+// New ids are counted in the state that the delta follows, which is known when
+// the deltas before it have been applied.
+absl::Status CheckRoom(const ServedModel& model,
+                       absl::Span<const models::TableDelta> deltas,
+                       const models::DeltaState& last,
+                       const models::DeltaState& state) {
+  const auto& tables = model.tables()->tables();
+  const auto names_new_ids = [&](const models::TableDelta& delta) {
+    const auto& index = tables.at(delta.table).index;
+    return index != nullptr &&
+           std::any_of(delta.ids.begin(), delta.ids.end(), [&](int64_t id) {
+             return index->Find(id) == models::IdIndex::kNoRow;
+           });
+  };
+  if (std::none_of(deltas.begin(), deltas.end(), names_new_ids)) {
+    return absl::OkStatus();
+  }
+  if (state != last) {
+    return absl::UnavailableError(
+        absl::StrCat("new ids: delta ", last.sequence,
+                     ", the last, has not been applied yet; try again"));
+  }
+  return model.tables()->CheckRoom(deltas);
 }
 
 }  // namespace
@@ -142,7 +169,8 @@ absl::StatusOr<bool> AppendDelta(const ServedModel& model,
                                  absl::string_view rows) {
   REFRACT_ASSIGN_OR_RETURN(const models::DeltaManifest manifest,
                            models::ParseDeltaManifest(manifest_text));
-  REFRACT_RETURN_IF_ERROR(CheckDelta(model, manifest, rows));
+  REFRACT_ASSIGN_OR_RETURN(const std::vector<models::TableDelta> deltas,
+                           CheckDelta(model, manifest, rows));
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) return FileError(error.value(), folder);
@@ -156,9 +184,8 @@ absl::StatusOr<bool> AppendDelta(const ServedModel& model,
     return absl::AbortedError(
         absl::StrCat(folder, ": another writer is adding a delta; try again"));
   }
-  REFRACT_ASSIGN_OR_RETURN(
-      const models::DeltaState last,
-      LastInFolder(folder, folder_fd.get(), model.deltas()->counts().state));
+  REFRACT_ASSIGN_OR_RETURN(const models::DeltaState last,
+                           LastInFolder(folder, folder_fd.get()));
   if (manifest.state == last) return false;
   const std::string name = models::NameOfSequence(manifest.state.sequence);
   if (manifest.state.sequence <= last.sequence) {
@@ -182,6 +209,15 @@ absl::StatusOr<bool> AppendDelta(const ServedModel& model,
         "wrong parent: delta ", manifest.parent.sequence, " '",
         manifest.parent.id, "'; the last delta in the folder is ",
         last.sequence, " '", last.id, "'. Another writer has added deltas"));
+  }
+  const models::DeltaState state = model.deltas()->counts().state;
+  if (manifest.state.sequence == state.sequence && manifest.state != state) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("another delta ", state.sequence, ", '", state.id,
+                     "', has been applied"));
+  }
+  if (manifest.state.sequence > state.sequence) {
+    REFRACT_RETURN_IF_ERROR(CheckRoom(model, deltas, last, state));
   }
   REFRACT_RETURN_IF_ERROR(
       WriteDurably(folder, folder_fd.get(), manifest.rows_file, Bytes(rows)));

@@ -100,8 +100,16 @@ absl::Span<const int64_t> TableStore::Table::Own(
 }
 
 TableStore::Table::Table(const models::WeightView& view, int64_t rows,
-                         size_t row_bytes)
-    : overlay(rows, row_bytes), row_bytes(row_bytes) {
+                         size_t row_bytes,
+                         std::shared_ptr<const models::IdIndex> ids,
+                         int64_t new_ids)
+    : overlay(rows, row_bytes, ids == nullptr ? 0 : rows + 2 * new_ids),
+      row_bytes(row_bytes),
+      index(std::move(ids)) {
+  if (index != nullptr && new_ids > 0) {
+    this->new_ids = std::make_unique<models::NewIds>(rows, new_ids);
+  }
+  if (index != nullptr) overlay.SetIds(index.get(), this->new_ids.get());
   if (view.rows) {
     layout = *view.rows;
     return;
@@ -112,7 +120,8 @@ TableStore::Table::Table(const models::WeightView& view, int64_t rows,
 }
 
 TableStore::TableStore(const models::LoadedModel& model,
-                       const IdIndexes& id_indexes, std::optional<size_t> shard)
+                       const IdIndexes& id_indexes, std::optional<size_t> shard,
+                       int64_t new_ids)
     : model_(model) {
   const models::Graph& graph = model.graph;
   absl::flat_hash_map<std::string, const models::TableShards*> divided;
@@ -147,20 +156,20 @@ TableStore::TableStore(const models::LoadedModel& model,
         table.why_not = "it is empty";
         continue;
       }
+      const auto index = id_indexes.find(value.weight);
+      if (index != id_indexes.end()) {
+        table.index = index->second;
+        table.takes_new_ids = new_ids > 0;
+      }
       auto& changes = changes_[value.weight];
       changes = std::make_unique<Table>(*view, own_rows,
-                                        static_cast<size_t>(row_bytes));
+                                        static_cast<size_t>(row_bytes),
+                                        table.index, new_ids);
       if (is_divided) {
         changes->shards = shards->second;
         changes->shard = *shard;
       }
       overlays_[value.weight] = &changes->overlay;
-      const auto index = id_indexes.find(value.weight);
-      if (index != id_indexes.end()) {
-        table.index = index->second;
-        changes->index = index->second;
-        changes->overlay.SetIds(index->second.get());
-      }
     }
   }
 }
@@ -301,6 +310,60 @@ absl::Status TableStore::Check(absl::Span<const TableDelta> deltas) const {
   return absl::OkStatus();
 }
 
+int64_t TableStore::Table::Find(int64_t id, uint64_t state) const {
+  int64_t row = models::IdIndex::kNoRow;
+  overlay.FindRows(absl::Span<const int64_t>(&id, 1), state, &row);
+  return row;
+}
+
+void TableStore::Table::Upsert(int64_t id, uint64_t state,
+                               absl::Span<const std::byte> bytes) {
+  int64_t row = RowOf(id);
+  if (row == models::IdIndex::kNoRow) row = new_ids->Add(id);
+  overlay.Put(static_cast<uint64_t>(row), state, bytes);
+}
+
+void TableStore::Table::Delete(int64_t id, uint64_t state) {
+  if (index == nullptr) {
+    overlay.Put(static_cast<uint64_t>(RowOf(id)), state, {});
+    return;
+  }
+  const int64_t row = Find(id, state);
+  if (row == models::IdIndex::kNoRow) return;
+  overlay.Remove(static_cast<uint64_t>(row), state);
+  if (row >= overlay.rows()) new_ids->Remove(id, state);
+}
+
+absl::StatusOr<size_t> TableStore::Added(const TableDelta& delta,
+                                         const Table& table, uint64_t state) {
+  int64_t added = 0;
+  for (const int64_t id : delta.ids) {
+    added += table.Find(id, state) == models::IdIndex::kNoRow &&
+             table.index->Find(id) == models::IdIndex::kNoRow;
+  }
+  int64_t removed = 0;
+  for (const int64_t id : delta.deleted) {
+    removed += table.Find(id, state) >= table.overlay.rows();
+  }
+  const int64_t ids = table.new_ids->size() + added - removed;
+  if (ids > table.new_ids->most()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "table '", delta.table, "' would have ", ids,
+        " new ids; --deltas-new-ids allows ", table.new_ids->most()));
+  }
+  return static_cast<size_t>(added);
+}
+
+absl::Status TableStore::CheckRoom(absl::Span<const TableDelta> deltas) const {
+  const Pin pin = PinNewest();
+  for (const TableDelta& delta : deltas) {
+    const auto found = changes_.find(delta.table);
+    if (found == changes_.end() || found->second->new_ids == nullptr) continue;
+    REFRACT_RETURN_IF_ERROR(Added(delta, *found->second, pin.state()).status());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status TableStore::Apply(absl::Span<const TableDelta> deltas,
                                int64_t sequence, const Pause& pause) {
   const uint64_t state = newest_.load(std::memory_order_relaxed) + 1;
@@ -327,10 +390,19 @@ absl::Status TableStore::Apply(absl::Span<const TableDelta> deltas,
     }
     for (size_t i = 0; i < deltas.size(); ++i) {
       runtime::cpu::RowOverlay& overlay = rows[i].table->overlay;
+      const size_t count = rows[i].table->Own(deltas[i].ids).size() +
+                           rows[i].table->Own(deltas[i].deleted).size();
+      if (models::NewIds* const new_ids = rows[i].table->new_ids.get()) {
+        REFRACT_ASSIGN_OR_RETURN(const size_t added,
+                                 Added(deltas[i], *rows[i].table, state - 1));
+        if (!new_ids->Reserve(added, state, oldest)) {
+          return absl::UnavailableError(absl::StrCat(
+              "table '", deltas[i].table,
+              "': requests are under way that may see removed ids"));
+        }
+      }
       overlay.Collect(oldest);
-      overlay.Reserve(rows[i].table->Own(deltas[i].ids).size() +
-                          rows[i].table->Own(deltas[i].deleted).size(),
-                      state);
+      overlay.Reserve(count, state);
     }
     return absl::OkStatus();
   }));
@@ -343,11 +415,9 @@ absl::Status TableStore::Apply(absl::Span<const TableDelta> deltas,
     from += static_cast<size_t>(ids.data() - delta.ids.data()) * table.row_bytes;
     for (size_t r = 0; r < ids.size(); ++r, from += table.row_bytes) {
       if (r % kRowsBetweenPauses == 0 && pause != nullptr) pause();
-      table.overlay.Put(table.RowOf(ids[r]), state, {from, table.row_bytes});
+      table.Upsert(ids[r], state, {from, table.row_bytes});
     }
-    for (const int64_t id : table.Own(delta.deleted)) {
-      table.overlay.Put(table.RowOf(id), state, {});
-    }
+    for (const int64_t id : table.Own(delta.deleted)) table.Delete(id, state);
   }
   // No reader has the slot, and none takes it before the state is the newest.
   slot(state).sequence = sequence;
@@ -367,8 +437,17 @@ size_t TableStore::memory_bytes() const {
   size_t bytes = 0;
   for (const auto& [name, table] : changes_) {
     bytes += table->overlay.memory_bytes();
+    if (table->new_ids != nullptr) bytes += table->new_ids->memory_bytes();
   }
   return bytes;
+}
+
+int64_t TableStore::new_ids() const {
+  int64_t ids = 0;
+  for (const auto& [name, table] : changes_) {
+    if (table->new_ids != nullptr) ids += table->new_ids->size();
+  }
+  return ids;
 }
 
 }  // namespace refract::cpu_node

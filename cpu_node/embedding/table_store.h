@@ -23,6 +23,7 @@
 #include "models/repository/repository.h"
 #include "models/repository/table_shards.h"
 #include "models/tables/id_index.h"
+#include "models/tables/new_ids.h"
 #include "runtime/cpu/look_ups/row_overlay.h"
 #include "runtime/program.h"
 
@@ -47,10 +48,12 @@ class TableStore {
   // `id_indexes`: of tables whose ids are no row numbers; look-ups and deltas
   // use the ids. `shard`: the number of this node in its shard group, for a
   // plan that divides tables; of a divided table, deltas are checked against
-  // all rows, and only the rows that the node owns change here.
+  // all rows, and only the rows that the node owns change here. Deltas may add
+  // up to `new_ids` ids to each table of `id_indexes`.
   explicit TableStore(const models::LoadedModel& model,
                       const IdIndexes& id_indexes = {},
-                      std::optional<size_t> shard = std::nullopt);
+                      std::optional<size_t> shard = std::nullopt,
+                      int64_t new_ids = 0);
 
   // Has look-ups take the rows of these tables from their source, which
   // outlives the store. Before the first look-up.
@@ -117,9 +120,11 @@ class TableStore {
   // are brought into the table's own format first, as `refract quantize` does.
   //   InvalidArgument    a row has a NaN or an infinity, or a value that does
   //                      not fit the format (names table, id and column)
-  //   ResourceExhausted  no memory
+  //   ResourceExhausted  no memory, or more new ids than a table may have
+  //                      (names the table)
   //   Unavailable        a request is still under way that began kStates
-  //                      deltas ago
+  //                      deltas ago, or that may see removed ids whose rows
+  //                      are needed
   // Then nothing has changed.
   absl::Status Apply(absl::Span<const models::TableDelta> deltas,
                      int64_t sequence, const Pause& pause);
@@ -127,37 +132,55 @@ class TableStore {
   // Refuses the rows that Apply() would refuse. Of any thread; NotFound names
   // an unknown table.
   absl::Status Check(absl::Span<const models::TableDelta> deltas) const;
+  // Refuses a delta that follows the newest state if a table would have more
+  // new ids than it may have. Of any thread.
+  absl::Status CheckRoom(absl::Span<const models::TableDelta> deltas) const;
 
   size_t changed_rows() const;
   size_t memory_bytes() const;  // of the changes
+  int64_t new_ids() const;      // that deltas have added
 
  private:
   // States that pins may refer to at a time.
   static constexpr uint64_t kStates = 256;
 
   struct Table {
-    // `rows`: of the overlay, which counts from the first own row.
-    Table(const models::WeightView& view, int64_t rows, size_t row_bytes);
+    // `rows`: of the overlay, which counts from the first own row. `ids`: null,
+    // or of a table that may have `new_ids` more ids.
+    Table(const models::WeightView& view, int64_t rows, size_t row_bytes,
+          std::shared_ptr<const models::IdIndex> ids, int64_t new_ids);
     runtime::cpu::RowOverlay overlay;
     size_t row_bytes;
     // Of the rows, also where the file does not say it: to encode floats.
     models::RowLayout layout;
     std::shared_ptr<const models::IdIndex> index;  // null: ids are row numbers
-    // The own rows of a divided table; null: all rows are here.
+    std::unique_ptr<models::NewIds> new_ids;       // null: it takes none
+    // The own rows of a divided table, which has no ids; null: all rows are
+    // here.
     const models::TableShards* shards = nullptr;
     size_t shard = 0;
     // Of ascending ids, those whose rows are here.
     absl::Span<const int64_t> Own(absl::Span<const int64_t> ids) const;
-    uint64_t RowOf(int64_t id) const {
+    // The row as imported, or kNoRow.
+    int64_t RowOf(int64_t id) const {
       if (shards != nullptr) id -= shards->begin(shard);
-      return static_cast<uint64_t>(index == nullptr ? id : index->Find(id));
+      return index == nullptr ? id : index->Find(id);
     }
+    // The row of an id that has a row in `state`, or kNoRow. Of tables with ids.
+    int64_t Find(int64_t id, uint64_t state) const;
+    // By the writer, with room for them.
+    void Upsert(int64_t id, uint64_t state, absl::Span<const std::byte> bytes);
+    void Delete(int64_t id, uint64_t state);
   };
   struct State {
     std::atomic<uint32_t> readers{0};
     int64_t sequence = 0;
   };
 
+  // Number of ids that the delta adds to a table that takes new ids, after
+  // `state`. ResourceExhausted: more than the table may have.
+  static absl::StatusOr<size_t> Added(const models::TableDelta& delta,
+                                      const Table& table, uint64_t state);
   State& slot(uint64_t state) const { return states_[state % kStates]; }
   // The oldest state that a reader has or may get.
   uint64_t Oldest() const;

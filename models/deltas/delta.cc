@@ -187,9 +187,10 @@ absl::StatusOr<std::vector<int64_t>> ReadIds(absl::Span<const std::byte> bytes,
   }
   for (size_t i = 0; i < ids.size(); ++i) {
     if (table.index != nullptr) {
-      if (table.index->Find(ids[i]) == IdIndex::kNoRow) {
+      if (!table.takes_new_ids &&
+          table.index->Find(ids[i]) == IdIndex::kNoRow) {
         return Invalid("tensor '", name, "': id ", ids[i], " at position ", i,
-                       " has no row");
+                       " has no row (new ids: --deltas-new-ids)");
       }
     } else if (ids[i] < 0 || ids[i] >= table.rows) {
       return Invalid("tensor '", name, "': id ", ids[i], " at position ", i,

@@ -77,6 +77,8 @@ struct DeltaTable {
   std::optional<RowLayout> layout;
   // Rows of ids; null: ids are row numbers.
   std::shared_ptr<const IdIndex> index;
+  // Whether deltas may name ids that are not in `index`.
+  bool takes_new_ids = false;
   // Why its rows cannot change; empty: they can.
   std::string why_not;
 };
@@ -84,7 +86,8 @@ struct DeltaTable {
 // The changes of one table. Spans point into the file's bytes.
 struct TableDelta {
   std::string table;
-  // Ascending, each with a row in the table and in only one of the two lists.
+  // Ascending, and in only one of the two lists. Each has a row in the table,
+  // unless the table takes new ids.
   std::vector<int64_t> ids;
   std::vector<int64_t> deleted;
   // The new row of each id: `dim` floats each, or, if `encoded`, as the table

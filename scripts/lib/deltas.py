@@ -99,11 +99,11 @@ class Folder:
         `created`: when the data ended, in seconds since 1970; now by default.
         `parent`: (sequence, id) of another delta than the last one.
         """
-        with self._locked():
+        with self.locked():
             return self._write(tables, created, parent, sequence, id)
 
     @contextlib.contextmanager
-    def _locked(self):
+    def locked(self):
         """Held while the last delta is looked for and the next one added; a CPU node
         that takes deltas over gRPC holds it, too."""
         self.path.mkdir(parents=True, exist_ok=True)
@@ -186,10 +186,18 @@ class Folder:
         on with the old files until these are gone, and then with the merged one
         only after a start: let nodes catch up first.
         """
-        with self._locked():
-            return self._merge()
+        with self.locked():
+            chain = self._chain()
+            if len(chain) > 1:
+                self._merge(chain)
+            return len(chain)
 
-    def _merge(self):
+    def merged(self, more=None):
+        """{table: Rows} of all deltas, and of `more` after these."""
+        return _merged([*map(self.read, self._chain()), more or {}])
+
+    def _chain(self):
+        """Manifests from the imported tables to the last delta."""
         manifests = self.manifests()
         chain, state = [], (0, "")
         while True:
@@ -201,32 +209,10 @@ class Folder:
                 break
             chain.append(max(after, key=lambda m: m["sequence"]))
             state = (chain[-1]["sequence"], chain[-1]["id"])
-        if len(chain) < 2:
-            return len(chain)
-        merged = {}
-        for manifest in chain:
-            for table, changes in self.read(manifest).items():
-                ids, rows, deleted = changes.sorted(table)
-                known, form, dtype = merged.setdefault(
-                    table, ({}, changes.format, None if rows is None else rows.dtype)
-                )
-                if rows is not None and (form, dtype or rows.dtype) != (
-                    changes.format, rows.dtype
-                ):
-                    raise DeltaError(f"table '{table}': rows of two kinds")
-                if rows is not None and dtype is None:
-                    merged[table] = (known, changes.format, rows.dtype)
-                known.update((int(i), row) for i, row in zip(ids, rows if rows is not None else []))
-                known.update((int(i), None) for i in deleted)
-        tables = {}
-        for table, (known, form, _) in merged.items():
-            kept = [i for i, row in known.items() if row is not None]
-            tables[table] = Rows(
-                torch.tensor(kept, dtype=torch.int64),
-                torch.stack([known[i] for i in kept]) if kept else None,
-                torch.tensor([i for i, row in known.items() if row is None]),
-                form,
-            )
+        return chain
+
+    def _merge(self, chain):
+        tables = _merged(map(self.read, chain))
         last = chain[-1]
         self._write(
             tables, last["created_unix_ms"] / 1e3, (0, ""), last["sequence"], last["id"]
@@ -237,7 +223,34 @@ class Folder:
         for manifest in chain:
             if manifest["rows"]["file"] not in kept:
                 (self.path / manifest["rows"]["file"]).unlink(missing_ok=True)
-        return len(chain)
+
+
+def _merged(batches):
+    """One {table: Rows} of many, in their order."""
+    merged = {}
+    for tables in batches:
+        for table, changes in tables.items():
+            ids, rows, deleted = changes.sorted(table)
+            known, form, dtype = merged.setdefault(
+                table, ({}, changes.format, None if rows is None else rows.dtype)
+            )
+            if rows is not None:
+                kind = changes.format, rows.dtype
+                if dtype is not None and (form, dtype) != kind:
+                    raise DeltaError(f"table '{table}': rows of two kinds")
+                merged[table] = (known, *kind)
+            known.update((int(i), row) for i, row in zip(ids, rows if rows is not None else []))
+            known.update((int(i), None) for i in deleted)
+    tables = {}
+    for table, (known, form, _) in merged.items():
+        kept = [i for i, row in known.items() if row is not None]
+        tables[table] = Rows(
+            torch.tensor(kept, dtype=torch.int64),
+            torch.stack([known[i] for i in kept]) if kept else None,
+            torch.tensor([i for i, row in known.items() if row is None]),
+            form,
+        )
+    return tables
 
 
 def changed_rows(before, after, names=None):
@@ -247,16 +260,45 @@ def changed_rows(before, after, names=None):
         if name not in before or name not in after:
             raise DeltaError(f"tensor '{name}' is not in both checkpoints")
         old, new = before[name], after[name]
+        ids = f"{name}.ids"
+        if ids in before and ids in after:
+            changes = _changed_by_ids(old, before[ids], new, after[ids], name)
+            if changes.ids.numel() or changes.deleted.numel():
+                tables[name] = changes
+            continue
         if old.dim() != 2 or old.shape != new.shape or old.dtype != new.dtype:
             if names:
                 raise DeltaError(f"tensor '{name}' is no table of one shape and dtype in both")
             continue
-        # As bytes: a NaN equals itself, and -0 differs from 0.
-        differ = (
-            old.contiguous().view(torch.uint8) != new.contiguous().view(torch.uint8)
-        ).any(1)
-        ids = differ.nonzero().reshape(-1)
+        ids = _differ(old, new).nonzero().reshape(-1)
         if ids.numel():
-            rows = new[ids]
-            tables[name] = Rows(ids, rows.float() if rows.is_floating_point() else rows)
+            tables[name] = Rows(ids, _floats(new[ids]))
     return tables
+
+
+def _differ(old, new):
+    # As bytes: a NaN equals itself, and -0 differs from 0.
+    return (
+        old.contiguous().view(torch.uint8) != new.contiguous().view(torch.uint8)
+    ).any(1)
+
+
+def _floats(rows):
+    return rows.float() if rows.is_floating_point() else rows
+
+
+def _changed_by_ids(old, old_ids, new, new_ids, name):
+    """Rows of two tables whose rows have ids, in any order and number."""
+    if (
+        old.dim() != 2 or old.shape[1:] != new.shape[1:] or old.dtype != new.dtype
+        or len(old) != len(old_ids) or len(new) != len(new_ids)
+    ):
+        raise DeltaError(f"tensor '{name}' and its ids do not fit in both checkpoints")
+    known, order = old_ids.sort()
+    place = torch.searchsorted(known, new_ids).clamp(max=len(known) - 1)
+    changed = known[place] != new_ids
+    kept = (~changed).nonzero().reshape(-1)
+    changed[kept] = _differ(old[order[place[kept]]], new[kept])
+    return Rows(
+        new_ids[changed], _floats(new[changed]), old_ids[~torch.isin(old_ids, new_ids)]
+    )

@@ -329,5 +329,31 @@ class TorchRec(Sources):
         )
 
 
+class ChangedRows(unittest.TestCase):
+    def test_rows_with_ids_are_matched_by_id(self):
+        torch.manual_seed(5)
+        every = torch.randint(-(2**63), 2**63 - 1, (300,))
+        rows = torch.randn(300, 4)
+        changed = rows.clone()
+        changed[::7, 2] += 1
+        old, new = torch.randperm(250), torch.randperm(250) + 50
+        before = {"t": rows[old], "t.ids": every[old]}
+        after = {"t": changed[new], "t.ids": every[new]}
+        found = deltas.changed_rows(before, after)
+        self.assertEqual(set(found), {"t"})
+        wanted = {
+            int(every[i]): changed[i].tolist()
+            for i in range(50, 300) if i >= 250 or i % 7 == 0
+        }
+        got = dict(zip(found["t"].ids.tolist(), found["t"].rows.tolist()))
+        self.assertEqual(got, wanted)
+        self.assertEqual(sorted(found["t"].deleted.tolist()), sorted(every[:50].tolist()))
+        order = torch.randperm(250)
+        again = {"t": before["t"][order], "t.ids": before["t.ids"][order]}
+        self.assertEqual(deltas.changed_rows(before, again), {})
+        with self.assertRaisesRegex(deltas.DeltaError, "tensor 't' and its ids"):
+            deltas.changed_rows(before, {**again, "t.ids": every[:3]})
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -9,8 +9,10 @@
 #include "absl/strings/str_join.h"
 #include "models/graph/op_traits.h"
 #include "models/tables/id_index.h"
+#include "models/tables/new_ids.h"
 #include "models/tables/table_memory.h"
 #include "partitioner/report/text.h"
+#include "runtime/cpu/look_ups/row_overlay.h"
 
 namespace refract::tools {
 namespace {
@@ -106,6 +108,16 @@ std::vector<OperatorCount> CountOperators(const Graph& graph) {
   return result;
 }
 
+// Where ids come and go, there are up to two rows for each of them.
+uint64_t BytesOfNewId(const models::WeightStore& weights,
+                      const std::string& table) {
+  const auto rows = weights.GetAsStored(table);
+  if (!rows.ok() || rows->sizes.empty() || rows->sizes[0] == 0) return 0;
+  return 2 * (rows->bytes() / static_cast<uint64_t>(rows->sizes[0]) +
+              runtime::cpu::RowOverlay::kMostBesideRow) +
+         models::NewIds::kBytesPerId;
+}
+
 void SummarizeWeights(const models::LoadedModel& model,
                       const models::SplitPlan* plan, ModelSummary& summary) {
   const std::set<std::string> tables =
@@ -119,6 +131,7 @@ void SummarizeWeights(const models::LoadedModel& model,
     if (ids.ok()) {
       summary.id_index_bytes +=
           models::IdIndex::MemoryFor(ids->bytes() / sizeof(int64_t));
+      summary.new_id_bytes += BytesOfNewId(*model.weights, table);
     }
   }
   for (const models::WeightEntry& entry : model.weights->table().entries) {

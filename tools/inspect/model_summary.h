@@ -88,6 +88,9 @@ struct ModelSummary {
   // `--table-memory map`, memory with `load`.
   uint64_t cpu_node_table_bytes = 0;
   uint64_t id_index_bytes = 0;  // memory of the indexes of their ids
+  // Memory of one more id in each table with ids (--deltas-new-ids), at most
+  // where a delta replaces few of these.
+  uint64_t new_id_bytes = 0;
   uint64_t other_weight_bytes = 0;
   WorkSummary work;
   std::optional<PlanSummary> plan;

@@ -246,7 +246,8 @@ void PrintSummary(const ModelSummary& summary, std::ostream& out) {
       << " of memory, disk its --row-cache-mib";
   if (summary.id_index_bytes > 0) {
     out << "; and " << BytesText(static_cast<double>(summary.id_index_bytes))
-        << " for ids";
+        << " for ids (each id that deltas add: up to " << summary.new_id_bytes
+        << " bytes)";
   }
   out << "\n";
   out << "work: ";
@@ -295,7 +296,8 @@ std::string ToJson(const ModelSummary& summary) {
       {"table_memory",
        {{"map", {{"page_cache_bytes", summary.cpu_node_table_bytes}}},
         {"load", {{"memory_bytes", summary.cpu_node_table_bytes}}},
-        {"id_index_bytes", summary.id_index_bytes}}},
+        {"id_index_bytes", summary.id_index_bytes},
+        {"new_id_bytes", summary.new_id_bytes}}},
       {"other_weight_bytes", summary.other_weight_bytes},
       {"work", ToJson(summary.work)},
       {"assumption", summary.assumption},

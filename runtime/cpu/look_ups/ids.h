@@ -61,7 +61,7 @@ struct TableRows {
   uint64_t at = 0;
   // With a source, rows do not lie at `data`, which only tells rows apart.
   TableSource source;
-  // Rows of ids; null: ids are row numbers.
+  // Rows of ids, of which `overlay` tells more; null: ids are row numbers.
   const models::IdIndex* ids = nullptr;
   // Of a table that is divided over processes: `rows` are those of the whole
   // table, `data` is that of the weight (ShardedTable::packaged), and look-ups

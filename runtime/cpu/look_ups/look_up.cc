@@ -126,10 +126,12 @@ absl::Status GatherRows(const LookUp& look_up, BagReduction& reduction,
   const bool fetched = table.source.source != nullptr;
   if (fetched) {
     auto* const numbers = reinterpret_cast<uint64_t*>(ids);
+    const int64_t stored =
+        table.overlay == nullptr ? table.rows : table.overlay->rows();
     for (int64_t i = 0; i < count; ++i) {
       const int64_t id = IntAt(*look_up.ids, i);
-      // Of ids without a row: any row, which is replaced below.
-      numbers[i] = id >= 0 && id < table.rows ? static_cast<uint64_t>(id) : 0;
+      // Of ids without a row there: any row, which is replaced below.
+      numbers[i] = id >= 0 && id < stored ? static_cast<uint64_t>(id) : 0;
     }
     const WantedRows wanted = {table.source.table, {numbers, n}, rows};
     REFRACT_RETURN_IF_ERROR(table.source.source->Fetch({&wanted, 1}, stats));
@@ -315,7 +317,10 @@ class Fetching {
     std::vector<uint64_t>& rows = rows_[look_up];
     std::vector<const std::byte**>& places = places_[look_up];
     const auto begin = reinterpret_cast<uintptr_t>(table.data);
-    const uint64_t bytes = static_cast<uint64_t>(table.rows) * table.row_bytes;
+    // Rows of new ids lie in the overlay.
+    const auto stored = static_cast<uint64_t>(
+        table.overlay == nullptr ? table.rows : table.overlay->rows());
+    const uint64_t bytes = stored * table.row_bytes;
     for (int64_t i = 0; i < count; ++i) {
       const uint64_t at = reinterpret_cast<uintptr_t>(addresses[i]) - begin;
       if (at >= bytes) continue;  // changed, or zeros
@@ -492,11 +497,13 @@ class WithRowNumbers {
     for (size_t i = 0; i < look_ups.size(); ++i) {
       if (!needs(look_ups[i])) continue;
       const base::TensorView& given = *look_ups[i].ids;
+      const TableRows& table = look_ups[i].table;
       if (given.dtype == base::DType::kInt64) {
-        look_ups[i].table.ids->Find(given.as<int64_t>(), rows);
+        table.overlay->FindRows(given.as<int64_t>(), table.at, rows);
       } else {
-        look_ups[i].table.ids->Find(given.as<int32_t>(), rows);
+        table.overlay->FindRows(given.as<int32_t>(), table.at, rows);
       }
+      if (table.changed()) copies_[i].table.rows = table.overlay->row_bound();
       views_[i] = given;
       views_[i].dtype = base::DType::kInt64;
       views_[i].data = reinterpret_cast<const std::byte*>(rows);

@@ -38,8 +38,9 @@ size_t Hash(uint64_t row) {
 
 }  // namespace
 
-RowOverlay::RowOverlay(int64_t rows, size_t row_bytes)
+RowOverlay::RowOverlay(int64_t rows, size_t row_bytes, int64_t row_bound)
     : rows_(rows),
+      row_bound_(std::max(rows, row_bound)),
       row_bytes_(row_bytes),
       // Floating-point elements of rows are read in place.
       version_bytes_(sizeof(Version) + (row_bytes + 15) / 16 * 16) {}
@@ -56,7 +57,8 @@ RowOverlay::Entry& RowOverlay::Locate(const Index& index, uint64_t row) {
   }
 }
 
-const std::byte* RowOverlay::FindChanged(uint64_t row, uint64_t state) const {
+RowOverlay::Version* RowOverlay::FindVersion(uint64_t row,
+                                             uint64_t state) const {
   const Index* const index = index_.load(std::memory_order_acquire);
   if (index == nullptr) return nullptr;
   const Entry& entry = Locate(*index, row);
@@ -65,8 +67,39 @@ const std::byte* RowOverlay::FindChanged(uint64_t row, uint64_t state) const {
   while (version != nullptr && version->state > state) {
     version = version->older.load(std::memory_order_acquire);
   }
-  return version == nullptr ? nullptr : version->bytes();
+  return version;
 }
+
+bool RowOverlay::Exists(uint64_t row, uint64_t state) const {
+  if (HasChanged(row)) {
+    if (const Version* const version = FindVersion(row, state)) {
+      return !version->removed;
+    }
+  }
+  return row < static_cast<uint64_t>(rows_);
+}
+
+template <typename Id>
+void RowOverlay::FindRows(absl::Span<const Id> ids, uint64_t state,
+                          int64_t* rows) const {
+  ids_->Find(ids, rows);
+  if (!any()) return;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    int64_t& row = rows[i];
+    if (row == models::IdIndex::kNoRow && new_ids_ != nullptr) {
+      row = new_ids_->Find(ids[i]);
+    }
+    if (row != models::IdIndex::kNoRow &&
+        !Exists(static_cast<uint64_t>(row), state)) {
+      row = models::IdIndex::kNoRow;
+    }
+  }
+}
+
+template void RowOverlay::FindRows(absl::Span<const int32_t> ids,
+                                   uint64_t state, int64_t* rows) const;
+template void RowOverlay::FindRows(absl::Span<const int64_t> ids,
+                                   uint64_t state, int64_t* rows) const;
 
 void RowOverlay::AddFree(Version* version) {
   version->older.store(free_, std::memory_order_relaxed);
@@ -77,7 +110,7 @@ void RowOverlay::AddFree(Version* version) {
 void RowOverlay::Reserve(size_t count, uint64_t state) {
   if (bit_memory_ == nullptr) {
     // From the system's zero pages: only words of changed rows take memory.
-    const size_t words = (static_cast<size_t>(rows_) + 63) / 64;
+    const size_t words = (static_cast<size_t>(row_bound_) + 63) / 64;
     auto* const bits = static_cast<std::atomic<uint64_t>*>(
         std::calloc(std::max<size_t>(words, 1), sizeof(std::atomic<uint64_t>)));
     if (bits == nullptr) throw std::bad_alloc();
@@ -127,10 +160,20 @@ void RowOverlay::Reserve(size_t count, uint64_t state) {
 
 void RowOverlay::Put(uint64_t row, uint64_t state,
                      absl::Span<const std::byte> bytes) {
+  PutVersion(row, state, /*removed=*/false, bytes);
+}
+
+void RowOverlay::Remove(uint64_t row, uint64_t state) {
+  PutVersion(row, state, /*removed=*/true, {});
+}
+
+void RowOverlay::PutVersion(uint64_t row, uint64_t state, bool removed,
+                            absl::Span<const std::byte> bytes) {
   Version* const version = free_;
   free_ = version->older.load(std::memory_order_relaxed);
   --num_free_;
   version->state = state;
+  version->removed = removed;
   if (bytes.empty()) {
     std::memset(version->bytes(), 0, row_bytes_);
   } else {

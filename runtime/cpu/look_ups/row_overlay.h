@@ -15,6 +15,7 @@
 
 #include "absl/types/span.h"
 #include "models/tables/id_index.h"
+#include "models/tables/new_ids.h"
 #include "runtime/cpu/look_ups/row_source.h"
 
 namespace refract::runtime::cpu {
@@ -30,21 +31,30 @@ class RowOverlay {
  public:
   // The newest state, for readers that run beside no writer.
   static constexpr uint64_t kNewest = ~uint64_t{0};
+  static constexpr size_t kMostBesideRow = 96;
 
   // A table of `rows` rows of `row_bytes` bytes. Takes no memory until the
   // first change, then a bit per row of the table and, per changed row,
-  // row_bytes + 48 to 96 bytes.
-  RowOverlay(int64_t rows, size_t row_bytes);
+  // row_bytes + 48 to kMostBesideRow bytes. Rows [rows, row_bound) are those of
+  // new ids: they exist only as changes. 0: there are none.
+  RowOverlay(int64_t rows, size_t row_bytes, int64_t row_bound = 0);
   // Before the first look-up: where rows come from that do not lie in memory,
-  // and the rows of ids that are no row numbers. Both outlive the overlay.
+  // and the rows of ids that are no row numbers: of ids of the file, and of
+  // ids that came later or null. They outlive the overlay.
   void SetSource(const TableSource& source) { source_ = source; }
-  void SetIds(const models::IdIndex* ids) { ids_ = ids; }
+  void SetIds(const models::IdIndex* ids,
+              const models::NewIds* new_ids = nullptr) {
+    ids_ = ids;
+    new_ids_ = new_ids;
+  }
   ~RowOverlay();
   RowOverlay(const RowOverlay&) = delete;
   RowOverlay& operator=(const RowOverlay&) = delete;
 
   const TableSource& source() const { return source_; }
   const models::IdIndex* ids() const { return ids_; }
+  int64_t rows() const { return rows_; }  // of the table as imported
+  int64_t row_bound() const { return row_bound_; }
 
   // Readers. `row` is inside the table.
 
@@ -53,13 +63,15 @@ class RowOverlay {
   // The row's bytes in `state`; null: as in the table. Only after any(). Valid
   // until Collect() is told that no reader of `state` or older is left.
   const std::byte* Find(uint64_t row, uint64_t state) const {
-    const uint64_t word = bits_.load(std::memory_order_relaxed)[row / 64].load(
-        std::memory_order_relaxed);
-    if ((word >> (row % 64) & 1) == 0) [[likely]] {
+    if (!HasChanged(row)) [[likely]] {
       return nullptr;
     }
     return FindChanged(row, state);
   }
+  // With SetIds(): rows[i] becomes the row of ids[i] in `state`, or
+  // IdIndex::kNoRow. `rows` has as many elements as `ids`.
+  template <typename Id>
+  void FindRows(absl::Span<const Id> ids, uint64_t state, int64_t* rows) const;
 
   // The writer.
 
@@ -70,6 +82,8 @@ class RowOverlay {
   // and not older than that of the last Put(). `bytes` are row_bytes; empty:
   // zeros.
   void Put(uint64_t row, uint64_t state, absl::Span<const std::byte> bytes);
+  // From `state` on the row does not exist. As Put(), whose room it takes.
+  void Remove(uint64_t row, uint64_t state);
   // Reuses memory of rows that only readers of states older than `oldest`
   // could see: there are none left.
   void Collect(uint64_t oldest);
@@ -85,7 +99,8 @@ class RowOverlay {
  private:
   // A row as one state left it, followed by its bytes.
   struct Version {
-    uint64_t state;
+    uint64_t state : 63;
+    uint64_t removed : 1;
     std::atomic<Version*> older;
 
     std::byte* bytes() { return reinterpret_cast<std::byte*>(this + 1); }
@@ -118,12 +133,28 @@ class RowOverlay {
     std::unique_ptr<Index> index;
   };
 
-  const std::byte* FindChanged(uint64_t row, uint64_t state) const;
+  bool HasChanged(uint64_t row) const {
+    const uint64_t word = bits_.load(std::memory_order_relaxed)[row / 64].load(
+        std::memory_order_relaxed);
+    return (word >> (row % 64) & 1) != 0;
+  }
+  // The row as it is in `state`; null: as in the table.
+  Version* FindVersion(uint64_t row, uint64_t state) const;
+  // Whether the row is there in `state`: it has not been removed, and, beyond
+  // the table's rows, has been put. Only after any().
+  bool Exists(uint64_t row, uint64_t state) const;
+  const std::byte* FindChanged(uint64_t row, uint64_t state) const {
+    Version* const version = FindVersion(row, state);
+    return version == nullptr ? nullptr : version->bytes();
+  }
+  void PutVersion(uint64_t row, uint64_t state, bool removed,
+                  absl::Span<const std::byte> bytes);
   // The row's entry, or the empty one where it belongs.
   static Entry& Locate(const Index& index, uint64_t row);
   void AddFree(Version* version);
 
   const int64_t rows_;
+  const int64_t row_bound_;
   const size_t row_bytes_;
   const size_t version_bytes_;
 
@@ -145,6 +176,7 @@ class RowOverlay {
   size_t num_free_ = 0;
   TableSource source_;
   const models::IdIndex* ids_ = nullptr;
+  const models::NewIds* new_ids_ = nullptr;
 };
 
 }  // namespace refract::runtime::cpu

@@ -292,6 +292,15 @@ class Deltas(unittest.TestCase):
         self.change(100, outbox)
         self.assertEqual(delta_push.push(outbox, self.cn.address), 1)
         self.await_delta(known + 1)
+        # A folder that has gone is filled again: a start reads nothing else.
+        shutil.rmtree(self.deltas.path)
+        self.assertEqual(self.ask(), known + 1)
+        self.change(100, outbox)
+        self.assertEqual(delta_push.push(outbox, self.cn.address), known + 2)
+        self.await_delta(known + 2)
+        self.cn.kill()
+        self.start_cn()
+        self.assertEqual(self.first_answer(), known + 2)
 
     def test_what_does_not_fit_is_refused_over_grpc(self):
         self.assertEqual(self.first_answer(), 0)
@@ -336,7 +345,7 @@ class Deltas(unittest.TestCase):
             # Two writers: at the same time, and one after the other.
             folder = self.outbox()
             folder.write(row, parent=state)
-            with self.deltas._locked(), self.assertRaises(grpc.RpcError) as raised:
+            with self.deltas.locked(), self.assertRaises(grpc.RpcError) as raised:
                 send(folder)
             self.assertEqual(raised.exception.code().name, "ABORTED")
             self.assertIn("another writer", raised.exception.details())

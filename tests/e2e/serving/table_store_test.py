@@ -176,6 +176,12 @@ class TableStore(unittest.TestCase):
         memory = json.loads(report.read_text())["table_memory"]
         self.assertEqual(memory["map"]["page_cache_bytes"], bytes_of_tables)
         self.assertEqual(memory["load"]["memory_bytes"], bytes_of_tables)
+        self.assertEqual(memory["new_id_bytes"], 0)
+        self.add_with_ids()
+        support.refract("inspect", self.repository / "hashed", "--json", report)
+        memory = json.loads(report.read_text())["table_memory"]
+        self.assertEqual(memory["new_id_bytes"], 2 * (DIM * 4 + 96) + 104)
+        shutil.rmtree(self.repository / "hashed")
         node = self.start("map")
         found = self.metrics(node, "refract_table_bytes")
         self.assertEqual(found["mapped"], bytes_of_tables)
@@ -297,6 +303,12 @@ class TableStore(unittest.TestCase):
 
     def test_deltas_name_rows_by_ids(self):
         self.add_with_ids()
+        # A deleted id has no row: the policy applies.
+        config = self.repository / "hashed" / "config.pbtxt"
+        config.write_text(
+            config.read_text() + 'parameters { key: "out_of_range_ids.bag.weight" '
+            'value { string_value: "zero" } }\n'
+        )
         for mode in MODES:
             with self.subTest(mode[0]):
                 folder = deltas.Folder(
@@ -323,14 +335,127 @@ class TableStore(unittest.TestCase):
                     lambda: self.metrics(node, "refract_delta_sequence")["all"] == 1,
                     "the delta is applied",
                 )
-                scores, _ = self.ask(node, "hashed", self.with_ids(self.request))
+                given = self.with_ids(self.request)
+                scores, parameters = self.ask(node, "hashed", given)
                 self.expect(scores, self.request, tables)
+                deleted = int(torch.isin(given["ids"], self.ids[rows[15:]]).sum())
+                self.assertGreater(deleted, 0)
+                self.assertEqual(parameters["replaced_ids"].int64_param, deleted)
                 # A row number is no id.
                 folder.write({"bag.weight": deltas.Rows([5], torch.ones(1, DIM))})
                 support.wait_until(
                     lambda: "id 5 at position 0 has no row" in node.output(),
                     "the delta is refused",
                 )
+                node.stop()
+
+    def test_deltas_add_and_remove_ids(self):
+        """The oracle has a row for each id that comes, and a list of ids that are there."""
+        self.add_with_ids()
+        more, most = 60, 40
+        ids = torch.cat([self.ids, torch.randint(-(2**63), 2**63 - 1, (more,))])
+        for mode in MODES:
+            with self.subTest(mode[0]):
+                folder = deltas.Folder(
+                    self.repository / "hashed" / "1" / "deltas", "hashed", 1
+                )
+                shutil.rmtree(folder.path, ignore_errors=True)
+                table = torch.cat([self.tables["bag.weight"], torch.zeros(more, DIM)])
+                there = torch.arange(ROWS + more) < ROWS
+                arguments = (*mode, "--deltas-new-ids", str(most))
+                node = self.start(*arguments)
+
+                def change(upserted, deleted, keep=True):
+                    rows = torch.randn(len(upserted), DIM)
+                    folder.write({"bag.weight": deltas.Rows(
+                        ids[upserted], rows, ids[deleted])})
+                    if keep:
+                        table[upserted], there[upserted] = rows, True
+                        there[deleted] = False
+
+                def first_answer():
+                    found = []
+
+                    def answered():
+                        try:
+                            found.append(self.ask(node, "hashed", given)[1])
+                        except InferenceServerException:
+                            return False
+                        return True
+
+                    request = make_request()
+                    request["ids"][:] = torch.nonzero(there)[0]
+                    given = {**request, "ids": ids[request["ids"]]}
+                    support.wait_until(answered, "the node answers")
+                    return found[0]["delta_sequence"].int64_param
+
+                def check(sequence):
+                    support.wait_until(
+                        lambda: self.metrics(node, "refract_delta_sequence")["all"]
+                        == sequence, f"delta {sequence} is applied",
+                    )
+                    request = make_request()
+                    alive = torch.nonzero(there).squeeze(1)
+                    new = alive[alive >= ROWS]
+                    self.assertEqual(
+                        self.metrics(node, "refract_delta_new_ids")["all"], len(new)
+                    )
+                    count = len(request["ids"])
+                    request["ids"] = alive[torch.randint(len(alive), (count,))]
+                    request["ids"][: len(new)] = new[:count]
+                    given = {**request, "ids": ids[request["ids"]]}
+                    scores, parameters = self.ask(node, "hashed", given)
+                    self.assertNotIn("replaced_ids", parameters)
+                    wide = Ranker(ROWS + more).eval()
+                    wide.load_state_dict(
+                        {**self.model.state_dict(), "bag.weight": table}
+                    )
+                    with torch.no_grad():
+                        error = (scores - wide(**request)).abs().max().item()
+                    self.assertLessEqual(error, TOLERANCE)
+                    for gone in torch.nonzero(~there).squeeze(1)[:: 7]:
+                        given["ids"][5] = ids[gone]
+                        with self.assertRaises(InferenceServerException) as raised:
+                            self.ask(node, "hashed", given)
+                        self.assertIn(
+                            f"table 'bag.weight': id {int(ids[gone])} at position 5 "
+                            "has no row", str(raised.exception),
+                        )
+
+                change(torch.arange(ROWS - 5, ROWS + 30), torch.arange(0))
+                check(1)
+                # Full: 30 - 10 + 20.
+                change(torch.arange(ROWS + 30, ROWS + 50),
+                       torch.cat([torch.arange(6), torch.arange(ROWS, ROWS + 10)]))
+                check(2)
+                change(torch.tensor([ROWS + 55]), torch.tensor([ROWS + 58]), keep=False)
+                support.wait_until(
+                    lambda: "table 'bag.weight' would have 41 new ids; "
+                    "--deltas-new-ids allows 40" in node.output(),
+                    "the delta is refused",
+                )
+                check(2)
+                for file in folder.path.glob("*00003*"):
+                    file.unlink()
+                node.kill()
+                node = self.start(*arguments)
+                self.assertEqual(first_answer(), 2)
+                check(2)
+                # Ids come back, and take the places of others.
+                change(torch.tensor([2, *range(ROWS, ROWS + 5)]),
+                       torch.arange(ROWS + 45, ROWS + 50))
+                check(3)
+                for sequence in range(4, 34):
+                    if sequence % 10 == 0:
+                        node.kill()  # some deltas are applied, some are not
+                        node = self.start(*arguments)
+                        self.assertEqual(first_answer(), sequence - 1)
+                        check(sequence - 1)
+                    new = torch.arange(ROWS, ROWS + more)
+                    out = new[there[new]][torch.randperm(int(there[new].sum()))[:9]]
+                    come = new[~there[new]][torch.randperm(int((~there[new]).sum()))[:9]]
+                    change(come.sort().values, out.sort().values)
+                check(33)
                 node.stop()
 
     def test_bad_ids_are_refused_by_name(self):
