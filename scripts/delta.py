@@ -8,6 +8,7 @@ serve (docs/how-to/deltas.md).
     scripts/delta.py torchrec REPOSITORY/NAME/VERSION --tracked FILE --weights FILE
     scripts/delta.py merge REPOSITORY/NAME/VERSION
     scripts/delta.py push REPOSITORY/NAME/VERSION --to HOST:PORT
+    scripts/delta.py version REPOSITORY/NAME/VERSION --weights FILE [--rows FILE]
 
 diff: the rows in which two checkpoints differ (.safetensors, or a state dict that
 torch.load reads). rows: tensors "TABLE/ids" [n] and "TABLE/rows" [n, dim], and
@@ -15,6 +16,8 @@ torch.load reads). rows: tensors "TABLE/ids" [n] and "TABLE/rows" [n, dim], and
 global step. torchrec: ids of ModelDeltaTracker.get_unique() or get_unique_ids(), kept by
 torch.save, with the rows of a checkpoint. merge: all deltas of the folder become one.
 push: a CPU node gets those deltas of the folder over gRPC that it does not have.
+version: the next version, with other dense weights, the rows of all deltas, and more rows if
+wanted. --weights: a checkpoint of dense weights alone.
 A new delta takes the next free sequence, and the last delta is its parent.
 """
 
@@ -28,7 +31,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from scripts.lib import delta_push, delta_sources, deltas
+from scripts.lib import delta_push, delta_sources, deltas, next_version
 
 
 def read_checkpoint(path):
@@ -121,7 +124,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("diff", "rows", "easyrec", "torchrec", "merge", "push"):
+    for name in ("diff", "rows", "easyrec", "torchrec", "merge", "push", "version"):
         command = commands.add_parser(name)
         command.add_argument("version", metavar="REPOSITORY/NAME/VERSION")
         command.add_argument(
@@ -133,8 +136,14 @@ def main():
             command.add_argument(
                 "--table", action="append", help="write this table only; may be repeated"
             )
-        if name == "rows":
-            command.add_argument("--rows", required=True, metavar="FILE")
+        if name in ("rows", "version"):
+            command.add_argument("--rows", required=name == "rows", metavar="FILE")
+        if name == "version":
+            command.add_argument("--weights", required=True, metavar="FILE")
+            command.add_argument(
+                "--no-golden", action="store_true",
+                help="record no answers of PyTorch for the checks of nodes",
+            )
         if name == "easyrec":
             command.add_argument("files", nargs="+", metavar="FILE_OR_FOLDER")
             command.add_argument(
@@ -164,6 +173,13 @@ def main():
             token = arguments.token and pathlib.Path(arguments.token).read_text().strip()
             count = delta_push.push(folder, arguments.to, token, arguments.ca)
             print(f"{count} deltas of {folder.path} added at {arguments.to}")
+        elif arguments.command == "version":
+            made = next_version.make(
+                arguments.version, read_checkpoint(arguments.weights),
+                read_rows(arguments.rows) if arguments.rows else None,
+                not arguments.no_golden, arguments.folder,
+            )
+            print(f"version {made.name} of {made.parent}")
         elif arguments.command == "easyrec":
             write_easyrec(folder, arguments)
         else:

@@ -1,0 +1,140 @@
+"""A new version of a model: its tables with all deltas, and other dense weights.
+
+    next_version.make("models/ranker/1", {"top.weight": tensor}, {"user.weight": rows})
+
+The versions share the files of the tables (hard links); the split plan is that of the
+version before. Nodes that follow the repository load the new version with its delta
+beside the old one and switch in one step.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import struct
+import tempfile
+
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from scripts.lib import deltas
+from scripts.lib.nodes import program
+from scripts.lib.repository import run
+
+# Beside a version's tables: the dense weights that are not those of the model's file.
+DENSE = "dense.safetensors"
+
+
+def make(version, weights, tables=None, golden=True, folder=None):
+    """Writes dense weights {name: tensor} and rows {table: Rows} as the next version
+    and returns its folder. Deltas of the old version are merged with the rows.
+
+    `golden`: record PyTorch's answers for the checks before the version is served.
+    `folder`: of the old version's deltas, where it is not in the version; the folder of
+    the new version's deltas is then beside it.
+    """
+    version = pathlib.Path(version).absolute()
+    model, number = version.parent, int(version.name) + 1
+    place = model / str(number)
+    if place.exists():
+        raise deltas.DeltaError(f"{place} is there: {version} is not the last version")
+    old = deltas.Folder(folder or version / "deltas", model.name, version.name)
+    work = pathlib.Path(tempfile.mkdtemp(dir=model, prefix=".tmp-"))
+    try:
+        with old.locked():
+            made = _import(version, work, weights, golden)
+            _copy_plan(version, made)
+            changes, (sequence, _) = old.merged(tables), old.last()
+            _check(changes, made)
+            if changes:
+                path = old.path.absolute().parent / str(number) if folder else made / "deltas"
+                deltas.Folder(path, model.name, number).write(
+                    changes, parent=(0, ""), sequence=sequence + bool(tables)
+                )
+            made.rename(place)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return place
+
+
+def _refract(*arguments):
+    done = run(program("refract"), *arguments, check=False, timeout=None)
+    if done.returncode:
+        raise deltas.DeltaError(done.stderr.strip().removeprefix("error: "))
+
+
+def _inspect(version):
+    with tempfile.NamedTemporaryFile() as report:
+        _refract("inspect", version, "--json", report.name)
+        return json.loads(pathlib.Path(report.name).read_text())
+
+
+def _import(version, work, weights, golden):
+    """The version's own file with all tables and the new weights, in a repository of
+    its own, where nodes do not look."""
+    is_table = {table["name"] for table in _inspect(version)["tables"]}
+    for name in sorted(is_table & weights.keys()):
+        raise deltas.DeltaError(f"'{name}' is a table: its rows change by --rows")
+    folder = work / "tables"
+    folder.mkdir()
+    dense = {name: tensor.detach().contiguous() for name, tensor in weights.items()}
+    for file in (version / "tables").glob("*.safetensors"):
+        if file.name == DENSE:
+            dense = {**load_file(file), **dense}
+        else:
+            os.link(file, folder / file.name)
+    save_file(dense, folder / DENSE)
+    (source,) = (f for f in version.iterdir() if f.suffix in (".pt2", ".pt"))
+    sample = version / "sample.safetensors"
+    _refract(
+        "import", source, "--repo", work / "repository", "--name", version.parent.name,
+        "--tables", folder, "--link", *(["--sample", sample] if sample.exists() else []),
+        *([] if golden else ["--no-golden"]),
+    )
+    return work / "repository" / version.parent.name / "1"
+
+
+def _check(changes, made):
+    """A node that refuses a version's delta would serve the version without it."""
+    has_ids = set()
+    for file in (made / "tables").glob("*.safetensors"):
+        with safe_open(file, "pt") as tensors:
+            has_ids |= {n.removesuffix(".ids") for n in tensors.keys() if n.endswith(".ids")}
+    facts = {table["name"]: table for table in _inspect(made)["tables"]}
+    for table, rows in changes.items():
+        if table not in facts:
+            raise deltas.DeltaError(f"the model has no table '{table}'")
+        ids, values, deleted = rows.sorted(table)
+        for some in (ids, deleted):
+            if some.numel() and table not in has_ids and not (
+                0 <= some[0] and some[-1] < facts[table]["rows"]
+            ):
+                raise deltas.DeltaError(
+                    f"table '{table}': ids {some[0]} to {some[-1]} are not all in "
+                    f"[0, {facts[table]['rows']})"
+                )
+        if values is None or rows.format:
+            continue
+        if values.shape[1] != facts[table]["dim"]:
+            raise deltas.DeltaError(
+                f"table '{table}': rows of {values.shape[1]}, not {facts[table]['dim']}"
+            )
+        if not values.isfinite().all():
+            raise deltas.DeltaError(f"table '{table}': a row has a NaN or an infinity")
+
+
+def _copy_plan(version, made):
+    """The graphs are alike: of a plan only the model's digest differs."""
+    plan = version / "split_plan.pb"
+    if not plan.exists():
+        return
+    before, after = (_digest(_inspect(folder)["digest"]) for folder in (version, made))
+    data = plan.read_bytes()
+    if data.count(before) != 1:
+        raise deltas.DeltaError(f"{plan} is not the plan of {version}")
+    (made / plan.name).write_bytes(data.replace(before, after))
+
+
+def _digest(text):
+    """A message Digest of proto/graph.proto, from 32 hexadecimal digits."""
+    return struct.pack("<BQBQ", 0x09, int(text[16:], 16), 0x11, int(text[:16], 16))
