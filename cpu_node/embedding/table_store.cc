@@ -183,11 +183,6 @@ void TableStore::SetSources(
   }
 }
 
-void TableStore::Refuse(const std::string& table, absl::string_view why_not) {
-  const auto found = tables_.find(table);
-  if (found != tables_.end()) found->second.why_not = std::string(why_not);
-}
-
 void TableStore::CheckReaders(
     absl::Span<const std::vector<const runtime::Program*>> ways) {
   const models::Graph& graph = model_.graph;

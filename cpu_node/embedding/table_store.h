@@ -72,9 +72,6 @@ class TableStore {
   void CheckReaders(
       absl::Span<const std::vector<const runtime::Program*>> ways);
 
-  // A table whose rows must not change for another reason.
-  void Refuse(const std::string& table, absl::string_view why_not);
-
   // Tables by weight name, with the reason for each table that cannot change.
   const absl::btree_map<std::string, models::DeltaTable>& tables() const {
     return tables_;
