@@ -148,7 +148,7 @@ class Topology(unittest.TestCase):
         )
         file.write_text("cn-1 leaf=l1\ncn-1 leaf=l2\n")
         self.assertIn(
-            f"{file}: line 2: cn-1 is there twice",
+            f"{file}: line 2: host cn-1 is listed twice",
             self.refuse("refract-cpu-node", "--fabric", file),
         )
         file.write_text("cn-1 leaf=l1\n")
