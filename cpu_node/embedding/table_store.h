@@ -78,7 +78,8 @@ class TableStore {
   }
 
   // A state of all tables, which stays readable while the pin lives. Holds
-  // memory of rows that newer states have replaced: a request at a time.
+  // memory of rows that newer states have replaced: a request at a time. Must
+  // not outlive the store.
   class Pin {
    public:
     Pin() = default;  // of no store: the tables as imported

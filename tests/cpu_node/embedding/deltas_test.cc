@@ -179,12 +179,12 @@ TEST_F(DeltasTest, AppliesInSequenceAndComesToTheSameStateAgain) {
          .ids = {1},
          .rows = Values(10),
          .deleted = {9}});
-  const TableStore::Pin before = served_->PinTables();
+  TableStore::Pin before = served_->PinTables();
   ASSERT_TRUE(Step());
   EXPECT_EQ(counts().backlog, 1);
   EXPECT_EQ(Row(1), Values(1));
   EXPECT_EQ(Row(9), Values(5));
-  const TableStore::Pin first = served_->PinTables();
+  TableStore::Pin first = served_->PinTables();
   ASSERT_TRUE(Step());
   EXPECT_FALSE(Step());
   EXPECT_EQ(Row(1), Values(10));
@@ -199,6 +199,9 @@ TEST_F(DeltasTest, AppliesInSequenceAndComesToTheSameStateAgain) {
   EXPECT_EQ(counts().refused, 0);
   EXPECT_EQ(counts().backlog, 0);
 
+  // A node that has been started again.
+  before = TableStore::Pin();
+  first = TableStore::Pin();
   ServedModelOptions options;
   options.deltas_folder = folder_;
   served_ = *ServedModel::Create(
