@@ -231,6 +231,7 @@ class GpuNode : public transport::Handler {
   bool stop_keeper_ ABSL_GUARDED_BY(models_mu_) = false;
   Changes changes_ ABSL_GUARDED_BY(models_mu_);
   ModelStats unloaded_ ABSL_GUARDED_BY(models_mu_);  // sums of unloaded ones
+  absl::Status poll_error_;  // of the last poll; used by keeper_ only
   std::thread keeper_;
   // Held while the listener is called, so that its calls are in order.
   absl::Mutex readiness_mu_;

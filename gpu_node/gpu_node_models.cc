@@ -211,9 +211,15 @@ void GpuNode::Poll() {
   auto wanted = options_.wanted();
   if (!wanted.ok()) {
     // The repository may come back: loaded models stay.
-    LOG(ERROR) << "the repository cannot be polled: " << wanted.status();
+    if (wanted.status() != poll_error_) {
+      LOG(ERROR) << "the repository cannot be polled, models stay as they are: "
+                 << wanted.status().message();
+    }
+    poll_error_ = wanted.status();
     return;
   }
+  if (!poll_error_.ok()) LOG(INFO) << "the repository can be polled again";
+  poll_error_ = absl::OkStatus();
   std::vector<std::pair<std::string, int64_t>> absent;
   {
     absl::MutexLock lock(&models_mu_);
