@@ -352,7 +352,6 @@ absl::Status ModelControl::LoadNow(const std::string& name,
   REFRACT_ASSIGN_OR_RETURN(const std::vector<models::TrafficShare> traffic,
                            Traffic(name, config, wanted));
   Model& model = models_[name];
-  model.aims = {wanted.begin(), wanted.end()};
   const std::set<int64_t> before = model.served;
   std::map<int64_t, Version> fresh;
   std::set<int64_t> next;
@@ -383,6 +382,9 @@ absl::Status ModelControl::LoadNow(const std::string& name,
     return failed.first != 0 && !model.loaded.contains(failed.first) &&
            !std::filesystem::exists(FolderOf(name, failed.first), error);
   });
+  // A poll repeats what the repository wants. A load by request that fails ends
+  // with its answer: readiness and responses must not go by it.
+  if (status.ok() || polled) model.aims = {wanted.begin(), wanted.end()};
   std::vector<std::shared_ptr<ServedModel>> replaced;
   if (status.ok() || (polled && !next.empty())) {
     // While a wanted version fails, the present versions stay, too.

@@ -278,7 +278,9 @@ class ModelControl(unittest.TestCase):
 
     def test_a_broken_version_leaves_the_old_one_serving(self):
         repository = self.repository(1)
-        cn, hn, client = self.start_explicit(repository)
+        cn, hn, client = self.start_explicit(
+            repository, None, "--strict-readiness"
+        )
         self.await_version(client, 1)
         self.bring(repository, 2)
         weights = max(
@@ -301,6 +303,10 @@ class ModelControl(unittest.TestCase):
         self.assertEqual(index[2][0], "UNAVAILABLE")
         self.assertIn(weights.name, index[2][1])
         self.assertIn(weights.name, cn.output())
+        # The node and its answers are as before the failed load.
+        self.assertTrue(client.is_server_ready())
+        answer = client.infer(MODEL, self.inputs).get_response()
+        self.assertEqual(dict(answer.parameters), {})
 
     def test_a_version_is_served_only_where_both_nodes_have_it(self):
         cn_repository, hn_repository = self.repository(1), self.repository(1)
@@ -369,6 +375,18 @@ class ModelControl(unittest.TestCase):
         cn_repository.with_suffix(".away").rename(cn_repository)
         shutil.rmtree(cn_repository / MODEL / "3")
         self.await_version(client, 2)
+        # Each poll of the GPU node fails, too, and its log says so once.
+        hn_repository.rename(hn_repository.with_suffix(".away"))
+        nodes.wait_until(
+            lambda: "cannot be polled" in hn.output(), "the log says so"
+        )
+        time.sleep(1)
+        self.await_version(client, 2)
+        self.assertEqual(hn.output().count("cannot be polled"), 1)
+        hn_repository.with_suffix(".away").rename(hn_repository)
+        nodes.wait_until(
+            lambda: "can be polled again" in hn.output(), "the log says so"
+        )
         load.stop()
         self.assertEqual(load.failures, [])
         with self.assertRaises(InferenceServerException) as caught:
