@@ -118,7 +118,7 @@ class TableBinder {
     absl::string_view table = tensor.name;
     if (it == entries_.end() && absl::ConsumeSuffix(&table, ".ids") &&
         entries_.contains(table)) {
-      return absl::OkStatus();  // ReadTableIds()
+      return absl::OkStatus();  // ReadTableIds() reads it
     }
     if (it == entries_.end()) {
       return absl::InvalidArgumentError(absl::StrCat(

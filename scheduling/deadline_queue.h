@@ -98,8 +98,8 @@ class DeadlineQueue {
   // remaining rows. The request is never merged again.
   void Return(Request request) { Insert(std::move(request), ""); }
 
-  // The request whose turn it is: the first one, or the oldest one without a
-  // deadline when it is their turn. The queue is not empty.
+  // The request to execute next: the first request, or, in a turn for requests
+  // without a deadline, the oldest of these. The queue is not empty.
   const Request& Next() const { return *NextEntry(); }
   // The request that all others go before. The queue is not empty.
   const Request& Last() const { return *entries_.rbegin(); }
@@ -163,8 +163,8 @@ class DeadlineQueue {
   }
 
   // The work that runs before a new request of this priority and deadline, each
-  // request executed alone. The sum stops once its time exceeds `enough`. A request
-  // that goes last, as under overload with equal timeouts, costs no look at each.
+  // request executed alone. The sum stops once its time exceeds `enough`. For a
+  // request that goes last, as under overload, it is a kept total.
   struct Work {
     absl::Duration time;
     int64_t rows = 0;
@@ -264,7 +264,7 @@ class DeadlineQueue {
   size_t levels_ = 1;  // that were ever used: the first ones
   std::vector<typename Entries::node_type> spare_;
   uint64_t arrivals_ = 0;
-  // Turns since the last one of a request without a deadline.
+  // Turns since the last turn of a request without a deadline.
   int run_with_deadline_ = 0;
 };
 

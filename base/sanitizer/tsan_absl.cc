@@ -1,8 +1,8 @@
 // Lets ThreadSanitizer see absl::Mutex, CondVar and Notification.
 //
-// Debian's Abseil is built without TSan, whose atomics are then invisible:
-// every access guarded by an absl::Mutex would be reported as a race. This
-// file, compiled in the tsan preset only, interposes the library's entry points
+// Debian's Abseil is built without TSan, so TSan does not see its atomics and
+// would report every access that an absl::Mutex guards as a race. This file,
+// compiled in the tsan preset only, interposes the library's entry points
 // and tells TSan what they order. Real races between unlocked accesses stay
 // visible.
 

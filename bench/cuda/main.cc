@@ -6,12 +6,12 @@
 //   bench_cuda [--repetitions N] [--quick | --dry-run] [--parts NAME,…]
 //   [--list]
 //
-// --parts: these alone, of the parts that --list prints. A part begins with a
-// line "-- NAME"; its results are lines "= {JSON}". A part that fails ends the
-// program, because an error of the device would spoil the parts after it:
-// run_parts.py starts the program again behind it.
+// --parts runs only the named parts; --list prints all names. A part begins
+// with a line "-- NAME"; its results are lines "= {JSON}". A part that fails
+// ends the program, because an error of the device would spoil the parts after
+// it: run_parts.py starts the program again with the next part.
 //
-// --dry-run: everything once, at sizes that mean nothing, to see that it runs.
+// --dry-run runs every part once at tiny sizes, to show that the code works.
 // bench_cuda_emulated, whose GPU is this process, has no other mode.
 //
 // Exit status 0 even where a bar is missed; 1: something failed; 2: bad usage;

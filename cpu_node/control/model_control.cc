@@ -106,7 +106,8 @@ ModelControl::Counts ModelControl::counts() const {
 }
 
 void ModelControl::Run() {
-  setpriority(PRIO_PROCESS, 0, kNice);  // of this thread: Linux
+  // On Linux this changes the calling thread alone, not the process.
+  setpriority(PRIO_PROCESS, 0, kNice);
   absl::Time next_poll = options_.poll
                              ? options_.clock->Now() + options_.poll_interval
                              : absl::InfiniteFuture();

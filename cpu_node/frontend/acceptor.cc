@@ -36,6 +36,7 @@ constexpr int kLinesPerSecond = 1;
 
 // The addresses of `host` as numbers.
 absl::StatusOr<std::vector<std::string>> AddressesOf(absl::string_view host) {
+  // A socket at :: takes IPv4 connections as well.
   if (host == "0.0.0.0") return std::vector<std::string>{"::"};
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);

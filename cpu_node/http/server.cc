@@ -38,8 +38,8 @@
 #include "glog/logging.h"
 
 namespace refract::cpu_node {
-// Named: HttpServer::Impl, which has linkage, has members of these types, and a
-// unity build compiles this file as a part of another.
+// Not an anonymous namespace: HttpServer::Impl, which has external linkage, has
+// members of these types, and g++ warns of that in a unity build.
 namespace http_connections {
 
 namespace asio = boost::asio;
@@ -156,7 +156,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
       asio::io_context& context = connection_->loop_.context;
       asio::dispatch(context, [last = std::move(connection_)] {});
     }
-    // Runs `work` with the connection, on the loop's thread. Not twice.
+    // Runs `work` with the connection, on the loop's thread. Call at most once.
     template <typename Work>
     void Run(Work work) {
       asio::io_context& context = connection_->loop_.context;

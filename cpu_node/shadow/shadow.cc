@@ -111,7 +111,8 @@ void Shadow::Stop() {
 
 bool Shadow::Sample() {
   const uint64_t before = drawn_.fetch_add(step_, std::memory_order_relaxed);
-  // Whether the sum passed a multiple of 1.
+  // `drawn_` counts in units of 2^-32: the request is drawn when its share
+  // makes the sum pass a whole number.
   return ((before + step_) >> 32) != (before >> 32);
 }
 
@@ -173,7 +174,7 @@ void Shadow::Score(const Request& request) {
   LOG(WARNING) << "shadow: request '" << base::Shorten(request.id)
                << "' of model '" << version.model().name << "' version "
                << version.model().version
-               << (differs ? " was answered otherwise by LibTorch: "
+               << (differs ? " has another answer from LibTorch: "
                            : " was not scored by LibTorch: ")
                << status.message()
                << (*held_back > 0 ? absl::StrCat(" (", *held_back,

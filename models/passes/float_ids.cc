@@ -66,7 +66,7 @@ std::optional<LookUp> LookUpOf(const Graph& graph, const Node& node) {
   return gather;
 }
 
-// Whether it passes values on, perhaps rounded or bounded.
+// Whether the operator passes values on, perhaps rounded or bounded.
 bool KeepsValues(const Node& node) {
   static const auto& names = *new absl::flat_hash_set<absl::string_view>{
       "to",         "_to_copy", "type_as", "clone",        "contiguous",

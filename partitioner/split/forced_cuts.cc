@@ -92,8 +92,8 @@ class Forcing {
     if (!requirement.up && tensor.is_result) return Best({from});
     const cut::StageSet to = requirement.up ? cut::kOnHn : cut::kOnPost;
     // Adds a reader without cost where the value has to go. No plan that meets
-    // the requirement is cheaper. In most cases a real reader joins the added
-    // one there, which meets the requirement.
+    // the requirement is cheaper. In most cases a real reader moves there, too,
+    // and the plan meets the requirement.
     REFRACT_ASSIGN_OR_RETURN(std::optional<cut::Best> best,
                              WithReader(t, to, from));
     if (!best) return best;

@@ -23,9 +23,9 @@ class Requester {
   // `nodes` must outlive it.
   static absl::StatusOr<std::unique_ptr<Requester>> Connect(NodePair* nodes);
 
-  // Waits until the CN serves `model` (which, split, includes its HN).
-  // Cancelled: InterruptGuard; Unavailable: a node has ended, or it takes too
-  // long.
+  // Waits until the CN serves `model`; a split model is served once the HN is
+  // ready for it. Cancelled: InterruptGuard; Unavailable: a node has ended, or
+  // it takes too long.
   absl::Status AwaitModel(const std::string& model);
 
   // Encodes a request of `model`, whose inputs are those of `graph`; returns

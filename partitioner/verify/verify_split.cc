@@ -70,8 +70,8 @@ absl::StatusOr<Verification> VerifySplit(
       std::vector<Cut> cuts,
       ChooseCuts(model.graph, model.digest, conditions, report.split,
                  report.forced_cuts, static_cast<size_t>(options.forced_cuts)));
-  // `chosen` is one of the alternatives already, unless --method names another
-  // method than they come from.
+  // The alternatives mostly contain `chosen`. They lack it if --method names a
+  // method that made none of them.
   const auto is_chosen = [&](const Cut& cut) {
     return cut.plan.stages == chosen.stages;
   };

@@ -2,9 +2,10 @@
 #define REFRACT_PLACEMENT_PLANNER_RECORDING_H_
 
 // How fast a CPU node and a GPU node were while requests were traced. A machine
-// has slow phases: for a tenth of a second, say, everything on it takes several
-// times as long, and queues grow. Such a phase lasts as long at any rate of
-// requests, so a simulation replays speeds by time, not by request.
+// has slow phases: for a tenth of a second, for example, everything on it takes
+// several times as long, and queues grow. The rate of requests does not change
+// the length of a phase, so a simulation replays speeds by time, not by
+// request.
 
 #include <cstddef>
 #include <utility>

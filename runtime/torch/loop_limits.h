@@ -16,9 +16,9 @@ namespace refract::runtime::aten {
 // most; this many take seconds.
 inline constexpr int64_t kMaxLoopRounds = 1'000'000;
 
-// While it lives, rounds of loops on this thread call `check`, which must be
-// cheap, and an error of it ends the loop. The innermost scope counts; without
-// a scope only the number of rounds is limited. Not to be moved between
+// While a scope lives, rounds of loops on this thread call `check`, which must
+// be cheap; an error of `check` ends the loop. The innermost scope counts;
+// without a scope only the number of rounds is limited. Not to be moved between
 // threads.
 class ScopedLoopCheck {
  public:

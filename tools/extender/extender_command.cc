@@ -193,7 +193,7 @@ absl::Status RunExtender(const ExtenderCommand& options, std::ostream& out) {
                       [] {
                         return Answer{.type = "text/plain", .body = "ok\n"};
                       }}},
-      // --host says who reaches it.
+      // --host decides which machines reach the server.
       .remote_changes = true};
   absl::StatusOr<std::unique_ptr<metrics::Server>> server =
       metrics::Server::Create(

@@ -42,8 +42,8 @@ using transport::UniqueFd;
 constexpr double kMegabyte = 1 << 20;
 // Longer than a measurement in an emulated machine takes.
 constexpr absl::Duration kPerftestPatience = absl::Seconds(100);
-// The client gives up at once if its server does not listen yet; starting one
-// takes a second in an emulated machine.
+// The client gives up at once if its server does not listen yet; starting a
+// server takes a second in an emulated machine.
 constexpr int kConnectTries = 60;
 constexpr absl::Duration kBetweenTries = absl::Milliseconds(100);
 // As the data path's (transport/verbs/options.h).

@@ -25,7 +25,7 @@ struct VerbsPort {
 // Unimplemented: built without verbs; otherwise no port is usable now.
 absl::StatusOr<VerbsPort> ChooseVerbsPort(absl::string_view preference);
 
-// The installed ones of the perftest programs that this file supports:
+// The perftest programs that are installed and that this file supports, of
 // "ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_write_bw", "ib_read_bw".
 std::vector<std::string> InstalledPerftest();
 
@@ -38,7 +38,7 @@ std::unique_ptr<Subject> PerftestBaseline(const std::string& program,
 // The figures of one size from the output of `program`. The median here is of
 // whole round trips, while send and write tests print halves; their MB are 2^20
 // bytes. InvalidArgument if there is no line of results, or a field of it is
-// not a number ("inf" is one, and becomes no figure).
+// not a number. A field "inf" is left out of the figures.
 absl::StatusOr<Figures> ParsePerftest(const std::string& program,
                                       absl::string_view output);
 

@@ -69,7 +69,8 @@ OutgoingMessage::ImplPtr TakeOutgoing(
 
 }  // namespace
 
-// Dropped last: the last user may be the last owner of the memory.
+// `memory` is dropped last: this message may be the last owner of the memory
+// that its block and its place in the free list belong to.
 void OutgoingMessage::Recycle::operator()(Impl* impl) const {
   const std::shared_ptr<LinkMemory> memory = std::move(impl->memory);
   impl->block.Reset();

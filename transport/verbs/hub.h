@@ -130,7 +130,7 @@ class CompletionHub final : public DeviceListener {
 
   absl::Mutex mu_;
   absl::flat_hash_map<uint32_t, Target> targets_ ABSL_GUARDED_BY(mu_);
-  // The last one found: with one path per thread, always a hit.
+  // The path found last: with one path per thread, always a hit.
   uint32_t last_queue_pair_ ABSL_GUARDED_BY(mu_) = 0;
   Target last_target_ ABSL_GUARDED_BY(mu_);
   uint32_t used_requests_ ABSL_GUARDED_BY(mu_) = 0;

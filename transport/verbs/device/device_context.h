@@ -50,8 +50,8 @@ class DeviceContext {
 
   // `listener` receives later events.
   void AddListener(DeviceListener* listener);
-  // Returns when no call of `listener` is running, except a call that this is
-  // called from.
+  // Returns when no call of `listener` is running, except a call from which
+  // this function itself is called.
   void RemoveListener(DeviceListener* listener);
 
   // Passes on the waiting events. Returns how many.
