@@ -4,12 +4,14 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/log/log_limiter.h"
 #include "base/process/byte_budget.h"
 #include "base/process/thread.h"
 #include "base/status_macros.h"
+#include "base/tls/refused_certificate.h"
 #include "cpu_node/frontend/acceptor.h"
 #include "cpu_node/frontend/delta_service.h"
 #include "cpu_node/frontend/node_status.h"
@@ -45,8 +47,17 @@ void LogOfLibrary(absl::string_view library, const char* file, int line,
 }
 
 void TakeLogsOfLibraries() {
+  // gRPC says that a certificate was refused, but neither which nor why. Its
+  // line comes from the thread that made the handshake.
+  base::NoteRefusedCertificates();
   gpr_set_log_function([](gpr_log_func_args* args) {
-    LogOfLibrary("gRPC", args->file, args->line, args->message);
+    std::string message = args->message;
+    const std::string refused = base::TakeRefusedCertificate();
+    if (!refused.empty() &&
+        absl::StrContains(message, "certificate verify failed")) {
+      absl::StrAppend(&message, " The client's certificate ", refused);
+    }
+    LogOfLibrary("gRPC", args->file, args->line, message);
   });
   google::protobuf::SetLogHandler([](google::protobuf::LogLevel,
                                      const char* file, int line,

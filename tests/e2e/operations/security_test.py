@@ -176,6 +176,13 @@ class Security(unittest.TestCase):
                     self.assertEqual(
                         caught.exception.code(), grpc.StatusCode.UNAVAILABLE
                     )
+                support.wait_until(
+                    lambda why=why: any(
+                        "gRPC" in line and why in line
+                        for line in cn.output().splitlines()
+                    ),
+                    f"the line of gRPC says: {why}",
+                )
 
                 def logged(client=client, why=why):
                     # A line a second, so that it may have to fail again.
