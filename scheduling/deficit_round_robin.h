@@ -83,8 +83,8 @@ class DeficitRoundRobin {
 //   max(2 own, min(50 ms, other / 5))
 //
 // So a turn delays a request of a model below its share by at most a fifth of
-// the request's own time; 50 ms is the longest wait of a first request. Turns of
-// 2 own leave a model at least half of its rows/s if time is a + c · rows.
+// the request's own time; 50 ms is the longest wait of a first request. Turns
+// of 2 own leave a model at least half of its rows/s if time is a + c · rows.
 absl::Duration Quantum(absl::Duration own, absl::Duration other);
 
 // The most rows, between `least` and `most`, whose execution takes at most

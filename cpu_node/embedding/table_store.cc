@@ -32,7 +32,8 @@ using models::TableDelta;
 
 constexpr size_t kRowsBetweenPauses = 1024;
 
-// Whether `node` looks up rows of `table`, and does not also read it otherwise.
+// Whether `node` looks up rows of `table` and reads the table in no other way:
+// a second operand of the same node would see the rows as they were imported.
 bool LooksUpIn(const models::Node& node, models::ValueId table) {
   absl::string_view argument = models::EmbeddingArgsOf(node.op).weight;
   if (models::LoweringOf(node.op) == models::Lowering::kIndexSelect) {
@@ -92,6 +93,7 @@ absl::StatusOr<IdIndexes> IndexIds(const models::LoadedModel& model) {
 absl::Span<const int64_t> TableStore::Table::Own(
     absl::Span<const int64_t> ids) const {
   if (shards == nullptr) return ids;
+  // The ids of a delta ascend, and a shard owns one range of rows.
   const auto* const begin =
       std::lower_bound(ids.begin(), ids.end(), shards->begin(shard));
   const auto* const end = std::lower_bound(begin, ids.end(), shards->ends[shard]);
@@ -103,6 +105,8 @@ TableStore::Table::Table(const models::WeightView& view, int64_t rows,
                          size_t row_bytes,
                          std::shared_ptr<const models::IdIndex> ids,
                          int64_t new_ids)
+    // Numbers of new ids: twice as many as there may be ids, because a delta
+    // may replace all while requests still read the replaced ids.
     : overlay(rows, row_bytes, ids == nullptr ? 0 : rows + 2 * new_ids),
       row_bytes(row_bytes),
       index(std::move(ids)) {
@@ -213,7 +217,9 @@ void TableStore::CheckReaders(
       }
     }
   }
-  // Two names of the same rows would differ after a change of one of them.
+  // Two names of the same rows would differ after a change of one of them. In
+  // order of their addresses, tables overlap if one begins before the end of an
+  // earlier table.
   const std::byte* end = nullptr;
   const std::string* last = nullptr;
   std::vector<std::pair<const std::byte*, const std::string*>> places;
@@ -255,6 +261,8 @@ TableStore::Pin TableStore::PinNewest() const {
   }
 }
 
+// States before the oldest pinned state have no reader, and get none: requests
+// pin the newest state. Rows that only they see can be given back.
 uint64_t TableStore::Oldest() const {
   const uint64_t newest = newest_.load(std::memory_order_relaxed);
   const uint64_t first = newest < kStates ? 0 : newest - kStates + 1;
@@ -285,6 +293,7 @@ absl::Status TableStore::Encode(const TableDelta& delta, const Table& table,
           values, table.layout, buffer.data() + i * table.row_bytes);
       if (!encoded.ok()) return error(i, encoded.message());
     }
+    // The decoded value counts: a scale or a bias of a row format may be NaN.
     for (size_t d = 0; d < dim; ++d) {
       if (std::isfinite(values[d])) continue;
       return error(i, absl::StrCat("column ", d, " is ", values[d]));
@@ -361,6 +370,8 @@ absl::Status TableStore::CheckRoom(absl::Span<const TableDelta> deltas) const {
 
 absl::Status TableStore::Apply(absl::Span<const TableDelta> deltas,
                                int64_t sequence, const Pause& pause) {
+  // One thread applies, so that nobody else makes a newer state. The new state
+  // takes the slot of the state kStates before it, which must have no reader.
   const uint64_t state = newest_.load(std::memory_order_relaxed) + 1;
   if (slot(state).readers.load(std::memory_order_seq_cst) != 0) {
     return absl::UnavailableError(absl::StrCat(
@@ -371,6 +382,7 @@ absl::Status TableStore::Apply(absl::Span<const TableDelta> deltas,
     std::vector<std::byte> encoded;
   };
   std::vector<Rows> rows(deltas.size());
+  // Everything that can fail comes first and changes no row that readers see.
   REFRACT_RETURN_IF_ERROR(base::WithinMemory([&]() -> absl::Status {
     const uint64_t oldest = Oldest();
     for (size_t i = 0; i < deltas.size(); ++i) {

@@ -9,6 +9,8 @@
 namespace refract::gpu_node {
 
 void Scheduler::FindStuck(int index, absl::Time now) {
+  // A stuck instance is not ended: the device has no call that ends an
+  // execution, and its requests may still be answered.
   Instance& instance = instances_[index];
   if (instance.health != Health::kUp) {
     instance.stuck = false;
@@ -83,6 +85,8 @@ void Scheduler::PlanInstance(int index, absl::Time now, Actions& actions) {
 }
 
 void Scheduler::Lose(int index, const absl::Status& error) {
+  // The instance is started again only after every slot is empty, because the
+  // device may still touch the memory of its batches.
   Instance& instance = instances_[index];
   instance.health = Health::kFailing;
   instance.error = absl::UnavailableError(

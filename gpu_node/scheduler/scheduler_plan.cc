@@ -13,8 +13,8 @@ namespace {
 // until then a more urgent request can go first, and others can join.
 constexpr int64_t kUploadLead = 2;
 
-// A model without a request for this long has gone: turns are no longer kept
-// short for it.
+// A model without a request for this long counts as silent: turns are no longer
+// kept short for it.
 constexpr absl::Duration kAsksMemory = absl::Seconds(10);
 
 }  // namespace
@@ -46,6 +46,7 @@ void Scheduler::Plan(absl::Time now, Actions& actions) {
   for (size_t i = 0; i < models_.size(); ++i) {
     if (!models_[i].load_error.ok() && !closed_) PlanLoad(i, now, actions);
   }
+  // The listener is called on changes alone: it tells every CPU node.
   for (Model& model : models_) {
     absl::Status ready = ReadyLocked(model);
     if (ready == model.told) continue;
@@ -57,7 +58,8 @@ void Scheduler::Plan(absl::Time now, Actions& actions) {
     const absl::Status why = unready.ok() ? HeldUp(model) : unready;
     if (!why.ok()) FailQueued(model, why, actions);
   }
-  // The instance that is free first takes the first turn.
+  // The instance that is free first takes the first turn, so that the most
+  // urgent batch begins earliest.
   absl::InlinedVector<int, 16> order;
   for (size_t i = 0; i < instances_.size(); ++i) {
     if (instances_[i].up()) order.push_back(static_cast<int>(i));
@@ -94,6 +96,8 @@ void Scheduler::Assign(int index, absl::Time now, Actions& actions) {
     busy |= slot.step == Step::kExecuting;
     free |= slot.step == Step::kEmpty;
   }
+  // Without a free slot the instance has a batch to execute and nowhere to put
+  // another.
   if (!free) return;
   absl::InlinedVector<size_t, 8> order;
   for (size_t i = 0; i < models_.size(); ++i) {
@@ -104,6 +108,8 @@ void Scheduler::Assign(int index, absl::Time now, Actions& actions) {
   }
   std::sort(order.begin(), order.end(),
             [&](size_t a, size_t b) { return turns_.Before(a, b); });
+  // Models in the order of their turns. A model that cannot begin a batch now
+  // is passed over, so that the instance does not idle for it.
   bool room_is_wanted = false;
   std::vector<size_t> make_room;
   for (const size_t model : order) {
@@ -129,6 +135,7 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
   DropDead(model, now, actions);
   if (model.queue.empty()) return false;
   if (residents_.state(index) != ResidentSet::State::kIn) {
+    // The turn comes back when the weights are loaded.
     PlanLoad(index, now, actions);
     return false;
   }
@@ -174,6 +181,7 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
     WakeAt(decision.wait_until);
     return false;
   }
+  // Decided: from here on requests leave the queue.
   std::unique_ptr<Batch> batch = NewBatch(index);
   batch->rows = rows;
   batch->first_row = first.first_row;
@@ -197,6 +205,8 @@ int64_t Scheduler::RowsOfTurn(size_t index, absl::Time now) const {
   const Model& model = models_[index];
   const int64_t most = model.config.batching.max_rows;
   if (!options_.isolation || num_models_ == 1) return most;
+  // *t* of the quantum (docs/design/scheduling.md). It stays infinite for a
+  // model that is itself below its share: such a model catches up.
   absl::Duration quickest = absl::InfiniteDuration();
   for (size_t i = 0; i < models_.size() && !turns_.BelowShare(index); ++i) {
     const Model& other = models_[i];
@@ -205,6 +215,7 @@ int64_t Scheduler::RowsOfTurn(size_t index, absl::Time now) const {
         now - other.arrivals.last > kAsksMemory) {
       continue;
     }
+    // A request of the other model's usual size.
     const auto rows = std::max<int64_t>(1, std::llround(other.arrivals.rows));
     const absl::Duration time = TimeFor(other, rows, now);
     if (time > absl::ZeroDuration()) quickest = std::min(quickest, time);
@@ -243,6 +254,8 @@ void Scheduler::Begin(int index, std::unique_ptr<Batch> batch,
   ++model.in_works;
   model.ran_since_load = true;
   residents_.Touch(slot.batch->model);
+  // Charged by prediction now, so that the next turn sees it; the end of the
+  // execution corrects it by the measured time.
   turns_.TakeTurn(slot.batch->model, slot.estimate);
   actions.calls.push_back({Actions::Call::kUpload, index,
                            static_cast<int>(&slot - instance.slots.data()),
@@ -275,6 +288,8 @@ void Scheduler::DropDead(Model& model, absl::Time now, Actions& actions) {
            absl::ZeroDuration());
     }
   }
+  // Only the head: a request further back is judged when it gets there, by
+  // execution times that may have changed.
   while (!model.queue.empty()) {
     const Queue::Request& next = model.queue.Next();
     // A probe is executed whatever its prediction.
@@ -299,6 +314,8 @@ void Scheduler::FailQueued(Model& model, const absl::Status& why,
 }
 
 absl::Time Scheduler::FreeAt(const Instance& instance, absl::Time now) const {
+  // The rest of the execution in progress, then the batches that are staged. An
+  // execution beyond its prediction is expected to end now.
   absl::Time free = now;
   for (const Slot& slot : instance.slots) {
     if (slot.step == Step::kExecuting) {

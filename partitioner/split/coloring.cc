@@ -71,6 +71,8 @@ Topology::Topology(const Graph& graph)
   }
 }
 
+// Nodes are in topological order: one pass against the order reaches every
+// ancestor, one pass along it every descendant.
 NodeSet Topology::WithAncestors(NodeSet nodes) const {
   for (size_t n = size(); n-- > 0;) {
     if (!nodes[n]) continue;
@@ -150,6 +152,8 @@ void MakeConvex(const Topology& topology, const NodeSet& dense,
                 NodeSet& on_hn) {
   for (size_t n = 0; n < topology.size(); ++n) {
     if (on_hn[n]) continue;
+    // A node of the CN with HN nodes on both sides lies on a path HN → CN → HN:
+    // one of the two sides has to leave the HN.
     NodeSet self(topology.size(), false);
     self[n] = true;
     const NodeSet before = Both(topology.WithAncestors(self), on_hn);
@@ -158,10 +162,13 @@ void MakeConvex(const Topology& topology, const NodeSet& dense,
     const NodeSet after = Both(topology.WithDescendants(self), on_hn);
     const int num_after = Count(after);
     if (num_after == 0) continue;
+    // The side with fewer dense operators leaves; of equal sides the smaller.
     const auto loss_before =
         std::make_tuple(Count(Both(before, dense)), num_before);
     const auto loss_after =
         std::make_tuple(Count(Both(after, dense)), num_after);
+    // The whole side leaves, so a removed node keeps no HN node on that side,
+    // and no new path arises.
     Remove(loss_after < loss_before ? after : before, on_hn);
   }
 }
@@ -199,6 +206,7 @@ void KeepSizesNearTheirTensors(const Graph& graph, models::SplitPlan& plan) {
         std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) {
           return id == models::kNoValue || models::MayCross(graph.value(id));
         });
+    // A whole tensor would cross for one number: the number crosses instead.
     if (wants_foreign_tensor && all_inputs_on_cn && result_may_cross) {
       plan.stages[n] = Stage::kCnPre;
     }

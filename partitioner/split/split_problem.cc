@@ -64,12 +64,15 @@ SplitProblem::SplitProblem(const Graph& graph,
   for (size_t id = 0; id < graph.values.size(); ++id) {
     const Value& value = graph.values[id];
     if (value.is_weight()) {
+      // A weight takes memory once on the CN and once on the HN, however many
+      // operators read it there.
       if (weight_readers[id].empty()) continue;
       problem_.shared.push_back({std::vector<int>(weight_readers[id].begin(),
                                                   weight_readers[id].end())});
       shared_.push_back(static_cast<ValueId>(id));
       continue;
     }
+    // A value that nobody reads crosses in no plan.
     if (users[id].empty() && !is_result[id]) continue;
     cut::Tensor tensor;
     tensor.producer =
@@ -149,6 +152,8 @@ SplitProblem::Quantised SplitProblem::Quantise(
       }
     }
   }
+  // One unit for all measures, because the search compares their sums. It
+  // follows from the largest total that a plan can have.
   double largest = 0;
   for (const Real& real : measures) {
     double total = real.hn_used;
@@ -207,6 +212,7 @@ SplitProblem::Quantised SplitProblem::Latency(const Conditions& conditions,
     real.up[t] = seconds(true);
     real.down[t] = seconds(false);
   }
+  // With the HN a request has three runs instead of one: CN-pre, HN, CN-post.
   const OperatorCosts& costs = conditions.costs;
   real.AddConstant(costs.cn_run_s);
   real.hn_used =
@@ -217,6 +223,7 @@ SplitProblem::Quantised SplitProblem::Latency(const Conditions& conditions,
 SplitProblem::Quantised SplitProblem::Stations(const Conditions& conditions,
                                                const ValueSizes& sizes,
                                                double front_end_s) const {
+  // One measure per station; the objective is the largest of the four sums.
   Real cn = Zero();
   Real up = Zero();
   Real hn = Zero();

@@ -18,6 +18,8 @@ namespace {
 using models::Graph;
 using models::SplitPlan;
 
+// What the search minimises, in the units of the prediction. Throughput is
+// minimised as the time of the slowest station.
 double CostOf(const Prediction& prediction, Objective objective) {
   switch (objective) {
     case Objective::kLatency:
@@ -137,6 +139,8 @@ SplitSearch::SplitSearch(const Graph& graph, const base::Digest& model,
 }
 
 Alternative SplitSearch::Judge(SplitPlan plan) const {
+  // Predicted anew, not taken from the cut: costs of the cut are rounded to
+  // integers, and forced cuts carry nodes that the graph does not have.
   Alternative alternative;
   alternative.prediction = Predict(graph_, plan, conditions_);
   alternative.plan = std::move(plan);
@@ -151,6 +155,7 @@ Alternative SplitSearch::Judge(SplitPlan plan) const {
 
 absl::StatusOr<Alternative> SplitSearch::Judge(cut::Stages stages,
                                                std::string method) const {
+  // Nodes that a caller added to the problem are behind those of the graph.
   stages.resize(graph_.nodes.size());
   SplitPlan plan;
   plan.model = model_;
@@ -211,6 +216,7 @@ absl::Status SplitSearch::NoPlan(const cut::Found& found) const {
         " minimum cuts, and did not prove that there is none; raise "
         "--max-cuts"));
   }
+  // The limit that no plan meets, alone or together with the limits before it.
   const BudgetLine& line = lines_[found.shortfall->limit];
   // Bytes are printed as whole numbers.
   const double least =

@@ -24,6 +24,10 @@ void Show(const PlanOptions& options, const std::string& text) {
 
 // Formulas are wrong by a similar factor for similar configurations: the prices
 // found so far correct the predictions for the others.
+//
+// The mean of the logarithms of the ratios, weighted by the square of the
+// number of equal dimensions; 0.1 lets configurations without any likeness
+// count, too.
 double Corrected(const Configuration& configuration, double formula_price,
                  const std::vector<Tried>& tried) {
   double weights = 0;
@@ -112,6 +116,8 @@ void Scale(ServiceSpec& service, double factor) {
 std::vector<Sensitivity> Vary(const ServiceSpec& service,
                               const PlanOptions& options,
                               const Answer& answer) {
+  // The search for a changed input begins with the numbers of the answer, which
+  // are mostly close.
   const std::vector<Change> changes = {
       {"rate", [](ServiceSpec& s, SizingInput&,
                   double f) { s.traffic.queries_per_s *= f; }},
@@ -192,6 +198,8 @@ absl::StatusOr<ServicePlan> Search(const PlanSpec& spec,
     left.push_back(std::move(candidate));
   }
   plan.possible = static_cast<int>(left.size());
+  // Best first, with a lower bound: a configuration whose price at full use is
+  // not below the best price found needs no simulation.
   std::optional<Answer> best;
   std::string unaffordable;
   while (!left.empty() &&
@@ -211,6 +219,8 @@ absl::StatusOr<ServicePlan> Search(const PlanSpec& spec,
                                   Text(candidate.configuration),
                                   plan.tried.size() + 1, plan.possible));
     Sizing sizing = Size(candidate.input, options.sizing);
+    // A configuration that misses the objective is kept with its p99 without
+    // load, to name the closest where none meets it.
     Tried tried{
         .configuration = candidate.configuration,
         .met = sizing.met,
@@ -233,6 +243,7 @@ absl::StatusOr<ServicePlan> Search(const PlanSpec& spec,
       };
       check(service.cn.node, answer.cn_nodes, answer.input.cn);
       check(service.hn.node, answer.hn_nodes, answer.input.hn);
+      // Too few nodes of a type: another configuration may need fewer.
       if (!tried.why_not.empty()) {
         unaffordable = tried.why_not;
       } else if (!best || answer.sizing.price < best->sizing.price) {
@@ -333,7 +344,8 @@ absl::StatusOr<Plan> MakePlan(const PlanSpec& spec,
     REFRACT_ASSIGN_OR_RETURN(ServicePlan found, Search(spec, service, options));
     plan.services.push_back(std::move(found));
   }
-  // Before the slow parts.
+  // Before the slow parts: services that share a type of node may together need
+  // more nodes than there are, and the plan is then refused.
   REFRACT_RETURN_IF_ERROR(AddNodes(spec, plan));
   for (size_t s = 0; s < spec.services.size(); ++s) {
     const ServiceSpec& service = spec.services[s];

@@ -37,7 +37,9 @@ void PullScheduler::Attach(PullConnection* connection, size_t max_gets,
 }
 
 void PullScheduler::Detach(PullConnection* connection) {
+  // Takes its queues out of the heaps of ready queues.
   Hold(connection);
+  // Overdue bytes left the window when they became overdue.
   window_.Lost(connection, connection->outstanding_ - connection->overdue_);
   if (connection->overdue_ > 0) --stalled_;
   if (connection->pulls_ > 0) --active_;
@@ -58,6 +60,7 @@ void PullScheduler::Add(PullConnection* connection, ScheduledPull* pull,
 }
 
 void PullScheduler::Cancel(PullConnection* connection, ScheduledPull* pull) {
+  // All gets are posted: the pull is in no queue, and Completed() ends it.
   if (pull->remaining_ == 0) return;
   Dequeue(connection, pull);
   pull->remaining_ = 0;
@@ -70,6 +73,8 @@ void PullScheduler::Completed(PullConnection* connection, ScheduledPull* pull,
   connection->outstanding_ -= bytes;
   const PullWindow::Get get{connection, connection->completed_++, bytes};
   if (connection->overdue_ > 0) {
+    // Bytes of an overdue get are no longer in the window. Gets of a connection
+    // complete in order, so every get before the last overdue get is overdue.
     window_.CompletedLate(get, now - connection->progress_, now);
     connection->overdue_ -= bytes;
     if (connection->overdue_ == 0) --stalled_;
@@ -78,6 +83,7 @@ void PullScheduler::Completed(PullConnection* connection, ScheduledPull* pull,
     connection->slow_ = false;
   }
   connection->progress_ = now;
+  // With one get fewer the connection may be below its cap: TurnOf() tests it.
   if (connection->at_cap_) {
     connection->at_cap_ = false;
     RefreshAll(connection);
@@ -119,6 +125,7 @@ void PullScheduler::Dequeue(PullConnection* connection, ScheduledPull* pull) {
 }
 
 void PullScheduler::Refresh(Queue& queue) {
+  // A connection's queues lie in the order of the classes.
   QueueHeap& ready = ready_[&queue - queue.connection->queues_.data()];
   const PullConnection& connection = *queue.connection;
   if (queue.pulls.empty() || connection.held_ || connection.at_cap_) {
@@ -171,6 +178,8 @@ int PullScheduler::Dispatch(absl::Time now) {
   return posted;
 }
 
+// A get may wait behind all outstanding bytes: a healthy connection explains
+// their time on the path and the path's delay.
 absl::Duration PullScheduler::OverdueAfter() const {
   return std::clamp(
       options_.overdue_factor *
@@ -180,6 +189,7 @@ absl::Duration PullScheduler::OverdueAfter() const {
 
 absl::Time PullScheduler::OverdueAt(const PullConnection& connection,
                                     absl::Duration after) const {
+  // Nothing outstanding, or all of it overdue already.
   return connection.outstanding_ == connection.overdue_
              ? absl::InfiniteFuture()
              : connection.progress_ + after;
@@ -209,8 +219,12 @@ void PullScheduler::TakeOutOverdue(absl::Time now) {
 }
 
 std::optional<PullScheduler::Turn> PullScheduler::Next(absl::Time now) {
+  // Owed background bytes first, then pulls with a deadline, background pulls,
+  // and last the late pulls, which can no longer meet their deadlines.
   std::optional<Turn> turn;
   if (BackgroundIsOwed()) turn = TurnOf(ScheduledPull::kBackground);
+  // Lateness is found here and not when a pull is queued: the time that a pull
+  // needs depends on the bytes that are outstanding now.
   while (!turn.has_value()) {
     turn = TurnOf(ScheduledPull::kUrgent);
     if (!turn.has_value() || !IsLate(*turn->pull, now)) break;
@@ -221,10 +235,12 @@ std::optional<PullScheduler::Turn> PullScheduler::Next(absl::Time now) {
   }
   if (!turn.has_value()) turn = TurnOf(ScheduledPull::kBackground);
   if (!turn.has_value()) turn = TurnOf(ScheduledPull::kLate);
+  // The window may grow only while demand fills it.
   if (!turn.has_value()) {
     if (window_.HasRoom()) window_.LackedDemand();
     return std::nullopt;
   }
+  // Asked last: late pulls have to be moved also while the window is full.
   if (!window_.HasRoom()) return std::nullopt;
   return turn;
 }
@@ -248,9 +264,13 @@ std::optional<PullScheduler::Turn> PullScheduler::TurnOf(Class which) {
 bool PullScheduler::AtCap(const PullConnection& connection,
                           size_t bytes) const {
   const uint64_t gets = connection.posted_ - connection.completed_;
+  // A connection always has one get, or it would never show that it is alive.
   if (gets == 0) return false;
+  // One get at a time until a get completes in time.
   if (connection.slow_ || gets >= connection.max_gets_) return true;
-  // One get may exceed the share, as it may exceed the window.
+  // Some chunks per connection hide the path's delay. Beyond them a connection
+  // has an equal share of the window; stalled connections use none of it. One
+  // get may exceed the share, as it may exceed the window.
   return connection.outstanding_ + bytes >
              options_.max_chunks_per_connection * chunk_bytes() &&
          connection.outstanding_ >=
@@ -273,6 +293,8 @@ bool PullScheduler::BackgroundIsOwed() const {
 void PullScheduler::Posted(const Turn& turn, size_t bytes, absl::Time now) {
   PullConnection& connection = *turn.connection;
   ScheduledPull& pull = *turn.pull;
+  // Background pulls earn a share of the bytes of other pulls while they wait,
+  // up to a bound: after a long wait they must not hold up deadlines.
   if (pull.class_ == ScheduledPull::kBackground) {
     owed_ = std::max(owed_ - static_cast<double>(bytes), 0.0);
   } else if (ready_[ScheduledPull::kBackground].empty()) {
@@ -289,6 +311,7 @@ void PullScheduler::Posted(const Turn& turn, size_t bytes, absl::Time now) {
   counters_.bytes += bytes;
   ++pull.outstanding_;
   if (connection.outstanding_ == 0) {
+    // The time of an idle connection does not count as silence.
     connection.progress_ = now;
     next_overdue_ = std::min(next_overdue_, now + OverdueAfter());
   }
