@@ -100,7 +100,7 @@ THIRD_PARTY = {
     r"ares(_nameser)?\.h": (r"cpu_node/discovery/dns_resolver\.cc$",),
     r"openssl/": (
         r"base/sha256\.cc$",
-        r"base/tls/tls_contexts\.cc$",
+        r"base/tls/.*\.cc$",
         r"cpu_node/security/.*\.cc$",
         r"transport/loop/tls_stream\.cc$",
         r"tests/transport/testing/certificates\.h$",
