@@ -47,6 +47,8 @@ std::vector<NamedArgument> ArgsOver(const Node& view, ValueId source) {
   return args;
 }
 
+// The operator that puts `contents` into the elements of `base` that a view
+// selects; `rest` are the view's own arguments.
 Node Scatter(absl::string_view op, ValueId base, ValueId contents,
              std::vector<NamedArgument> rest) {
   Node node;
@@ -128,6 +130,8 @@ Sharing SharingOf(const Graph& graph, const Node& node,
       const bool* on = train == nullptr ? nullptr : std::get_if<bool>(train);
       return on != nullptr && !*on ? Sharing::kSame : Sharing::kNone;
     }
+    // contiguous() and reshape() return the same memory only where the layout
+    // permits it.
     case Aliasing::kContiguous:
       return source_is_contiguous ? Sharing::kSame : Sharing::kMaybeSame;
     case Aliasing::kCast:
@@ -151,6 +155,9 @@ bool KeepsContiguous(const Node& view) {
 
 absl::StatusOr<Node> InverseOf(const Node& view, size_t output, ValueId base,
                                ValueId contents) {
+  // A view that has all elements of its base is inverted by another view; a
+  // view of some elements by an operator that copies the base and replaces
+  // them.
   const OpName op = SplitOpName(view.op);
   const Aliasing aliasing = OperatorOf(view.op).aliasing;
   if (IsReshape(aliasing) && view.op != "aten.view.dtype") {
@@ -159,6 +166,7 @@ absl::StatusOr<Node> InverseOf(const Node& view, size_t output, ValueId base,
     node.args = {{"self", ValueRef{contents}}, {"other", ValueRef{base}}};
     return node;
   }
+  // A transposition is its own inverse.
   if (aliasing == Aliasing::kSwap) {
     Node node;
     node.op = view.op;
@@ -274,6 +282,8 @@ bool ReshapesInPlace(absl::string_view functional) {
 }
 
 bool KeepsDtype(const Graph& graph, const Node& functional) {
+  // A write in place keeps the destination's dtype, a functional operator may
+  // promote. Where it cannot, the caller needs no cast.
   const Operator& op = OperatorOf(functional.op);
   if (op.Has(models::kKeepsDtype)) return true;
   if (op.Has(kGivesTruth)) return false;

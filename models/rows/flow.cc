@@ -62,6 +62,9 @@ Sizes::Sizes(const Graph& graph) : batch_symbol_(graph.batch_symbol) {
     for (const SymExpr& size : value.shape) collect(size);
     collect(value.sym_value);
   }
+  // Each symbol gets a prime of its own that divides no constant size: a
+  // product of sizes then shows by its factors which symbols it has, and two
+  // dimensions are equal only if their expressions are.
   int64_t prime = 1000;
   for (const std::string& symbol : symbols) {
     do {
@@ -203,6 +206,9 @@ std::vector<Flow> ForAll(const NodeView& view, Flow flow) {
 }
 
 Flow Broadcast(const std::vector<Operand>& operands, int result_rank) {
+  // Dimensions are aligned at their ends, so axes are compared in the result's
+  // numbering. Rows of two operands must lie on the same axis in the same
+  // order: otherwise a result element combines different rows.
   Flow result = Flow::Constant();
   bool bags = false;
   bool ragged = false;
@@ -233,6 +239,8 @@ Flow Broadcast(const std::vector<Operand>& operands, int result_rank) {
       return Flow::Mixed();
     }
   }
+  // A shared operand must not vary along the rows: its element would belong to
+  // a row's position in the batch, which merging changes.
   for (const Operand& operand : operands) {
     const int dim = result.axis - (result_rank - operand.rank);
     if (result.has_axis() && operand.flow.shared() && operand.shape &&
@@ -281,7 +289,9 @@ Flow Reshape(const Flow& flow, const Shape& from, const Shape& to,
     }
     return flow;
   }
-  // Entries before and after the batch in memory order.
+  // Entries before and after the batch in memory order. The rows stay rows if
+  // the new shape has a dimension that counts the batch and divides both
+  // numbers; the quotients are the entries that now lie within that dimension.
   int64_t before = flow.outer;
   int64_t after = flow.inner;
   for (int i = 0; i < static_cast<int>(from.size()); ++i) {
@@ -434,7 +444,8 @@ Flows Apply(const NodeView& view) {
   if (const auto mixed = MixedInput(view)) return ForAll(view, *mixed);
   if (MixesRows(view.node)) return ForAll(view, Flow::Mixed());
   if (auto flows = NumberRows(view)) return *std::move(flows);
-  // Their results may count the rows although their operands are shared.
+  // Results of operators on sizes may count the rows, although their operands
+  // are shared.
   const bool of_sizes = view.op.rows == RowRule::kArange ||
                         view.op.rows == RowRule::kMade ||
                         view.op.rows == RowRule::kMadeLike;

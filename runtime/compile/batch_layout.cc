@@ -39,6 +39,7 @@ bool HasRows(const models::Value& value, const std::string& batch) {
                       });
 }
 
+// Whether all rows of a request share the value: nothing of it counts rows.
 bool IsSame(const models::Value& value, const std::string& batch) {
   if (value.kind != models::ValueKind::kTensor) {
     return !value.sym_value.is_unknown() && !Mentions(value.sym_value, batch);
@@ -67,6 +68,8 @@ int64_t RowsOf(const TensorView& offsets, bool include_last) {
 template <typename T>
 absl::Status CheckAndMove(T* offsets, int64_t rows, bool include_last,
                           int64_t begin, int64_t end, int64_t first) {
+  // The offsets come from a client: every offset is checked before a kernel
+  // follows it.
   const auto invalid = [](auto... what) {
     return absl::InvalidArgumentError(
         absl::StrCat("offsets of bags: ", what...));
@@ -121,6 +124,7 @@ std::byte* RowBuffers::Get(size_t input, size_t bytes) {
   if (input >= buffers_.size()) buffers_.resize(input + 1);
   base::AlignedBuffer& buffer = buffers_[input];
   if (buffer.data() == nullptr || buffer.size() < bytes) {
+    // Powers of two, so that sizes seen before need no allocation.
     buffer = base::AlignedBuffer(std::bit_ceil(std::max<size_t>(bytes, 64)));
   }
   return buffer.data();
@@ -143,6 +147,8 @@ BatchLayout::BatchLayout(const models::Graph& graph, const Part& part,
   } else {
     why_not_ = std::move(found.why_not);
   }
+  // The result of a merged execution could not be divided again: a request does
+  // not know how many of its elements are in it.
   if (why_not_.empty() && SizesDependOnData(graph, part)) {
     why_not_ = "sizes of some tensors depend on the contents of others";
   }
@@ -191,6 +197,8 @@ BatchLayout::BatchLayout(const models::Graph& graph, const Part& part,
 
 std::optional<int64_t> BatchLayout::Rows(
     absl::Span<const TensorView> inputs) const {
+  // Every input with rows must have the same number of them, and as many bytes
+  // as its dims say: Gather() and Slice() copy without a further check.
   if (inputs.size() != inputs_.size()) return std::nullopt;
   std::optional<int64_t> rows;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -231,6 +239,8 @@ std::optional<int64_t> BatchLayout::Rows(
 
 std::string BatchLayout::MergeKey(absl::Span<const TensorView> inputs,
                                   std::string key) const {
+  // Equal keys ⇔ the requests may be executed together. An empty key is equal
+  // to none. The string is taken by value, so that its memory is used again.
   key.clear();
   if (!Rows(inputs).has_value()) return key;
   const auto none = [&key] {
@@ -242,9 +252,11 @@ std::string BatchLayout::MergeKey(absl::Span<const TensorView> inputs,
     key.push_back(static_cast<char>(view.dtype));
     key.push_back(static_cast<char>(view.dims.size()));
     switch (inputs_[i]) {
+      // Bags of other requests may have any number of ids.
       case Rule::kOffsets:
       case Rule::kEntries:
         break;
+      // Dimensions behind the rows must agree.
       case Rule::kRows:
         AppendBytes(key, view.dims.data() + 1,
                     (view.dims.size() - 1) * sizeof(view.dims[0]));
@@ -297,7 +309,8 @@ absl::Status BatchLayout::GatherBags(
     const TensorView& own = inputs[bag.offsets];
     const int64_t own_rows = RowsOf(own, bag.include_last);
     const int64_t entries = inputs[bag.entries[0]].dims[0];
-    // The next request's first offset takes the place of the last one.
+    // Copied first and checked in the copy, which no peer can write. The next
+    // request's first offset takes the place of this request's last offset.
     std::memcpy(place, own.data, own.bytes);
     REFRACT_RETURN_IF_ERROR(CheckAndMove(own.dtype, place, own_rows,
                                          bag.include_last, 0, entries, before));
@@ -326,6 +339,8 @@ absl::Status BatchLayout::SliceBags(const BagInputs& bag, int64_t first,
   const size_t width = base::SizeOf(offsets.dtype);
   const int64_t rows = RowsOf(offsets, bag.include_last);
   const int64_t entries = slice[bag.entries[0]].dims[0];
+  // These three offsets are checked before entries are addressed by them; the
+  // offsets between them by CheckAndMove().
   const int64_t begin = OffsetAt(offsets, first);
   const int64_t end = first + count < rows || bag.include_last
                           ? OffsetAt(offsets, first + count)
@@ -365,6 +380,8 @@ absl::StatusOr<absl::Span<const TensorView>> BatchLayout::Gather(
     TensorView& view = gathered[i];
     if (inputs_[i] == Rule::kOffsets || inputs_[i] == Rule::kEntries) continue;
     if (inputs_[i] == Rule::kSame) {
+      // The keys were equal, but peers may have written since. One copy is
+      // compared with every request and then used.
       std::byte* const place = buffers.Get(i, view.bytes);
       if (view.bytes > 0) std::memcpy(place, view.data, view.bytes);
       view.data = place;

@@ -16,6 +16,7 @@ namespace {
 using cuda::DType;
 using cuda::Rows;
 
+// `size` as rows of the device program: so many per item, and a fixed number.
 absl::StatusOr<Rows> OneOf(const Size& size, const std::string& of) {
   const std::optional<Rows> rows = size.rows();
   if (!rows) {
@@ -43,6 +44,8 @@ Tensor Laid(cuda::ValueId value, const cuda::Value& memory, const Sizes& dims,
   return tensor;
 }
 
+// The matrix in which a tensor of some dims lies: its rows follow the one
+// dimension that depends on the batch, its columns all others.
 struct Layout {
   int batch = -1;
   Rows rows = cuda::kOneRow;
@@ -106,6 +109,8 @@ std::optional<size_t> Emitter::FreeOutput(int local, const Sizes& dims,
 
 absl::StatusOr<Tensor> Emitter::NewResult(int local, const Sizes& dims,
                                           DType dtype) {
+  // The cheapest place is where the reader wants the result anyway: a copy of
+  // every operand of `cat` costs as much as the product that makes it.
   const std::string& name = plan_.locals[local].name;
   if (dtype == compute_type_ && cuda::IsFloating(dtype)) {
     dtype = KeptType(local);
@@ -176,6 +181,8 @@ int Emitter::NewGroup(std::string name, const Size& rows, int64_t total) {
 }
 
 bool Emitter::Want(int local, int group, int64_t first, int64_t cols) {
+  // A result has one place. Constants, views and outputs of the program lie
+  // elsewhere already, and the reader copies them.
   if (IsConstant(local) || places_.contains(local) ||
       plan_.locals[local].root != local) {
     return false;
@@ -282,6 +289,7 @@ absl::StatusOr<cuda::ValueId> Emitter::AsMatrix(const Tensor& tensor,
       (*cols == 1 || flat->strides[1].constant() == 1)) {
     const cuda::Value memory = builder_.value(tensor.value);
     const Size& ld = flat->strides[0];
+    // The distance of a single row from the next one does not matter.
     const bool one_row = rows == cuda::kOneRow;
     if ((one_row || ld.constant() == memory.ld) && memory.rows == rows &&
         *offset + *cols <= memory.cols) {
@@ -290,6 +298,8 @@ absl::StatusOr<cuda::ValueId> Emitter::AsMatrix(const Tensor& tensor,
         return builder_.View(tensor.value, name, *offset, *cols);
       }
     }
+    // Other numbers of rows and columns over all elements of the root, if its
+    // rows have no padding between them.
     const cuda::Value root = builder_.value(memory.root);
     const bool whole =
         root.rows.per_item * root.cols == rows.per_item * *cols &&
@@ -347,6 +357,8 @@ absl::Status Emitter::Reduce(cuda::ReduceKind kind, const Tensor& in,
                              const std::vector<size_t>& dims, const Tensor& out,
                              const std::optional<Tensor>& gamma,
                              const std::optional<Tensor>& beta, float epsilon) {
+  // The kernel reduces the innermost dimensions: the reduced dimensions go
+  // last.
   cuda::ReduceOp op;
   op.kind = kind;
   op.epsilon = epsilon;
@@ -412,6 +424,8 @@ std::string Emitter::Describe(size_t first) const {
 }
 
 absl::StatusOr<Translation> Emitter::Finish() {
+  // Outputs that were not computed in downloaded memory are copied there:
+  // views, constants, and results that are an output twice.
   for (size_t i = 0; i < plan_.outputs.size(); ++i) {
     if (outputs_[i] >= 0) continue;
     const int local = plan_.outputs[i].local;

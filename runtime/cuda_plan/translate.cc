@@ -16,7 +16,9 @@
 namespace refract::runtime::cuda_plan {
 namespace {
 
-// Decides before anything is emitted which results are written side by side.
+// Decides before anything is emitted which results are written side by side:
+// the operands of an interaction, or of a `cat` or `stack` of matrices. A
+// producer must know its place when it is emitted, which is before its reader.
 class Groups {
  public:
   Groups(const Plan& plan, Emitter& emitter) : plan_(plan), emitter_(emitter) {}
@@ -64,6 +66,8 @@ class Groups {
     std::vector<int64_t> widths;
     int64_t total = 0;
     std::optional<Size> rows;
+    // All operands need the same rows and fixed widths, or there is no group
+    // and the step copies its operands.
     for (const int local : locals) {
       const absl::StatusOr<Sizes> dims = emitter_.DimsOfLocal(local);
       if (!dims.ok() || dims->size() != 2 || (*dims)[0].constant() ||
@@ -131,6 +135,8 @@ class Emission {
  private:
   absl::Status Emit(const Step& step) {
     if (step.fused) {
+      // An operator whose own form does not fit goes to LibTorch if it is
+      // alone: LibTorch has no form of several merged operators.
       const size_t progress = emitter_.progress();
       absl::Status own = EmitFused(step, emitter_);
       if (step.nodes.size() != 1) return own;
@@ -256,6 +262,8 @@ absl::StatusOr<std::unique_ptr<Translator>> Translator::Create(
 }
 
 absl::StatusOr<Translation> Translator::Translate(const SizeValues& values) {
+  // With other sizes the memory for rows depends on them, so the program is
+  // checked for one row, and its user finds the rows that fit.
   TranslateOptions options = options_;
   if (!sizes_.empty()) options.max_batch = 1;
   const models::SymbolBindings bindings = sizes_.Bind(values);
