@@ -29,6 +29,8 @@ absl::StatusOr<std::unique_ptr<NodePool>> NodePool::Create(
           absl::StrCat("GPU node ", address, " is listed twice"));
     }
   }
+  // Addresses of the command line are not left out for a limit that is meant
+  // for names that DNS resolves.
   options.max_nodes = std::max(options.max_nodes, options.addresses.size());
   // Without an offer there is nothing to ask a node for.
   if (options.offers.empty() && !options.offers_may_come) options.max_nodes = 0;
@@ -92,6 +94,8 @@ absl::Status NodePool::Add(const std::string& address) {
   std::vector<std::optional<transport::ModelOffer>> offers;
   size_t index = 0;
   {
+    // The node gets its place before its client exists, because the client may
+    // call Refresh(index) before Create() returns.
     absl::MutexLock refresh_lock(&refresh_mu_);
     absl::MutexLock lock(&mu_);
     while (index < nodes_.size() && nodes_[index] != nullptr) ++index;
@@ -158,6 +162,8 @@ absl::StatusOr<size_t> NodePool::AddOffer(const transport::ModelOffer& offer,
   absl::MutexLock members_lock(&members_mu_);
   absl::MutexLock refresh_lock(&refresh_mu_);
   absl::MutexLock lock(&mu_);
+  // A removed offer's number is used again: GPU nodes know offers by numbers
+  // below kMaxModelOffers.
   const auto place = std::find(offers_.begin(), offers_.end(), std::nullopt);
   const size_t index = place - offers_.begin();
   if (std::count(offers_.begin(), offers_.end(), std::nullopt) == 0 &&
@@ -183,6 +189,7 @@ absl::StatusOr<size_t> NodePool::AddOffer(const transport::ModelOffer& offer,
     if (node->client == nullptr) continue;  // closed
     const absl::Status status = node->client->SetOffer(index, offer);
     if (status.ok()) continue;
+    // All nodes get the offer or none does.
     for (const std::unique_ptr<Node>& told : nodes_) {
       if (told == node) break;
       if (told == nullptr || told->client == nullptr) continue;
@@ -214,6 +221,8 @@ std::vector<std::optional<transport::ModelOffer>> NodePool::offers() const {
 }
 
 bool NodePool::MayEnd(const Node& node, absl::Time now) const {
+  // A leaving node stays while it alone serves a model, until nodes that are
+  // listed serve the model or the hand-over has taken too long.
   if (!node.left.has_value() || node.quota.in_flight() > 0) return false;
   if (now - *node.left >= kHandOver) return true;
   for (size_t i = 0; i < node.offers.size(); ++i) {
@@ -257,6 +266,7 @@ void NodePool::Refresh(size_t index) {
     // The client is not stored yet, the node has left, or the pool closes.
     if (nodes_[index] == nullptr || nodes_[index]->client == nullptr) return;
     Node& node = *nodes_[index];
+    // Read under refresh_mu_: a later call never stores an earlier state.
     const transport::ClientState state = node.client->state();
     absl::MutexLock lock(&mu_);
     if (state.connected != node.connected || state.epoch != node.epoch) {
@@ -332,6 +342,7 @@ void NodePool::LogModels(const Node& node,
 // --------------------------------------------------------------------- checks
 
 void NodePool::Conclude(Node& node) {
+  // A model is served where the GPU node says so and its check has passed.
   node.offers = node.said;
   for (size_t i = 0; i < node.offers.size(); ++i) {
     if (node.offers[i].ok()) node.offers[i] = node.checks[i];
@@ -345,6 +356,8 @@ absl::Status NodePool::BeginCheck(size_t offer) const {
 }
 
 NodePool::Node* NodePool::Find(const DueCheck& check) {
+  // The check is void if the place has another node by now, or the node another
+  // connection: it may be another process.
   Node* const node =
       check.node < nodes_.size() ? nodes_[check.node].get() : nullptr;
   if (node == nullptr || node->client == nullptr || !node->connected ||

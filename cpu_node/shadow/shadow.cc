@@ -178,7 +178,7 @@ void Shadow::Score(const Request& request) {
                            : " was not scored by LibTorch: ")
                << status.message()
                << (*held_back > 0 ? absl::StrCat(" (", *held_back,
-                                                 " earlier ones not logged)")
+                                                 " earlier lines not logged)")
                                   : "");
 }
 

@@ -188,8 +188,9 @@ void Scheduler::Predict(const Model& model, size_t index, uint8_t priority,
   }
   snapshot.free_at = free_at;
   snapshot.own = snapshot.own_at_best = TimeFor(model, snapshot.rows, now);
-  // Requests of the same model that go before this request. Only as many of
-  // them as can run until the deadline matter.
+  // Requests of the same model that go before this request. The count ends with
+  // the requests that can run until the deadline: more of them refuse this
+  // request in any case.
   const absl::Duration horizon =
       (snapshot.deadline - now) * static_cast<int64_t>(free_at.size());
   const Queue::Work before =
@@ -223,12 +224,16 @@ void Scheduler::Predict(const Model& model, size_t index, uint8_t priority,
   }
   snapshot.ahead += scheduling::CompetingWork(snapshot.ahead + snapshot.own,
                                               model.config.share, others);
+  // Not part of own_at_best: a probe is for wrong execution times, not for
+  // copies of weights.
   if (residents_.state(index) != ResidentSet::State::kIn) {
     snapshot.own += LoadTime(model);
   }
 }
 
 void Scheduler::MakePlaces(Model& model, absl::Time now, Actions& actions) {
+  // Before a request is refused for a full queue, requests that nobody waits
+  // for leave it. Other models are searched only if the node is full.
   if (queued_ >= options_.max_queue) {
     for (Model& other : models_) DropDead(other, now, actions);
   } else {

@@ -104,6 +104,8 @@ void Scheduler::OnStarted(int index, const absl::Status& status) {
 }
 
 bool Scheduler::EndStep(int index, int slot_index, const absl::Status& status) {
+  // Requests are answered after the lock is released: Fail() calls the
+  // transport.
   std::vector<std::unique_ptr<Batch>> lost;
   absl::Status why;
   {
@@ -182,6 +184,7 @@ void Scheduler::OnExecuted(int index, int slot_index,
     }
     model.stats.device_time += took;
     model.histograms->execution_time.Record(took);
+    // The turn was charged by its estimate when it began.
     turns_.Correct(slot.batch->model, took - slot.estimate);
     instance.failures = 0;
     slot.step = Step::kDownloading;
@@ -224,11 +227,13 @@ void Scheduler::LogIfSlow(const std::string& label, const Batch& batch,
                << " row(s), merged with " << batch.members.size() - 1
                << " other request(s)"
                << (*held_back > 0 ? absl::StrCat(" (", *held_back,
-                                                 " earlier ones not logged)")
+                                                 " earlier lines not logged)")
                                   : "");
 }
 
 void Scheduler::QueueNextStep(const Slot& slot, std::unique_ptr<Batch> batch) {
+  // The rest keeps the place of the request in its queue, so that only requests
+  // with earlier deadlines and other models go between two steps.
   Model& model = models_[batch->model];
   const absl::Time now = clock_.Now();
   Queue::Request rest;

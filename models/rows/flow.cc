@@ -63,8 +63,8 @@ Sizes::Sizes(const Graph& graph) : batch_symbol_(graph.batch_symbol) {
     collect(value.sym_value);
   }
   // Each symbol gets a prime of its own that divides no constant size: a
-  // product of sizes then shows by its factors which symbols it has, and two
-  // dimensions are equal only if their expressions are.
+  // product of sizes then shows by its factors which symbols it has, and
+  // dimensions of different symbols are not equal by accident.
   int64_t prime = 1000;
   for (const std::string& symbol : symbols) {
     do {

@@ -16,6 +16,7 @@ constexpr double kBytesPerGbit = 1e9 / 8;
 constexpr int kMostInstances = 1'000'000;
 constexpr double kMostRate = 1e12;
 
+// The scarcest resource of a node, by the number of instances that fit.
 class Least {
  public:
   void Allow(double amount, const char* resource) {
@@ -111,6 +112,8 @@ class Sizer {
           mean.hn_s * 1e3);
       return sizing_;
     }
+    // Up until the objective is met, by thirds, because every trial is several
+    // simulations; then down by bisection.
     int cns = start ? start->first : sizing_.analytic.cns;
     int hns = start ? start->second : sizing_.analytic.hns;
     cns = std::max(cns, LeastOf(sizing_.analytic.least_cns));
@@ -121,6 +124,7 @@ class Sizer {
         sizing_.why_not = "more than a million instances";
         return sizing_;
       }
+      // Not only more instances: where nothing waits they would not help.
       if (HardlyWaits(Result(cns, hns).mean)) {
         sizing_.why_not = absl::StrFormat(
             "p99 %.3g ms with %d CN and %d HN, where requests hardly wait",
@@ -163,6 +167,7 @@ class Sizer {
            (input_.configuration.whole ? 0 : hns * input_.hn_price);
   }
 
+  // Kept, because bisection, trades and the final check ask for the same pairs.
   const RepeatedResult& Result(int cns, int hns) {
     const auto [at, is_new] = results_.try_emplace({cns, hns});
     if (is_new) {
@@ -249,6 +254,7 @@ class Sizer {
               more_cns ? c : LeastOf(sizing_.analytic.least_cns);
           const int least_h =
               more_cns ? LeastOf(sizing_.analytic.least_hns) : h;
+          // Even with the fewest instances of the other kind it costs more.
           if (Burden(least_c, least_h) >= Burden(cns, hns)) continue;
           // The added instances must stay while those of the other kind go.
           const auto [fewer_c, fewer_h] = Reduce(c, h, !more_cns);
@@ -440,6 +446,8 @@ AnalyticSizing SizeByFormula(const SizingInput& input, double idle_p99_s) {
                             &RequestCost::cn_pre_s, &RequestCost::cn_post_s);
   const double hn_scv =
       Scv(service.costs, rows, service.costs.hn, &RequestCost::hn_s, nullptr);
+  // Batches grow with the load: the geometric mean of a request's time alone
+  // and in the largest batch stands for the loads between.
   const double hn_typical_s = std::sqrt(sizing.hn_s * sizing.mean.hn_s);
   const auto wait_cn = [&](int cns) {
     return WaitQuantile({workers, rate / cns, cn_s, cn_scv}, 0.99);
@@ -498,6 +506,7 @@ double FindKnee(const SizingInput& input, int cns, int hns, double meets,
     step *= 1.2;
     high *= step;
   }
+  // Bisection of the logarithm, to 2 %.
   while (high / low > 1.02) {
     const double middle = std::sqrt(low * high);
     (good(middle) ? low : high) = middle;

@@ -96,8 +96,8 @@ int Placer::Choose(absl::Span<const int> nodes, const Instance& instance,
   const std::vector<Leaf>& leaves = state_.cluster().leaves;
   const int pod = leaves[state_.cluster().nodes[best].leaf].pod;
   for (const int leaf : PreferredLeaves(instance.app, pod)) {
-    // If the leaf's best node is too far from the best of all, so are its other
-    // nodes.
+    // If the leaf's best node is too much worse than the best of all nodes, so
+    // are its other nodes.
     const int node = BestOf(state_.nodes_of_leaf(leaf), instance, cache);
     if (node < 0) continue;
     const Score& score = cache[node].score;
@@ -111,6 +111,8 @@ int Placer::Choose(absl::Span<const int> nodes, const Instance& instance,
 }
 
 std::vector<int> Placer::PreferredLeaves(int app, int pod) const {
+  // First the leaves that were chosen for the batch as a whole, then the leaves
+  // with most instances of the app. The app's pod decides before its leaves.
   std::vector<int> preferred;
   if (const auto batch = batch_leaves_.find(app);
       batch != batch_leaves_.end()) {
@@ -145,6 +147,8 @@ void Placer::BeginBatch(absl::Span<const Instance> batch) {
 }
 
 Placer::CachedNodes& Placer::CacheFor(Demand demand) {
+  // No score depends on memory and disk, and instances differ in them: without
+  // them many more instances share a cache.
   demand.memory_mib = 0;
   demand.disk_mib = 0;
   const auto found = caches_.find(demand);
@@ -196,6 +200,7 @@ Obstacle Placer::RuleObstacle(int node, const Instance& instance) const {
           instance.max_per_node) {
     return Obstacle::kDensity;
   }
+  // Bandwidth of NICs above a leaf's uplink could not be used at the same time.
   if (options_.leaf_quota > 0 && instance.demand.nic_percent > 0) {
     const Node& at = state_.cluster().nodes[node];
     const double gbps = state_.leaf_gbps(at.leaf) +
@@ -246,7 +251,8 @@ int Placer::RandomNode(const Instance& instance, CachedNodes& cache) {
         RuleObstacle(node, instance) != Obstacle::kNothing) {
       continue;
     }
-    // Each of the nodes so far has been chosen with the same probability.
+    // Reservoir sampling: each of the `count` nodes so far has been chosen with
+    // the same probability, without a list of them.
     if (random_.Below(++count) == 0) chosen = node;
   }
   return chosen;
@@ -317,6 +323,7 @@ Obstacle Placer::MainObstacle(const Instance& instance) const {
   for (const int node : all_nodes_) {
     ++counts[static_cast<int>(ObstacleAt(node, instance))];
   }
+  // Nodes of other pods are out whatever they have: they explain nothing.
   counts[static_cast<int>(Obstacle::kPod)] = 0;
   return static_cast<Obstacle>(
       std::max_element(counts.begin() + 1, counts.end()) - counts.begin());

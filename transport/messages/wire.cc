@@ -74,6 +74,9 @@ void EncodeHeader(const MessageHeader& header, std::byte* out) {
 
 absl::StatusOr<MessageHeader> DecodeHeader(absl::Span<const std::byte> bytes,
                                            uint64_t max_total_bytes) {
+  // The peer is not trusted: every field has a bound, and fields that must be 0
+  // are checked, so that a later version can give them a meaning. The checksum
+  // comes before the version, which only a sound header can name.
   if (bytes.size() != kHeaderBytes) return Bad("length", bytes.size());
   const std::byte* in = bytes.data();
   if (const auto magic = LoadLittle<uint32_t>(in + kMagicAt); magic != kMagic) {
@@ -179,6 +182,7 @@ absl::Status LayoutMessage(absl::Span<const base::TensorSpec> tensors,
     const absl::StatusOr<size_t> bytes =
         base::ByteSize(tensor.dtype, tensor.dims);
     if (!bytes.ok()) return BadTensor(i, bytes.status().message());
+    // Kernels and copies use aligned rows, in the message itself as well.
     payload = AlignUp(payload, kPayloadAlign);
     layout.tensor_offsets.push_back(payload);
     // ByteSize stays under 2^62, and so does the sum, because a sum above the
@@ -260,10 +264,12 @@ absl::Status DecodeTable(absl::Span<const std::byte> table,
     if (offset % kPayloadAlign != 0) {
       return BadTensor(i, absl::StrCat("offset ", offset, " is not aligned"));
     }
+    // Ascending ranges cannot overlap, so that two tensors never share bytes.
     if (offset < previous_end) {
       return BadTensor(
-          i, absl::StrCat("offset ", offset, " overlaps the one before"));
+          i, absl::StrCat("offset ", offset, " overlaps the tensor before"));
     }
+    // As a difference: offset + bytes might wrap around.
     if (offset > payload_bytes || bytes > payload_bytes - offset) {
       return BadTensor(
           i, absl::StrCat("range ", offset, "+", bytes,

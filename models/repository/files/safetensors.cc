@@ -132,8 +132,9 @@ absl::StatusOr<std::vector<SafetensorsEntry>> ParseSafetensors(
     if (entry.offset != expected) {
       return absl::InvalidArgumentError(
           absl::StrCat("tensor ", entry.name,
-                       entry.offset < expected ? " overlaps the one before it"
-                                               : " has a gap before it"));
+                       entry.offset < expected
+                           ? " overlaps the tensor before it"
+                           : " has a gap before it"));
     }
     expected += entry.bytes;
   }

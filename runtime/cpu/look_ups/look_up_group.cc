@@ -125,6 +125,8 @@ absl::Status LookUpGroup::Run(const Operands& operands,
       const absl::Status described = member.kernel->look_up()->Describe(
           operands.Part(first_operand, member.num_operands), look_up);
       if (!described.ok()) {
+        // A wrong id of an earlier member goes first, as if the members ran one
+        // after the other.
         REFRACT_RETURN_IF_ERROR(
             CheckIds(absl::MakeConstSpan(look_ups).first(m)));
         return described;
@@ -141,6 +143,7 @@ absl::Status LookUpGroup::Run(const Operands& operands,
     }
     REFRACT_RETURN_IF_ERROR(RunLookUps({look_ups.data(), count}, stats));
   }
+  // Look-ups have written their columns; operands that are no look-ups follow.
   if (joined == nullptr || joined->data == nullptr) return absl::OkStatus();
   size_t column = 0;
   for (size_t i = 0; i < cat_->parts.size(); ++i) {

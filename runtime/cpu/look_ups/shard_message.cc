@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kColumns = 4;  // of the tensor of look-ups
 
+// Look-ups of single rows have one id per bag: their lengths are not sent.
 bool HasLengths(ShardLookUpKind kind) {
   return kind != ShardLookUpKind::kCopy && kind != ShardLookUpKind::kOne;
 }
@@ -29,6 +30,8 @@ absl::Status NoMessage(absl::string_view what) {
       absl::StrCat("message of a shard: ", what));
 }
 
+// Copies a tensor of the message: the peer may still write to the message, and
+// checked numbers must be the numbers that are used.
 template <typename T>
 absl::Status CopyOf(const base::TensorView& tensor, base::DType dtype,
                     absl::string_view name, std::vector<T>& to) {
@@ -62,6 +65,7 @@ void ShardMessage::Begin(size_t table, ShardLookUpKind kind, int64_t dim) {
 }
 
 void ShardMessage::Add(int64_t row, int64_t bag, float weight) {
+  // A look-up without rows of this shard leaves no trace in the message.
   const bool first = bags_.size() == begun_.back().first_bag;
   if (first) {
     for (const int64_t value : {static_cast<int64_t>(table_),
@@ -70,6 +74,7 @@ void ShardMessage::Add(int64_t row, int64_t bag, float weight) {
       look_ups_.push_back(value);
     }
   }
+  // Ids of a bag arrive one after the other: another bag begins a new entry.
   int64_t* const look_up = look_ups_.data() + look_ups_.size() - kColumns;
   if (first || bags_.back() != bag) {
     bags_.push_back(bag);
@@ -169,7 +174,7 @@ absl::Status ShardLookUps::ReadOne(const int64_t* look_up,
   const auto kind = static_cast<ShardLookUpKind>(kind_number);
   const bool has_lengths = HasLengths(kind);
   const bool weighted = kind == ShardLookUpKind::kWeighted;
-  // Copies are of rows whose bytes are the answer's.
+  // A copy returns the bytes of the row. Rows in a row format are decoded.
   if (kind == ShardLookUpKind::kCopy && table.rows.layout != nullptr) {
     return NoMessage(absl::StrCat("copies of encoded rows of table '",
                                   table.use.table, "'"));
@@ -182,6 +187,7 @@ absl::Status ShardLookUps::ReadOne(const int64_t* look_up,
     return NoMessage(absl::StrCat("a look-up of ", ids, " ids in ", bags,
                                   " bags does not fit the tensors"));
   }
+  // The product below must not overflow.
   if (bags > (std::numeric_limits<int64_t>::max() - answer_floats_) /
                  std::max<int64_t>(1, table.dim)) {
     return NoMessage("the answer is too long");

@@ -39,6 +39,8 @@ Instance::Instance(DeviceApi& device, DeviceProgram program,
                    std::shared_ptr<DeviceWeights> weights,
                    const InstanceOptions& options)
     : device_(device), weights_(std::move(weights)), options_(options) {
+  // The first variant is the program of the largest sizes: its memory serves
+  // the variants of other sizes, too.
   variants_.push_back(std::make_unique<Variant>());
   Variant& first = *variants_[0];
   first.program = std::move(program);
@@ -92,6 +94,8 @@ void Instance::PlanBuckets(int64_t max_batch, Variant& variant) {
 int64_t Instance::PlacePinned(const DeviceProgram& program, int64_t max_batch,
                               std::vector<int64_t>& inputs,
                               std::vector<int64_t>& outputs) {
+  // Dense rows, without the padding of the device: the host's tensors are
+  // dense.
   int64_t bytes = 0;
   const auto place = [&](ValueId id) {
     const Value& value = program.value(id);
@@ -175,6 +179,7 @@ Status Instance::AllocateAll() {
     *memory = static_cast<std::byte*>(address);
     return explain(std::move(status));
   };
+  // Three streams, so that copies of one slot overlap the kernels of another.
   for (Stream* stream : {&upload_, &compute_, &download_}) {
     auto created = device_.CreateStream();
     if (!created.ok()) return created.status();
@@ -270,6 +275,8 @@ Result<Graph> Instance::Capture(const Segment& segment, const Place& place) {
 }
 
 std::byte* Instance::Address(ValueId id, const Place& place) const {
+  // Weights have one address for all buckets; inputs and outputs lie in the
+  // slot; intermediates lie in the arena.
   const Variant& variant = place.variant;
   const Value& value = variant.program.value(id);
   const auto root = static_cast<size_t>(value.root);
@@ -306,6 +313,8 @@ Call Instance::MakeCall(const Op& op, const Place& place) const {
 
 Status Instance::LaunchSegment(const Segment& segment, const Place& place,
                                int64_t items) {
+  // Kernels compute the bucket's rows; LibTorch sees the request's rows alone,
+  // because its operators may mix them.
   const DeviceProgram& program = place.variant.program;
   for (size_t i = segment.begin; i < segment.end; ++i) {
     const Op& op = program.ops[i];
