@@ -24,11 +24,14 @@ using boost::system::error_code;
 constexpr uint64_t kMaxBody = uint64_t{64} << 20;
 
 absl::Status ToStatus(error_code error, const std::string& address) {
-  const std::string text = absl::StrCat(address, ": ", error.message());
   if (error == beast::error::timeout) {
     return absl::DeadlineExceededError(absl::StrCat(address, ": no answer"));
   }
-  return absl::UnavailableError(text);
+  if (error == http::error::bad_version) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        address, ": the answer is not HTTP (", error.message(), ")"));
+  }
+  return absl::UnavailableError(absl::StrCat(address, ": ", error.message()));
 }
 
 beast::string_view View(absl::string_view text) {

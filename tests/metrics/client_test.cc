@@ -95,8 +95,12 @@ TEST(ClientTest, EndlessAnswersAreCut) {
 }
 
 TEST(ClientTest, AnswersThatAreNoHttpOrHalfAreRefused) {
+  const Peer other("nonsense\r\n\r\n");
+  const absl::Status refused = Ask(other).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("not HTTP"));
   for (const char* bytes :
-       {"nonsense\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf",
+       {"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf",
         "HTTP/1.1 200 OK\r\nContent-Len"}) {
     const Peer peer(bytes);
     EXPECT_EQ(Ask(peer).status().code(), absl::StatusCode::kUnavailable)

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "base/shorten.h"
 #include "nlohmann/json.hpp"
 
@@ -57,7 +58,11 @@ class Problems {
  public:
   void OfNode(const Json& node) {
     address_ = Text(node, "address");
-    if (node.contains("error")) return Add(Text(node, "error"));
+    if (node.contains("error")) {
+      const std::string error = Text(node, "error");
+      return Add(std::string(
+          absl::StripPrefix(error, absl::StrCat(address_, ": "))));
+    }
     const Json& status = node["status"];
     if (!Flag(status, "ready")) {
       Add(absl::StrCat(Text(status, "state"), Because(status)));

@@ -61,6 +61,12 @@ class Fleet {
     const absl::Time now = base::Clock::Real().Now();
     if (!reply.ok()) {
       report.error = reply.status();
+      if (absl::IsFailedPrecondition(report.error)) {
+        report.error = absl::FailedPreconditionError(absl::StrCat(
+            report.error.message(),
+            "; HOST:PORT is where the node serves its metrics, "
+            "--metrics-port"));
+      }
     } else if (reply->status != 200) {
       report.error = absl::FailedPreconditionError(
           absl::StrCat("/status: HTTP status ", reply->status));

@@ -112,7 +112,8 @@ class Status(unittest.TestCase):
         # gRPC is no HTTP server.
         done = support.refract("status", self.cn.address, check=False)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("WRONG", done.stdout)
+        self.assertIn(f"WRONG  {self.cn.address}: the answer is not HTTP", done.stdout)
+        self.assertIn("--metrics-port", done.stdout)
 
     def test_watches(self):
         watch = subprocess.Popen(
