@@ -11,7 +11,7 @@
 #include "base/shorten.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
-#include "models/repository/request_files.h"
+#include "models/repository/requests/request_files.h"
 #include "models/shapes/interpreter.h"
 
 namespace refract::cpu_node {

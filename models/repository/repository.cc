@@ -27,9 +27,9 @@
 #include "models/repository/cn_shard.h"
 #include "models/repository/files/copy_file.h"
 #include "models/repository/files/temporary_folder.h"
-#include "models/repository/golden.h"
 #include "models/repository/hn_part.h"
 #include "models/repository/model_config.h"
+#include "models/repository/requests/golden.h"
 #include "proto/graph.pb.h"
 #include "proto/inference/model_config.pb.h"
 

@@ -15,7 +15,7 @@
 #include "base/status_macros.h"
 #include "google/protobuf/text_format.h"
 #include "models/repository/files/safetensors.h"
-#include "models/repository/request_files.h"
+#include "models/repository/requests/request_files.h"
 #include "models/repository/weights.h"
 #include "partitioner/measure/profiler.h"
 #include "partitioner/measure/scratch_folder.h"

@@ -13,7 +13,7 @@
 #include "base/quantile.h"
 #include "base/status_macros.h"
 #include "models/graph/constants.h"
-#include "models/repository/request_files.h"
+#include "models/repository/requests/request_files.h"
 #include "models/repository/split_plan.h"
 #include "runtime/batch_padding.h"
 

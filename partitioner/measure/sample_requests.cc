@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "models/repository/request_files.h"
+#include "models/repository/requests/request_files.h"
 #include "partitioner/measure/request_source.h"
 
 namespace refract::partitioner {

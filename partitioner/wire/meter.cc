@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "models/repository/request_files.h"
+#include "models/repository/requests/request_files.h"
 #include "runtime/wire/kernels.h"
 #include "transport/messages/wire.h"
 

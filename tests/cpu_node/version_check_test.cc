@@ -15,7 +15,7 @@
 #include "cpu_node/control/model_control.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/repository/golden.h"
+#include "models/repository/requests/golden.h"
 #include "tests/cpu_node/serving_fixture.h"
 #include "tests/cpu_node/stored_model.h"
 

@@ -15,7 +15,7 @@
 #include "models/passes/float_ids.h"
 #include "models/passes/name_sizes.h"
 #include "models/repository/files/safetensors.h"
-#include "models/repository/request_files.h"
+#include "models/repository/requests/request_files.h"
 #include "models/repository/weights.h"
 #include "models/rows/row_dependence.h"
 #include "models/shapes/infer.h"

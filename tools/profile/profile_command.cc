@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "base/process/files.h"
 #include "base/status_macros.h"
-#include "models/repository/request_files.h"
+#include "models/repository/requests/request_files.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/measure/hardware_probe.h"
 #include "partitioner/measure/profiler.h"

@@ -22,7 +22,7 @@
 #include "models/repository/files/safetensors.h"
 #include "models/repository/model_config.h"
 #include "models/repository/repository.h"
-#include "models/repository/request_files.h"
+#include "models/repository/requests/request_files.h"
 #include "runtime/split_run.h"
 #include "tools/command.h"
 #include "tools/common_options.h"

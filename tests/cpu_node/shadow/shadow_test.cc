@@ -10,7 +10,7 @@
 #include "cpu_node/engine.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/repository/request_files.h"
+#include "models/repository/requests/request_files.h"
 #include "tests/cpu_node/serving_fixture.h"
 
 namespace refract::cpu_node {

@@ -1,5 +1,5 @@
-#ifndef REFRACT_MODELS_REPOSITORY_REQUEST_FILES_H_
-#define REFRACT_MODELS_REPOSITORY_REQUEST_FILES_H_
+#ifndef REFRACT_MODELS_REPOSITORY_REQUESTS_REQUEST_FILES_H_
+#define REFRACT_MODELS_REPOSITORY_REQUESTS_REQUEST_FILES_H_
 
 // Requests and answers in safetensors files.
 
@@ -29,4 +29,4 @@ std::vector<base::TensorView> ViewsOf(absl::Span<const base::Tensor> tensors);
 
 }  // namespace refract::models
 
-#endif  // REFRACT_MODELS_REPOSITORY_REQUEST_FILES_H_
+#endif  // REFRACT_MODELS_REPOSITORY_REQUESTS_REQUEST_FILES_H_

@@ -1,4 +1,4 @@
-#include "models/repository/golden.h"
+#include "models/repository/requests/golden.h"
 
 #include <unistd.h>
 

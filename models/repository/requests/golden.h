@@ -1,5 +1,5 @@
-#ifndef REFRACT_MODELS_REPOSITORY_GOLDEN_H_
-#define REFRACT_MODELS_REPOSITORY_GOLDEN_H_
+#ifndef REFRACT_MODELS_REPOSITORY_REQUESTS_GOLDEN_H_
+#define REFRACT_MODELS_REPOSITORY_REQUESTS_GOLDEN_H_
 
 // Requests with their right answers, in safetensors files. request_files.cc
 // reads and writes them, as all requests.
@@ -45,4 +45,4 @@ absl::StatusOr<GoldenRequest> ReadExpected(absl::string_view path,
 
 }  // namespace refract::models
 
-#endif  // REFRACT_MODELS_REPOSITORY_GOLDEN_H_
+#endif  // REFRACT_MODELS_REPOSITORY_REQUESTS_GOLDEN_H_

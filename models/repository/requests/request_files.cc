@@ -1,4 +1,4 @@
-#include "models/repository/request_files.h"
+#include "models/repository/requests/request_files.h"
 
 #include <filesystem>
 #include <system_error>
@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "models/repository/files/safetensors.h"
-#include "models/repository/golden.h"
+#include "models/repository/requests/golden.h"
 
 namespace refract::models {
 namespace {
