@@ -359,8 +359,8 @@ void CollectMetrics(const AccessControl& access, Exposition& out) {
     const Labels client = {{"client", quota->limits().name}};
     const ClientQuota::Counts counts = quota->counts();
     out.AddCounter("refract_client_requests_total",
-                   "Inference requests of a client with a quota, refused ones "
-                   "aside",
+                   "Inference requests of a client with a quota, besides refused "
+                   "requests",
                    client, static_cast<double>(counts.taken));
     out.AddCounter("refract_client_refused_total",
                    "Inference requests that the client's quota refused", client,

@@ -37,7 +37,8 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
       ->required()
       ->type_name("DIR");
   base::AddModelControlFlags(app, flags.control,
-                             "those of --load-model, and what CPU nodes offer");
+                             "the models of --load-model, and the versions "
+                             "that CPU nodes offer");
   app.add_option("--op-library", flags.op_libraries,
                  "Shared library of operators to load first, as given to "
                  "refract import; may be repeated")

@@ -74,7 +74,7 @@ BatchDecision DecideBatch(absl::Span<const BatchCandidate> candidates,
     decision.members.push_back(i);
     if (preferred(rows)) preferred_members = decision.members.size();
   }
-  // The last preferred size reached; later requests wait for the next one.
+  // The last preferred size reached; later requests wait for the next batch.
   if (preferred_members > 0) {
     decision.members.resize(preferred_members);
     return decision;

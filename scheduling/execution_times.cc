@@ -94,7 +94,7 @@ absl::Duration ExecutionTimes::Estimate(int64_t rows, Which which,
   const auto size = [](int bucket) {
     return static_cast<double>(RowsOfBucket(bucket));
   };
-  // The smallest known bucket bounds all smaller ones.
+  // The smallest known bucket bounds all smaller buckets.
   if (below < 0) return above >= 0 ? time(above) : absl::ZeroDuration();
   // Beyond the largest known bucket. High() is compared with deadlines and must
   // not be optimistic: it grows with the rows. Typical() follows the slope.

@@ -189,7 +189,7 @@ absl::StatusOr<bool> AppendDelta(const ServedModel& model,
   if (manifest.state == last) return false;
   const std::string name = models::NameOfSequence(manifest.state.sequence);
   if (manifest.state.sequence <= last.sequence) {
-    // A delta before the last: the same one, sent again, or another writer's.
+    // A delta before the last: the same delta, sent again, or another writer's.
     const auto text = base::ReadText(absl::StrCat(folder, "/", name));
     if (!text.ok()) {
       return absl::AlreadyExistsError(

@@ -143,8 +143,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
  private:
-  // A reference to a connection that any thread may drop: if it is the last one,
-  // the loop's thread destroys the connection.
+  // A reference to a connection that any thread may drop: if it is the last
+  // reference, the loop's thread destroys the connection.
   class Hold {
    public:
     explicit Hold(std::shared_ptr<Connection> connection)

@@ -74,7 +74,7 @@ Flow Transform(const NodeView& view) {
   if (rank <= 0) return Flow::Unproven();
   std::optional<std::vector<int>> dims = view.Dims("dim", rank);
   if (!dims && view.node.FindArg("dim") == nullptr) {
-    // The last one, or the last two; of a shift all.
+    // The default: the last dimension, or the last two; of a shift all.
     if (absl::EndsWith(view.name, "shift")) return Flow::Mixed();
     dims = std::vector<int>{rank - 1};
     if (absl::EndsWith(view.name, "2")) dims->push_back(rank - 2);

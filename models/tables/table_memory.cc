@@ -30,7 +30,7 @@ namespace refract::models {
 namespace {
 
 // Bytes of one read. Large enough for a disk's queue, small enough that two
-// threads share the last ones.
+// threads share the last pieces.
 constexpr uint64_t kPieceBytes = uint64_t{8} << 20;
 constexpr int kLowPriority = 10;  // nice
 

@@ -168,7 +168,7 @@ absl::Status NodeReader::ReadOutputs(const Json& section, const Json& outputs,
   auto add_tensor = [&](const Json& json) -> absl::Status {
     const std::string* name = String(Member(json, "name"));
     if (name == nullptr) return Malformed("output");
-    // What the serializer calls a result that nothing reads (serialize.py,
+    // The serializer's name of a result that nothing reads (serialize.py,
     // _output_node_name_at_index).
     if (*name == absl::StrCat(node.name, "_unused_", node.outputs.size())) {
       node.outputs.push_back(kNoValue);

@@ -46,8 +46,8 @@ struct OpenOrder {
 
 // Column generation ends by itself; this bound stops it on numerical trouble.
 constexpr int kMaxRounds = 100;
-// Below the root, multipliers are good enough when better ones could close no
-// more than this share of the gap: dividing the domain closes more.
+// Below the root, multipliers are good enough when better multipliers could
+// close no more than this share of the gap: dividing the domain closes more.
 constexpr double kWorthAnotherCut = 0.1;
 // Passes of single moves through all nodes. Few are needed.
 constexpr int kPasses = 4;

@@ -61,7 +61,7 @@ absl::StatusOr<CsvTable> CsvTable::Parse(std::string path, std::string text) {
         size_t comma = all.find(',', field);
         if (comma == absl::string_view::npos || comma > end) comma = end;
         table.fields_.push_back({field, comma - field});
-        // With quotes the commas, and thus the columns, would be other ones.
+        // Within quotes a comma would not end a column.
         if (all[field] == '"' && field < comma) {
           return absl::InvalidArgumentError(absl::StrCat(
               table.path_, ":", line, ", column ",

@@ -88,7 +88,7 @@ std::string Documents(absl::string_view comments,
   return text;
 }
 
-// What the numbers of the plan mean, above the objects of a service.
+// The comment above the objects of a service: meaning of the plan's numbers.
 std::string ServiceNote(const ManifestOf& of) {
   const Service& service = of.service;
   std::string note = absl::StrCat(Name(service.role), " of app '", service.app,
@@ -191,7 +191,7 @@ Yaml DomainLevels(const Deployment& deployment) {
   return levels;
 }
 
-// What the scheduler must know of the fabric, once per cluster.
+// Objects that tell the scheduler the fabric, once per cluster.
 std::optional<ManifestFile> ClusterFile(const Deployment& deployment,
                                         const ManifestOptions& options) {
   if (deployment.tier_keys.empty()) return std::nullopt;

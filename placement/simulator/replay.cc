@@ -44,8 +44,8 @@ class Replayer {
       const double now = std::min(arrival, departure);
       SampleUntil(now);
       if (departure <= now) {
-        // All stays that end at this time, then waiting ones, then those that
-        // begin.
+        // All stays that end at this time, then waiting instances, then
+        // instances that begin.
         while (!leaving_.empty() && leaving_.top().first <= now) {
           Leave(leaving_.top().second);
           leaving_.pop();

@@ -276,7 +276,7 @@ class SplitKernel final : public CopyKernel {
   }
 
  private:
-  // Where pieces begin, and the end of the last one, if the graph says their
+  // Where pieces begin, and the end of the last piece, if the graph says their
   // sizes; empty where a request does, or where they cannot be sizes.
   static std::vector<int64_t> StartsOf(const std::vector<IntSource>& sizes) {
     std::vector<int64_t> starts = {0};

@@ -187,7 +187,7 @@ void FuseTransposes(const Graph& graph, Plan& plan) {
         })) {
       continue;
     }
-    // With several readers, the last one takes over the transpose's nodes.
+    // With several readers, the last reader takes over the transpose's nodes.
     for (const int reader : readers) {
       MatMulOp* const matmul = product_of(reader, turned);
       matmul->b_transposed = true;

@@ -172,7 +172,8 @@ class MessageSession : public Session {
                          [](const auto& flow) { return flow->all_sent(); });
     }));
     // The peer may still wait for credits of messages that were pulled here:
-    // one round posts them, the next one hands them to the path's system call.
+    // one round posts them, the next round hands them to the path's system
+    // call.
     for (int round = 0; round < 2; ++round) {
       int worked = 0;
       for (const auto& flow : flows_) {

@@ -42,7 +42,7 @@ void Dialer::Start(Dial dial, PollLoop::Seat seat) {
     thread_ = *std::move(thread);
     return;
   }
-  // A failed attempt: the next one comes after a back-off.
+  // A failed attempt: the next attempt comes after a back-off.
   outcome_->established = thread.status();
   ready_ = true;
   done_->Wake();

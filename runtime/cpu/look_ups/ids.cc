@@ -140,7 +140,9 @@ absl::Status CheckOffsets(const std::string& name,
         absl::StrCat("offsets '", name, "': ", IntAt(offsets, position),
                      " at position ", position, what));
   };
-  if (IntAt(offsets, 0) != 0) return error(0, ", but the first one must be 0");
+  if (IntAt(offsets, 0) != 0) {
+    return error(0, ", but the first offset must be 0");
+  }
   int64_t previous = 0;
   for (int64_t i = 1; i < count; ++i) {
     const int64_t offset = IntAt(offsets, i);

@@ -152,7 +152,7 @@ void RowOverlay::Reserve(size_t count, uint64_t state) {
   }
   memory_.fetch_add(capacity * sizeof(Entry), std::memory_order_relaxed);
   // Readers that have the smaller index still find all rows of their states:
-  // only `state` and later ones are put into the larger one alone.
+  // only rows of `state` and later states are put into the larger index alone.
   index_.store(larger.get(), std::memory_order_release);
   current_.swap(larger);
   old_indexes_.back() = {state, std::move(larger)};

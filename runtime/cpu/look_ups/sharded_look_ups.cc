@@ -124,8 +124,8 @@ void Combine(const LookUp& look_up, absl::Span<const int64_t> bags,
   }
 }
 
-// What is left once the vectors of all shards are combined: bags without any,
-// rows of zeros for wrong ids, and the division of a mean.
+// The last step, after the vectors of all shards are combined: bags without a
+// vector, rows of zeros for wrong ids, and the division of a mean.
 void Finish(const LookUp& look_up, bool replaced, Scratch& scratch) {
   const bool mean = look_up.mode == BagMode::kMean && !look_up.copies;
   const bool zero_max =

@@ -254,8 +254,9 @@ Status Instance::Compute(Slot& slot) {
   const Place place = PlaceOf(slot);
   Variant& variant = place.variant;
   Variant::Captured& captured = variant.captured[slot.index][slot.bucket];
-  // The first program was captured at load; an added one when it has run often
-  // enough. By then its kernels' code is loaded, which no capture allows.
+  // The first program was captured at load; a program of other sizes is
+  // captured when it has run often enough. By then its kernels' code is loaded,
+  // which no capture allows.
   if (slot.variant != kFirstProgram && captured.graphs.empty() &&
       options_.use_graphs && captured.runs++ == kRunsBeforeCapture) {
     Status status = CaptureSegments(place, captured.graphs);

@@ -146,7 +146,7 @@ class Connection final : public HttpConnection {
   }
 
   // A server may close a kept connection at any time. Where it did so before
-  // the request, the request goes over a new one.
+  // the request, the request goes over a new connection.
   void Fail(error_code error) {
     const bool nothing_read = !parser_ || !parser_->got_some();
     stream_.reset();

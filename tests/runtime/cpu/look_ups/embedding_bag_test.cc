@@ -519,7 +519,8 @@ TEST(EmbeddingBagTest, NamesTableIdAndPosition) {
 
 TEST(EmbeddingBagTest, NamesOffsetsAndPosition) {
   EXPECT_EQ(ErrorOf({1, 2, 3}, {1, 2}, false),
-            "offsets 'offsets': 1 at position 0, but the first one must be 0");
+            "offsets 'offsets': 1 at position 0, "
+            "but the first offset must be 0");
   EXPECT_EQ(ErrorOf({1, 2, 3}, {0, 2, 1}, false),
             "offsets 'offsets': 1 at position 2 is less than 2 before it");
   EXPECT_EQ(ErrorOf({1, 2, 3}, {0, 4, 9}, false),
