@@ -5,6 +5,7 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/command_line/command_line_error.h"
@@ -297,8 +298,26 @@ void AddRecording(CLI::App& app, Flags& flags) {
       ->needs(record);
 }
 
+// Splits BROKERS/TOPIC; returns what is wrong, or "".
+std::string ParseTopic(const std::string& text, Flags& flags) {
+  const size_t slash = text.rfind('/');
+  if (slash == std::string::npos || slash == 0) {
+    return absl::StrCat("'", text, "': wanted HOST:PORT[,HOST:PORT…]/TOPIC");
+  }
+  flags.deltas_kafka_brokers = text.substr(0, slash);
+  flags.deltas_kafka_topic = text.substr(slash + 1);
+  const std::string& topic = flags.deltas_kafka_topic;
+  // Kafka's own rule.
+  const bool is_name = !topic.empty() && topic.size() <= 249 &&
+                       std::all_of(topic.begin(), topic.end(), [](char c) {
+                         return absl::ascii_isalnum(c) || c == '.' ||
+                                c == '_' || c == '-';
+                       });
+  return is_name ? "" : absl::StrCat("'", topic, "' is no name of a topic");
+}
+
 void AddDeltas(CLI::App& app, Flags& flags) {
-  app.add_flag(
+  CLI::Option* const off = app.add_flag(
       "!--no-deltas", flags.deltas,
       "Do not follow deltas of embedding tables (docs/how-to/deltas.md)");
   app.add_option("--deltas-folder", flags.deltas_folder,
@@ -308,6 +327,25 @@ void AddDeltas(CLI::App& app, Flags& flags) {
   app.add_flag("--deltas-by-request", flags.deltas_by_request,
                "Take deltas over gRPC and write them into the folder; clients "
                "need a control token where there are tokens");
+  CLI::Option* const kafka =
+      app.add_option_function<std::string>(
+             "--deltas-kafka",
+             [&flags](const std::string& text) {
+               const std::string wrong = ParseTopic(text, flags);
+               if (!wrong.empty()) {
+                 throw CLI::ValidationError("--deltas-kafka", wrong);
+               }
+             },
+             "Read deltas from a topic of Kafka and write them into the "
+             "folder; brokers are separated by commas")
+          ->type_name("HOST:PORT/TOPIC")
+          ->excludes(off);
+  app.add_option("--deltas-kafka-config", flags.deltas_kafka_config,
+                 "Lines PROPERTY=VALUE of librdkafka's configuration, such as "
+                 "security.protocol, for --deltas-kafka")
+      ->type_name("FILE")
+      ->check(CLI::ExistingFile)
+      ->needs(kafka);
   app.add_option("--deltas-poll", flags.deltas_poll_s,
                  "How often the folders of deltas are read")
       ->type_name("SECONDS")

@@ -79,6 +79,9 @@ struct Flags {
   bool deltas = true;
   std::string deltas_folder;  // empty: "deltas" in each version's folder
   bool deltas_by_request = false;
+  std::string deltas_kafka_brokers;  // empty: no topic
+  std::string deltas_kafka_topic;
+  std::string deltas_kafka_config;  // a file; empty: none
   double deltas_poll_s = 0.2;
   double deltas_cpu_percent = 20;
   double deltas_p99_ms = 0;  // 0: no limit

@@ -26,7 +26,9 @@
 #include "cpu_node/control/model_control.h"
 #include "cpu_node/discovery/node_watch.h"
 #include "cpu_node/discovery/resolver.h"
+#include "cpu_node/embedding/delta_topic.h"
 #include "cpu_node/embedding/delta_watch.h"
+#include "cpu_node/embedding/kafka_reader.h"
 #include "cpu_node/engine.h"
 #include "cpu_node/flags.h"
 #include "cpu_node/frontend/server.h"
@@ -237,6 +239,25 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServeHttp(
   return nullptr;
 }
 
+// Null without --deltas-kafka.
+absl::StatusOr<std::unique_ptr<KafkaReader>> MakeReader(const Flags& flags) {
+  if (flags.deltas_kafka_topic.empty()) return nullptr;
+  KafkaOptions options;
+  options.brokers = flags.deltas_kafka_brokers;
+  options.topic = flags.deltas_kafka_topic;
+  if (!flags.deltas_kafka_config.empty()) {
+    REFRACT_ASSIGN_OR_RETURN(options.properties,
+                             base::ReadText(flags.deltas_kafka_config));
+  }
+  auto reader = MakeKafkaReader(options);
+  if (reader.ok()) return reader;
+  const bool of_file = absl::IsInvalidArgument(reader.status()) &&
+                       !flags.deltas_kafka_config.empty();
+  return base::Annotate(reader.status(), of_file
+                                             ? "--deltas-kafka-config"
+                                             : "--deltas-kafka");
+}
+
 absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   runtime::aten::UseOneThread();
   for (const std::string& library : flags.op_libraries) {
@@ -265,6 +286,8 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
         tls, base::TlsContexts::Create(flags.tls, base::TlsUse::kServeClients,
                                        base::Clock::Real()));
   }
+  REFRACT_ASSIGN_OR_RETURN(std::unique_ptr<KafkaReader> topic_reader,
+                           MakeReader(flags));
   EngineOptions options = ToEngineOptions(flags);
   REFRACT_RETURN_IF_ERROR(SetNodeTls(flags, &options));
   std::unique_ptr<AccessControl> access;
@@ -371,6 +394,15 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     REFRACT_ASSIGN_OR_RETURN(deltas,
                              DeltaWatch::Start(engine->get(), delta_options));
   }
+  std::unique_ptr<DeltaTopic> topic;
+  if (topic_reader != nullptr) {
+    REFRACT_ASSIGN_OR_RETURN(
+        topic, DeltaTopic::Start(
+                   std::move(topic_reader),
+                   [engine = engine->get()] { return engine->catalog(); },
+                   {.topic = flags.deltas_kafka_topic,
+                    .deltas_folder = flags.deltas_folder}));
+  }
   const size_t http_body_memory =
       flags.http_port.on() ? flags.request_memory / 4 : 0;
   FrontendOptions frontend_options;
@@ -415,6 +447,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
         if (watch != nullptr) watch->Collect(exposition);
         if (tracer != nullptr) tracer->Collect(exposition);
         if (recorder != nullptr) recorder->Collect(exposition);
+        if (topic != nullptr) topic->Collect(exposition);
         CollectChanges(
             control != nullptr ? control->counts() : ModelControl::Counts(),
             exposition);

@@ -8,6 +8,7 @@ serve (docs/how-to/deltas.md).
     scripts/delta.py torchrec REPOSITORY/NAME/VERSION --tracked FILE --weights FILE
     scripts/delta.py merge REPOSITORY/NAME/VERSION
     scripts/delta.py push REPOSITORY/NAME/VERSION --to HOST:PORT
+    scripts/delta.py push REPOSITORY/NAME/VERSION --kafka HOST:PORT/TOPIC
     scripts/delta.py version REPOSITORY/NAME/VERSION --weights FILE [--rows FILE]
 
 diff: the rows in which two checkpoints differ (.safetensors, or a state dict that
@@ -15,7 +16,8 @@ torch.load reads). rows: tensors "TABLE/ids" [n] and "TABLE/rows" [n, dim], and
 "TABLE/deleted" [m] if wanted. easyrec: parquet deltas of TorchEasyRec, a delta for each
 global step. torchrec: ids of ModelDeltaTracker.get_unique() or get_unique_ids(), kept by
 torch.save, with the rows of a checkpoint. merge: all deltas of the folder become one.
-push: a CPU node gets those deltas of the folder over gRPC that it does not have.
+push: a CPU node gets those deltas of the folder over gRPC that it does not have, or a topic
+of Kafka gets all of them.
 version: the next version, with other dense weights, the rows of all deltas, and more rows if
 wanted. --weights: a checkpoint of dense weights alone.
 A new delta takes the next free sequence, and the last delta is its parent.
@@ -31,7 +33,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from scripts.lib import delta_push, delta_sources, deltas, next_version
+from scripts.lib import delta_kafka, delta_push, delta_sources, deltas, next_version
 
 
 def read_checkpoint(path):
@@ -154,7 +156,19 @@ def main():
             command.add_argument("--tracked", required=True, metavar="FILE")
             command.add_argument("--weights", required=True, metavar="FILE")
         if name == "push":
-            command.add_argument("--to", required=True, metavar="HOST:PORT")
+            to = command.add_mutually_exclusive_group(required=True)
+            to.add_argument("--to", metavar="HOST:PORT")
+            to.add_argument(
+                "--kafka", metavar="HOST:PORT/TOPIC", help="brokers are separated by commas"
+            )
+            command.add_argument(
+                "--after", type=int, default=0, metavar="SEQUENCE",
+                help="with --kafka: leave out the deltas up to this one",
+            )
+            command.add_argument(
+                "--kafka-config", metavar="FILE",
+                help="lines PROPERTY=VALUE of librdkafka's configuration",
+            )
             command.add_argument("--token", metavar="FILE", help="file with the control token")
             command.add_argument(
                 "--ca", metavar="FILE", help="file with certificate authorities, for TLS"
@@ -169,6 +183,11 @@ def main():
         folder = folder_of(arguments.version, arguments.folder)
         if arguments.command == "merge":
             print(f"{folder.merge()} deltas merged in {folder.path}")
+        elif arguments.command == "push" and arguments.kafka:
+            path = arguments.kafka_config
+            properties = delta_kafka.read_properties(path) if path else None
+            count = delta_kafka.push(folder, arguments.kafka, arguments.after, properties)
+            print(f"{count} deltas of {folder.path} sent to {arguments.kafka}")
         elif arguments.command == "push":
             token = arguments.token and pathlib.Path(arguments.token).read_text().strip()
             count = delta_push.push(folder, arguments.to, token, arguments.ca)

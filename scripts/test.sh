@@ -47,6 +47,7 @@ if [[ $install == yes ]]; then
     refract_install_torchrec
     refract_install_schemas
     refract_install_pyarrow
+    refract_install_kafka
     refract_install_hdrhistogram
   } &
   installation=$!

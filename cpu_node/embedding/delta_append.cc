@@ -120,12 +120,13 @@ absl::StatusOr<std::vector<models::TableDelta>> CheckDelta(
                      "'; wanted '", rows_file, "'"));
   }
   std::vector<models::TableDelta> deltas;
-  REFRACT_RETURN_IF_ERROR(base::WithinMemory([&]() -> absl::Status {
+  const absl::Status status = base::WithinMemory([&]() -> absl::Status {
     REFRACT_ASSIGN_OR_RETURN(deltas,
                              models::ParseDeltaRows(Bytes(rows), manifest,
                                                     model.tables()->tables()));
     return model.tables()->Check(deltas);
-  }));
+  });
+  if (!status.ok()) return base::Annotate(status, manifest.rows_file);
   return deltas;
 }
 
@@ -154,6 +155,15 @@ absl::Status CheckRoom(const ServedModel& model,
   return model.tables()->CheckRoom(deltas);
 }
 
+// Whether the folder has the delta's manifest.
+bool Has(const std::string& folder, const models::DeltaState& state) {
+  const auto text = base::ReadText(
+      absl::StrCat(folder, "/", models::NameOfSequence(state.sequence)));
+  if (!text.ok()) return false;
+  const auto known = models::ParseDeltaManifest(*text);
+  return known.ok() && known->state == state;
+}
+
 }  // namespace
 
 std::string DeltaFolderOf(const ServedModel& model,
@@ -169,6 +179,12 @@ absl::StatusOr<bool> AppendDelta(const ServedModel& model,
                                  absl::string_view rows) {
   REFRACT_ASSIGN_OR_RETURN(const models::DeltaManifest manifest,
                            models::ParseDeltaManifest(manifest_text));
+  // Before the check of all rows: a source that starts again sends many deltas
+  // again.
+  if (manifest.model == model.name() && manifest.version == model.version() &&
+      Has(folder, manifest.state)) {
+    return false;
+  }
   REFRACT_ASSIGN_OR_RETURN(const std::vector<models::TableDelta> deltas,
                            CheckDelta(model, manifest, rows));
   std::error_code error;
@@ -190,14 +206,12 @@ absl::StatusOr<bool> AppendDelta(const ServedModel& model,
   const std::string name = models::NameOfSequence(manifest.state.sequence);
   if (manifest.state.sequence <= last.sequence) {
     // A delta before the last: the same delta, sent again, or another writer's.
-    const auto text = base::ReadText(absl::StrCat(folder, "/", name));
-    if (!text.ok()) {
+    if (Has(folder, manifest.state)) return false;
+    if (!std::filesystem::exists(absl::StrCat(folder, "/", name), error)) {
       return absl::AlreadyExistsError(
           absl::StrCat("the folder is at delta ", last.sequence,
                        ", after delta ", manifest.state.sequence));
     }
-    const auto known = models::ParseDeltaManifest(*text);
-    if (known.ok() && known->state == manifest.state) return false;
   }
   if (manifest.parent != last) {
     if (manifest.parent.sequence > last.sequence) {

@@ -249,9 +249,11 @@ absl::Status ReadRows(absl::Span<const std::byte> bytes,
   // The table's own type, or floats, which are rounded to it.
   const bool own = !table.layout && entry->dtype == table.dtype;
   if (!own && entry->dtype != base::DType::kFloat32) {
+    const bool takes_floats_only =
+        table.layout || table.dtype == base::DType::kFloat32;
     return Invalid("tensor '", name, "' is ", base::Name(entry->dtype),
-                   "; wanted float32", table.layout ? "" : " or ",
-                   table.layout ? "" : base::Name(table.dtype));
+                   "; wanted float32", takes_floats_only ? "" : " or ",
+                   takes_floats_only ? "" : base::Name(table.dtype));
   }
   delta.encoded = own;
   return absl::OkStatus();

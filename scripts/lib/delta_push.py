@@ -31,8 +31,12 @@ def append(channel, manifest, rows, token=None, timeout=60):
     had it. grpc.RpcError is what the node refuses."""
     call = channel.unary_unary(METHOD)  # bytes in, bytes out
     metadata = [("authorization", f"Bearer {token}")] if token else None
-    request = _field(1, manifest) + _field(2, rows)
-    return call(request, timeout=timeout, metadata=metadata) == ADDED
+    return call(request(manifest, rows), timeout=timeout, metadata=metadata) == ADDED
+
+
+def request(manifest, rows):
+    """An AppendDeltaRequest."""
+    return _field(1, manifest) + _field(2, rows)
 
 
 def push(folder, address, token=None, ca=None, timeout=60):

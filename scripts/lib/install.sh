@@ -10,7 +10,7 @@ REFRACT_PACKAGES=(
   g++ cmake ninja-build pkg-config git ccache ca-certificates curl
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libabsl-dev libgoogle-glog-dev libcli11-dev nlohmann-json3-dev libxxhash-dev
-  libboost-dev libgtest-dev libgmock-dev libibverbs-dev liburing-dev prometheus-cpp-dev
+  libboost-dev libgtest-dev libgmock-dev libibverbs-dev liburing-dev librdkafka-dev prometheus-cpp-dev
   # The CMake files of gRPC's package look for these.
   libc-ares-dev libre2-dev libssl-dev zlib1g-dev
 )
@@ -293,6 +293,11 @@ refract_install_schemas() {
 # Reads and writes parquet files in tests/scripts/delta_sources_test.py.
 refract_install_pyarrow() {
   _refract_install_for_tests "the test of parquet deltas" --no-deps -- pyarrow==26.0.1
+}
+
+# Sends deltas to Kafka, and is the broker, in tests/e2e/serving/delta_topic_test.py.
+refract_install_kafka() {
+  _refract_install_for_tests "the test of deltas from Kafka" --no-deps -- confluent-kafka==2.16.1
 }
 
 # The file check detects an interrupted installation.
