@@ -129,8 +129,8 @@ void AddModel(const ServedModel& served, const Labels& model, Exposition& out) {
                  "node",
                  model, sums.local_runs);
   out.AddCounter("refract_older_version_answers_total",
-                 "Answers of this version while a newer one that should answer "
-                 "was not ready",
+                 "Answers of this version while a newer version that should "
+                 "answer was not ready",
                  model, sums.older_answers);
   out.AddCounter("refract_replaced_ids_total",
                  "Ids outside their table that the id policy replaced", model,

@@ -42,6 +42,7 @@ absl::Status EmitSum(const NodeStep& node, ReduceKind kind, Emitter& emitter) {
         "its result is ", base::Name(emitter.plan().locals[local].dtype)));
   }
   const auto listed = args.Ints("dim");
+  // PyTorch's rule: no list and an empty list mean all dimensions.
   std::vector<bool> reduced(self.rank(), !listed || listed->empty());
   if (listed) {
     for (const IntSource& source : *listed) {
@@ -168,6 +169,7 @@ absl::Status EmitAttention(const NodeStep& node, Emitter& emitter) {
   REFRACT_ASSIGN_OR_RETURN(
       const Tensor scores,
       emitter.New(absl::StrCat(name, ".scores"), score_dims, DType::kFloat32));
+  // kᵀ is a view with its last two dimensions exchanged: no copy.
   std::vector<size_t> turn(key.rank());
   for (size_t d = 0; d < turn.size(); ++d) turn[d] = d;
   std::swap(turn[turn.size() - 1], turn[turn.size() - 2]);
@@ -229,6 +231,8 @@ absl::Status EmitEmbedding(const NodeStep& node, int table_operand,
   const std::optional<int64_t> rows = table.dims[dim].constant();
   if (!rows) return absl::UnimplementedError("it indexes the batch dimension");
   Tensor index;
+  // Constant indices that count from the end are resolved now; those of a
+  // request by an operator on the device.
   if (auto values = emitter.IntegersOf(index_local)) {
     for (int64_t& value : *values) {
       if (from_end && value < 0) value += *rows;
@@ -260,6 +264,8 @@ absl::Status EmitEmbedding(const NodeStep& node, int table_operand,
                                              counted));
     index = counted;
   }
+  // The look-up reads its index by the dimensions of the result; dimensions of
+  // the table before `dim` repeat it.
   const size_t index_rank = index.rank();
   for (size_t d = 0; d < dim; ++d) index = Unsqueezed(index, 0);
   const cuda::Outside outside = from_end
@@ -296,6 +302,8 @@ absl::Status EmitGather(const NodeStep& node, Emitter& emitter) {
   REFRACT_ASSIGN_OR_RETURN(const size_t dim, WrapDim(*literal, self.rank()));
   const std::optional<int64_t> rows = self.dims[dim].constant();
   if (!rows) return absl::UnimplementedError("it indexes the batch dimension");
+  // gather() may take fewer entries than there are in the other dimensions. In
+  // the batch dimension that would drop requests of others.
   for (size_t d = 0; d < self.rank(); ++d) {
     const auto from = self.dims[d].constant();
     const auto taken = index.dims[d].constant();
@@ -434,6 +442,8 @@ namespace {
 
 absl::Status EmitOwn(const NodeStep& node, const CompileOptions& options,
                      Emitter& emitter) {
+  // A view costs nothing, so it is tried before a copy. An empty `emitted`
+  // means that the form does not take the node, and another form may.
   if (auto emitted = EmitView(node, emitter)) return *emitted;
   std::optional<absl::Status> emitted;
   switch (models::LoweringOf(node.node.op)) {

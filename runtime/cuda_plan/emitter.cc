@@ -13,6 +13,7 @@ namespace {
 using cuda::DType;
 using cuda::Rows;
 
+// TF32 is a mode of products: data stay float32.
 DType ComputeType(Precision precision) {
   switch (precision) {
     case Precision::kFloat16:
@@ -177,6 +178,9 @@ absl::StatusOr<Size> Emitter::SizeOf(const IntSource& source,
   return SizeOf(value.sym_value, value.name);
 }
 
+// Numbers that the model computes from sizes are evaluated at the probe
+// batches, by the CPU's own code for sizes. A reader then sees whether the
+// number is constant, grows with the batch, or does neither.
 void Emitter::AddNumber(const Step& step) {
   if (step.outputs.size() != 1 || step.outputs[0] == kNoLocal) return;
   std::array<Operand, 3> results;
@@ -282,6 +286,8 @@ absl::Status Emitter::AddInputs() {
     Tensor tensor;
     tensor.dtype = *dtype;
     tensor.dims = *dims;
+    // An input that a concatenation or interaction reads is uploaded into its
+    // columns there.
     const auto place = places_.find(local);
     if (place != places_.end() && *dtype == compute_type_) {
       REFRACT_ASSIGN_OR_RETURN(const cuda::ValueId root,
@@ -342,6 +348,7 @@ std::optional<float> Emitter::NumberOf(int local) const {
   }
   const auto found = numbers_.find(local);
   if (found != numbers_.end()) {
+    // Only if it is the same at every probe batch.
     std::optional<double> number;
     for (const Operand& at : found->second) {
       const double one = at.kind == Operand::Kind::kInt     ? at.i

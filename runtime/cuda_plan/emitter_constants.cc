@@ -205,7 +205,8 @@ absl::StatusOr<cuda::ValueId> Emitter::Matrix(int local, bool turn) {
 }
 
 absl::StatusOr<cuda::ValueId> Emitter::BiasRow(int local) {
-  // Cannot be the key of a matrix: a bias has one dimension.
+  // Shares the map with Matrix(). A bias cannot be the key of a matrix, because
+  // it has one dimension.
   const auto key = std::make_pair(local, false);
   const auto found = matrices_.find(key);
   if (found != matrices_.end()) return found->second;
@@ -221,6 +222,8 @@ absl::StatusOr<cuda::ValueId> Emitter::BiasRow(int local) {
 
 absl::StatusOr<Tensor> Emitter::Indices(const std::string& name,
                                         const std::vector<int64_t>& values) {
+  // 32 bits suffice for places in a tensor of the device, and save half of the
+  // reads.
   std::vector<int32_t> narrow;
   for (const int64_t value : values) {
     if (value < INT32_MIN || value > INT32_MAX) {
@@ -242,6 +245,8 @@ absl::StatusOr<Tensor> Emitter::Indices(const std::string& name,
 }
 
 Tensor Emitter::CausalMask(int64_t queries, int64_t keys) {
+  // One mask for all attention of the program: its upper left corner is the
+  // mask of fewer queries and keys.
   const int64_t wanted = std::max(queries, keys);
   if (causal_mask_ == cuda::kNone ||
       builder_.value(causal_mask_).cols < wanted) {
@@ -257,6 +262,7 @@ Tensor Emitter::CausalMask(int64_t queries, int64_t keys) {
 }
 
 Tensor Emitter::Range(int64_t start, int64_t step, int64_t count) {
+  // Likewise the numbers 0, 1, 2, … are one weight; a range is a view of it.
   const int64_t wanted = start + step * (count - 1) + 1;
   if (counting_ == cuda::kNone || builder_.value(counting_).cols < wanted) {
     const std::vector<int64_t>& numbers = pool_.Counting(wanted);

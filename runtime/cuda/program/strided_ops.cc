@@ -106,6 +106,8 @@ struct StridedLowerer {
     return call;
   }
 
+  // The last `op.inner` dimensions are reduced: rows × cols elements, a result
+  // or a statistic for each row.
   Call operator()(const ReduceOp& op) const {
     ReduceCall call;
     (void)Dims(op.dims, call);
@@ -126,6 +128,8 @@ struct StridedLowerer {
   Call operator()(const LookUpOp& op) const {
     LookUpCall call;
     call.count = Dims(op.dims, call);
+    // The kernel reports an index out of range by its item and ignores unused
+    // rows of the bucket, so it must know which dimension counts items.
     for (size_t d = 0; d < op.dims.size(); ++d) {
       if (op.dims[d].per_item == 0) continue;
       call.batch_dim = static_cast<int32_t>(d);
@@ -252,6 +256,7 @@ struct StridedLowerer {
   }
 };
 
+// The values that an operator reads, for the memory plan.
 struct Lister {
   std::vector<ValueId> ids;
   void Add(const TensorRef& ref) {

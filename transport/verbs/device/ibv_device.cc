@@ -96,6 +96,7 @@ class IbvCompletionChannel final : public CompletionChannel {
     ibv_cq* queue = nullptr;
     void* context = nullptr;
     while (ibv_get_cq_event(channel_, &queue, &context) == 0) {
+      // ibv_destroy_cq() waits for every event to be acknowledged.
       ibv_ack_cq_events(queue, 1);
       static_cast<IbvCompletionQueue*>(context)->OnEvent();
       ++taken;
@@ -141,6 +142,7 @@ class IbvQueuePair final : public QueuePair {
   uint32_t number() const override { return pair_->qp_num; }
   uint32_t max_inline() const override { return max_inline_; }
   int Modify(const ibv_qp_attr& attributes, int mask) override {
+    // The call takes its argument as not const.
     ibv_qp_attr copy = attributes;
     return ibv_modify_qp(pair_, &copy, mask);
   }
@@ -211,6 +213,7 @@ absl::StatusOr<std::vector<PortInfo>> IbvDevice::Ports() const {
     max_gids += static_cast<size_t>(port.attributes.gid_tbl_len);
     ports.push_back(std::move(port));
   }
+  // One call for the tables of all ports; empty entries are left out of it.
   std::vector<ibv_gid_entry> entries(max_gids);
   const ssize_t count =
       ibv_query_gid_table(context_.get(), entries.data(), entries.size(), 0);
@@ -248,6 +251,7 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> IbvDomain::Register(void* data,
   ibv_mr* region = ibv_reg_mr(domain_.get(), data, bytes, access);
   if (region == nullptr) {
     const int error = errno;
+    // Both codes mean that the limit of locked memory is too low.
     const std::string advice =
         error == ENOMEM || error == EPERM ? MemlockAdvice(bytes) : "";
     return absl::Status(error == ENOMEM || error == EPERM
@@ -308,7 +312,8 @@ absl::StatusOr<std::unique_ptr<QueuePair>> IbvDomain::CreateQueuePair(
   ibv_qp* pair = ibv_create_qp(domain_.get(), &attributes);
   while (pair == nullptr && errno == EINVAL && options.wanted_inline > 0 &&
          attributes.cap.max_inline_data > 0) {
-    // More inline than this device allows, which no attribute tells beforehand.
+    // The device allows less inline data. No attribute tells how much, so half
+    // of it is tried until a size is accepted.
     attributes.cap.max_send_wr = options.max_send_requests;
     attributes.cap.max_inline_data /= 2;
     pair = ibv_create_qp(domain_.get(), &attributes);
@@ -322,6 +327,8 @@ absl::StatusOr<std::unique_ptr<QueuePair>> IbvDomain::CreateQueuePair(
 std::optional<AsyncEvent> IbvDevice::TakeAsyncEvent() {
   ibv_async_event event;
   if (ibv_get_async_event(context_.get(), &event) != 0) return std::nullopt;
+  // The event names its object by a pointer that is valid until it is
+  // acknowledged: its number is copied.
   AsyncEvent taken;
   taken.type = event.event_type;
   switch (event.event_type) {
