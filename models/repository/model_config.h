@@ -4,21 +4,23 @@
 // config.pbtxt: Triton's text format (proto/inference/model_config.proto).
 //
 // Parameters, all of them text:
-//   out_of_range_ids           "error" (default), "zero" or "default": what an
-//                              id outside its table does
+//   out_of_range_ids           "error" (default), "zero" or "default": result
+//                              of a look-up of an id outside its table
 //   out_of_range_ids.<table>   the same for one weight
-//   lost_shard                 "fail" (default) or "zero": what ids do whose
-//                              rows a lost CPU node of the shard group has
-//   share                      of a GPU node's time while other models want it
-//                              too, relative to theirs; default "1"
-//   dense_weights              "fp32" (default), "bf16" or "int8": how dense
-//                              layers keep their weights on CPUs
-//   gpu_precision              in what a GPU computes: "fp32" (default),
-//   "tf32",
-//                              "fp16" or "bf16"
+//   lost_shard                 "fail" (default) or "zero": result of a look-up
+//                              in rows of a lost shard
+//   share                      share of a GPU node's time while other models
+//                              have requests too, relative to theirs; default
+//                              "1"
+//   dense_weights              "fp32" (default), "bf16" or "int8": form in which
+//                              CPUs keep the weights of dense layers
+//   gpu_precision              "fp32" (default), "tf32", "fp16" or "bf16":
+//                              precision of a GPU
+//   traffic, golden_tolerance  check_settings.h
 //
-// Written by import for clients that make requests, not read back (another
-// version may differ; the model itself is what is checked against):
+// Import also writes parameters for clients that make requests. They are not
+// read back, because versions may differ; requests are checked against the
+// model itself:
 //   ids.<input>                the tables whose ids or bag offsets an input
 //   offsets.<input>            holds: "table=<weight> rows=<n>", then
 //                              " column=<k>" when only that column does;
