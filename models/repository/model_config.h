@@ -12,8 +12,8 @@
 //   share                      share of a GPU node's time while other models
 //                              have requests too, relative to theirs; default
 //                              "1"
-//   dense_weights              "fp32" (default), "bf16" or "int8": form in which
-//                              CPUs keep the weights of dense layers
+//   dense_weights              "fp32" (default), "bf16" or "int8": form of the
+//                              weights of dense layers on CPUs
 //   gpu_precision              "fp32" (default), "tf32", "fp16" or "bf16":
 //                              precision of a GPU
 //   traffic, golden_tolerance  check_settings.h
