@@ -5,11 +5,11 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/shorten.h"
 #include "cpu_node/engine.h"
 #include "cpu_node/engine/task.h"
+#include "nlohmann/json.hpp"
 #include "tracing/tracer.h"
 
 namespace refract::cpu_node {
@@ -17,9 +17,14 @@ namespace {
 
 using tracing::Span;
 
-// Attributes must be UTF-8, but clients may send any bytes.
+// Attributes must be UTF-8, but clients may send any bytes: bytes that are not
+// UTF-8 become U+FFFD.
 std::string Text(absl::string_view text) {
-  return absl::CEscape(base::Shorten(text, base::kMaxStatusTextBytes));
+  using nlohmann::json;
+  const std::string quoted =
+      json(base::Shorten(text, base::kMaxStatusTextBytes))
+          .dump(-1, ' ', false, json::error_handler_t::replace);
+  return json::parse(quoted).get<std::string>();
 }
 
 // A trace with its first span, to which stages are added as children.

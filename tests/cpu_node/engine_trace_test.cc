@@ -128,7 +128,7 @@ TEST_F(EngineTraceTest, HasAStageAfterTheOtherOnBothNodes) {
   EXPECT_FALSE(root.failed);
   EXPECT_THAT(root.attributes,
               testing::Contains(testing::Pair(
-                  "refract.request_id", Span::Value(std::string("r\\377")))));
+                  "refract.request_id", Span::Value(std::string("r\xef\xbf\xbd")))));
   // Calendar time, whatever the clocks of the nodes show.
   EXPECT_GE(root.start, before - absl::Milliseconds(1));
   EXPECT_LE(root.end, absl::Now() + absl::Milliseconds(1));
@@ -193,7 +193,11 @@ TEST_F(EngineTraceTest, WholeModelsAndFailuresAreTraced) {
   ExpectRight(Infer(*engine_, Request("split", "")), 3);
   EXPECT_FALSE(Infer(*engine_, Request("unknown", "")).status.ok());
   trace = collected_.Next();
-  EXPECT_THAT(trace.spans[0].message, HasSubstr("unknown"));
+  EXPECT_EQ(trace.spans[0].message, "unknown model 'unknown'");
+  // The text is UTF-8, whatever the client sends.
+  EXPECT_FALSE(Infer(*engine_, Request("\xff\xe2\x89\xa5", "")).status.ok());
+  trace = collected_.Next();
+  EXPECT_EQ(trace.spans[0].message, "unknown model '\xef\xbf\xbd≥'");
 }
 
 }  // namespace

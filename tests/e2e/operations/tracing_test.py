@@ -183,7 +183,7 @@ class Tracing(Deployment, unittest.TestCase):
         )
         spans = collector.spans()
         root = self.check_split(spans, 1)
-        self.assertEqual(root["refract.request_id"].string_value, "called\\nso")
+        self.assertEqual(root["refract.request_id"].string_value, "called\nso")
         self.assertEqual(root["refract.model"].string_value, "deep")
         self.assertEqual(root["refract.rows"].int_value, 4)
         self.assertEqual(root["refract.attempts"].int_value, 1)
