@@ -146,8 +146,8 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
                "other machines, too");
   app.add_option("--lame-duck", flags.lame_duck_s,
                  "After SIGTERM or SIGINT: how long the node tells CPU nodes "
-                 "to send no more and still serves requests; a second "
-                 "signal ends it")
+                 "to send no more requests and serves requests that still "
+                 "arrive; a second signal ends this time")
       ->type_name("SECONDS")
       ->check([](const std::string& text) {
         return base::CheckNumberIn(text, 0, 86400);

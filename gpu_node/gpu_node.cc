@@ -253,8 +253,8 @@ void GpuNode::TellReadiness() {
 void GpuNode::SetDrained(bool drained) {
   if (drained_.exchange(drained) == drained) return;
   LOG(INFO) << (drained ? "drained by command: CPU nodes are told to send no "
-                          "more"
-                        : "no longer drained: CPU nodes may send again");
+                          "more requests"
+                        : "no longer drained: CPU nodes may send requests");
   TellReadiness();
 }
 

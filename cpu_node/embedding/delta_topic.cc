@@ -294,7 +294,7 @@ void DeltaTopic::Refuse(const std::string& version,
   LOG(ERROR) << "topic '" << options_.topic << "' partition "
              << message.partition << " offset " << message.offset << ": "
              << (version.empty() ? "message" : absl::StrCat("delta of ", version))
-             << " refused (later refusals are counted alone until a delta is "
+             << " refused (later refusals are only counted, until a delta is "
                 "taken): "
              << base::Shorten(why.message(), base::kMaxStatusTextBytes);
 }

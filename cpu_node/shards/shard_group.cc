@@ -108,7 +108,7 @@ absl::StatusOr<std::unique_ptr<ShardGroup>> ShardGroup::Create(
     client = *std::move(created);
   }
   LOG(INFO) << "shard " << o.own << " of " << o.addresses.size()
-            << ": answers the others on " << server.host << ":"
+            << ": answers the other shards on " << server.host << ":"
             << server.port;
   return group;
 }
