@@ -21,6 +21,8 @@ std::optional<size_t> IndexOf(absl::Span<const models::ValueId> ids,
   return found - ids.begin();
 }
 
+// Whether a tensor of the GPU node fits the value's type, rank and fixed sizes.
+// Other sizes are checked by the program that reads it.
 bool Matches(const models::Value& value, const base::TensorView& tensor) {
   if (value.kind == models::ValueKind::kSymInt) {
     return tensor.dtype == base::DType::kInt64 && tensor.dims.empty();
@@ -130,6 +132,9 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Create(
     if (!status.ok()) return base::Annotate(status, label);
     shard = options.shard->own;
   }
+  // The store is between look-ups and tables wherever a row may come from
+  // another place than the mapped file: changed rows, rows by ids, rows on
+  // disk.
   if (options.deltas || !id_indexes->empty() ||
       result->disk_tables_ != nullptr) {
     result->tables_ = std::make_unique<TableStore>(
@@ -175,6 +180,8 @@ absl::Status ServedModel::PrepareChecks() {
 }
 
 void ServedModel::FollowDeltas(const std::string& folder) {
+  // A table may change only if every way of executing the model looks it up
+  // with the store.
   std::vector<std::vector<const runtime::Program*>> ways;
   if (whole_) ways.push_back({&whole_->program()});
   if (pre_) ways.push_back({&pre_->program(), &post_->program()});
@@ -206,7 +213,8 @@ absl::Status ServedModel::CompileSplit() {
   const std::vector<models::ValueId>& pre_outputs = pre_->part().outputs;
   if (pre_outputs.size() < plan.up.size() ||
       !std::equal(plan.up.begin(), plan.up.end(), pre_outputs.begin())) {
-    return absl::InternalError("CN-pre does not begin with what crosses");
+    return absl::InternalError(
+        "the results of CN-pre do not begin with the values that cross");
   }
   up_codec_.emplace(graph, plan.up, plan.up_forms);
   down_codec_.emplace(graph, plan.down, plan.down_forms);
@@ -222,6 +230,8 @@ absl::StatusOr<std::vector<ServedModel::Source>> ServedModel::Resolve(
     const runtime::Part& part, absl::Span<const models::ValueId> pre_outputs,
     absl::Span<const models::ValueId> response) const {
   const models::Graph& graph = model_->graph;
+  // Results of CN-pre are first the values that cross, then values that CN-post
+  // reads. A value may come from both nodes: the answer is preferred.
   const size_t crossing = pre_outputs.empty() ? 0 : model_->plan->up.size();
   const absl::Span<const models::ValueId> kept = pre_outputs.subspan(crossing);
   std::vector<Source> sources;
@@ -323,7 +333,7 @@ absl::Status ServedModel::CheckResponse(
     return absl::InternalError(absl::StrCat(
         "the GPU node sent '", value.name, "' as ",
         base::Name(response[i].dtype), base::DimsToString(response[i].dims),
-        ", which is not what the plan says"));
+        ", which the plan does not allow"));
   }
   return absl::OkStatus();
 }

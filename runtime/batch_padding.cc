@@ -91,6 +91,8 @@ BatchPadding::Input BatchPadding::Classify(const Graph& graph, ValueId id,
   if (value.kind != models::ValueKind::kTensor || !value.has_shape) {
     return input;
   }
+  // Only dimension 0 can be extended by copies. B + 1 offsets get copies of the
+  // last offset, which make empty bags; B offsets get the number of ids.
   const std::string& batch = graph.batch_symbol;
   for (size_t d = 0; d < value.shape.size(); ++d) {
     if (!Mentions(value.shape[d], batch)) continue;

@@ -41,6 +41,8 @@ absl::Status RunKernel(const Plan& plan, const Step& step,
   if (state.kernel_outputs.size() < count) state.kernel_outputs.resize(count);
   const auto outputs = absl::MakeSpan(state.kernel_outputs).subspan(0, count);
   for (KernelOutput& output : outputs) output.data = nullptr;
+  // First the shapes, then memory of these sizes, then the arithmetic: a kernel
+  // writes each result where it is needed.
   absl::Status status = step.kernel->Infer(operands, outputs);
   if (!status.ok()) return base::Annotate(status, step.node);
   for (size_t i = 0; i < count; ++i) {
@@ -136,6 +138,9 @@ absl::Status RunCaller(const Plan& plan, const Step& step,
     Result& result = state.call_results[i];
     REFRACT_RETURN_IF_ERROR(
         CheckResult(step, plan.locals[local], result.operand));
+    // A result of LibTorch is used in place if its memory is aligned and its
+    // own. An alias of an operand is copied: the operand's buffer may be used
+    // again.
     Operand& operand = state.operands[local];
     operand = result.operand;
     TensorView& tensor = operand.tensor;
@@ -211,6 +216,8 @@ absl::Status SetTargets(const Plan& plan,
                              base::ByteSize(spec->dtype, spec->dims));
     // The pointer must still be valid at the end of the run.
     outputs[i].bytes = bytes;
+    // `direct`: the last step that computes the value writes into the caller's
+    // memory; otherwise CollectOutputs() copies.
     auto& target = state.targets[plan.locals[output.local].root];
     if (output.direct && target.data == nullptr && IsAligned(destinations[i])) {
       target = {destinations[i], bytes};

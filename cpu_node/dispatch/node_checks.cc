@@ -60,6 +60,8 @@ void NodeChecks::Wake() {
   wake_ = true;
 }
 
+// Waits for a check that is being handed to the transport; no later check uses
+// the pool.
 void NodeChecks::StopSending() {
   absl::MutexLock lock(&sending_mu_);
   may_send_ = false;
@@ -117,6 +119,8 @@ bool NodeChecks::RunDue() {
 
 absl::Status NodeChecks::Check(const ServedModel& model,
                                const NodePool::DueCheck& due) {
+  // The way of a request through Engine, without queue, statistics and retries,
+  // at one given GPU node.
   const CompiledPart& pre = model.pre();
   const CompiledPart& post = model.post();
   runtime::ContextPool::Lease pre_context = pre.Acquire();

@@ -13,6 +13,7 @@
 namespace refract::cpu_node {
 namespace {
 
+// `schema` covers the shard's number and the owner of every row (OfferTo()).
 bool SameOffer(const transport::ModelOffer& a, const transport::ModelOffer& b) {
   return a.name == b.name && a.version == b.version && a.model == b.model &&
          a.schema == b.schema;
@@ -48,6 +49,8 @@ absl::StatusOr<std::unique_ptr<ShardServer>> ShardServer::Create(
 }
 
 ShardServer::~ShardServer() {
+  // Tell() finds no server from here on. The server outlives the queue's calls:
+  // it is destroyed last.
   std::unique_ptr<transport::Server> server;
   {
     absl::MutexLock lock(&server_mu_);
@@ -126,6 +129,8 @@ absl::StatusOr<size_t> ShardServer::OnOffer(
   size_t number = 0;
   {
     absl::MutexLock lock(&mu_);
+    // Peers with the same offer share a number. Numbers of offers without peers
+    // are used again.
     size_t free = offers_.size();
     for (number = 0; number < offers_.size(); ++number) {
       if (offers_[number].peers == 0) {
@@ -192,6 +197,8 @@ void ShardServer::Work() {
 }
 
 absl::Status ShardServer::Answer(transport::ServerCall& call) {
+  // Looked at when its turn comes: a request that nobody waits for costs no
+  // look-ups.
   if (call.abandoned())
     return absl::CancelledError("the asking node does not wait any more");
   if (call.deadline() <= clock_.Now()) {

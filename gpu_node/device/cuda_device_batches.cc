@@ -46,6 +46,8 @@ void CudaDevice::Do(Command command) {
     work.batch = command.batch;
     work.entry = order_[command.batch->model];
   }
+  // The device's thread never blocks on the GPU: work under way goes to
+  // `pending_`, and Poll() finds its end.
   bool waits = false;
   const absl::Status status = execute ? ExecuteHere(instance, work, &waits)
                                       : UploadHere(instance, work, &waits);
@@ -61,6 +63,9 @@ absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
     return absl::UnavailableError(absl::StrCat(
         "model ", entry.model->name(), " is not loaded in ", options_.name));
   }
+  // The members go into one slot if they have the same sizes and fit together.
+  // In any other case the slot stays -1, and each member runs alone, later. A
+  // member that cannot be read fails by itself.
   int64_t total = 0;
   size_t good = 0;
   const runtime::cuda_plan::SizeValues* sizes = nullptr;
@@ -154,6 +159,8 @@ absl::Status CudaDevice::ExecuteHere(int index, Work& work, bool* waits) {
 
 absl::Status CudaDevice::FinishExecute(int index, Work& work) {
   Instance& instance = *work.entry->instances[index];
+  // InvalidArgument: a kernel has found a wrong id or offset. Any other error
+  // is the device's, and the instance is lost.
   const cuda::Status status = instance.Wait(work.slot);
   if (status.ok()) return absl::OkStatus();
   if (status.code() != cuda::Code::kInvalidArgument) return Lost(status);
@@ -172,6 +179,7 @@ absl::Status CudaDevice::RunAlone(int index, Work& work, size_t i) {
   Instance& instance = *entry.instances[index];
   BatchMember& member = work.batch->members[i];
   CudaPart& part = work.parts[i];
+  // No program is made for a size of 0.
   if (AnyIsZero(part.sizes)) {
     member.status =
         base::Annotate(RunOnCpu(*entry.model, part), "on the GPU node");
@@ -284,6 +292,8 @@ void CudaDevice::Fail(int instance, const absl::Status& status, Done done) {
                    status.message()));
   std::vector<Done> all;
   all.push_back(std::move(done));
+  // The scheduler expects an answer for each call: work of the instance that is
+  // still under way ends here, too.
   for (size_t i = pending_.size(); i-- > 0;) {
     if (pending_[i].instance != instance) continue;
     all.push_back(std::move(pending_[i].done));

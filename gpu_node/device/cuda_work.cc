@@ -86,6 +86,8 @@ size_t CountForeign(const cuda::DeviceProgram& program) {
 
 bool GoesByRows(const Translation& translation) {
   const cuda::DeviceProgram& program = translation.program;
+  // A program goes by rows if rows of several requests may lie side by side in
+  // its inputs, and rows of one request may be cut into pieces.
   // Offsets that are not moved count from a request's first entry.
   const auto moves = [&](cuda::ValueId offsets) {
     return std::any_of(translation.bags.begin(), translation.bags.end(),
@@ -173,6 +175,7 @@ absl::Status FillSlot(const Translation& translation, cuda::Instance& instance,
                       int64_t from, int64_t count) {
   REFRACT_RETURN_IF_ERROR(runtime::cuda_plan::FillBags(
       translation.bags, instance, slot, inputs, to, from, count));
+  // Rows [from, from + count) of the request go to rows [to, …) of the slot.
   const cuda::DeviceProgram& program = translation.program;
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     if (translation.is_of_bags[i]) continue;
@@ -219,6 +222,8 @@ absl::StatusOr<std::vector<int64_t>> PiecesOf(
     }
     return ends;
   }
+  // The memory for ids of bags is short: each piece takes as many rows as its
+  // ids allow.
   for (int64_t first = 0; first < rows;) {
     REFRACT_ASSIGN_OR_RETURN(
         const int64_t count,
@@ -308,6 +313,8 @@ absl::StatusOr<double> ErrorOf(const runtime::Program& program,
   std::vector<base::TensorView> wanted;
   const std::vector<std::byte*> nowhere(program.part().outputs.size(), nullptr);
   REFRACT_RETURN_IF_ERROR(program.Run(inputs, nowhere, context, wanted));
+  // Relative to the largest value of all outputs, which is how an output near 0
+  // is compared with its neighbours. The least scale avoids a division by 0.
   double largest = 0;
   double scale = 1e-6;
   for (size_t i = 0; i < wanted.size(); ++i) {

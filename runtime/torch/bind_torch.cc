@@ -69,6 +69,8 @@ class Binder {
  private:
   std::string Text() const { return c10::toString(schema_.operator_name()); }
 
+  // Device, layout and memory format are not in the graph: tensors are dense
+  // and on the CPU.
   absl::StatusOr<c10::IValue> Default(const c10::Argument& argument) const {
     if (argument.default_value()) return *argument.default_value();
     switch (argument.real_type()->kind()) {
@@ -204,6 +206,8 @@ class Binder {
                                 const c10::Type& element,
                                 const models::Argument& value) {
     Slot slot;
+    // Lists with values of the request are filled at each call; lists of
+    // literals become a constant here.
     const c10::TypeKind kind = Unwrap(element).kind();
     if (kind == c10::TypeKind::TensorType) {
       const auto* list = std::get_if<models::ValueList>(&value);

@@ -158,6 +158,8 @@ class ControlCaller final : public Caller {
     return outputs;
   }
 
+  // Graph 0 is the condition, graph 1 the body; both read all inputs, and the
+  // body returns the carried values, which come first.
   absl::StatusOr<HeldValues> RunWhile(HeldValues inputs) const {
     for (int64_t round = 0;; ++round) {
       REFRACT_RETURN_IF_ERROR(CheckLoopRound(round));
@@ -171,6 +173,8 @@ class ControlCaller final : public Caller {
     return inputs;
   }
 
+  // map and scan: round i reads element i of each mapped tensor. Carried values
+  // go from round to round (map has none); other results are stacked.
   absl::StatusOr<HeldValues> RunRounds(HeldValues inputs) const {
     const auto mapped = inputs.begin() + static_cast<int64_t>(region_.carried);
     const HeldValues sources(mapped,
