@@ -74,6 +74,9 @@ def gather(name):
         ("tbe-int8", "fbgemm_table_batched", "int8: FBGEMM"),
         ("tbe-int4", "fbgemm_table_batched", "int4: FBGEMM"),
         ("fp32", "load_every_line", "fp32: lines only"),
+        ("fp16", "load_every_line", "fp16: lines only"),
+        ("tbe-int8", "load_every_line", "int8: lines only"),
+        ("tbe-int4", "load_every_line", "int4: lines only"),
         ("tbe-int8", "refract_fp32", "int8: own fp32"),
         ("tbe-int4", "refract_fp32", "int4: own fp32"),
     ]
@@ -163,6 +166,7 @@ TABLES = {
     "predicted_p99": predicted_p99,
     "gpu_check": gpu_check,
     "gather": lambda: gather("xeon207/gather.json"),
+    "gather_avx2": lambda: gather("xeon207/gather_avx2.json"),
 }
 
 

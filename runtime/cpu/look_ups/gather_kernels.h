@@ -37,6 +37,7 @@ struct GatheredBags {
   int64_t dim = 0;                 // a multiple of the set's `lanes`
   int64_t row_bytes = 0;           // prefetched
   bool prefetch_ends = false;      // only the first and the last line of a row
+  bool prefetch_far = false;       // into the cache of second level
   int64_t payload = 0;             // byte of the first element
   int64_t parameters = 0;          // byte of scale and bias
   bool half_parameters = false;    // fp16 instead of fp32

@@ -10,12 +10,19 @@
 
 #define REFRACT_GATHER_INLINE inline __attribute__((always_inline))
 
-// Of short rows only the ends: the processor fetches the lines between them
-// itself once it reads the row, and prefetches of theirs would each ask for the
-// same address translation.
+// Lines of the shortest rows go to the cache of second level: the buffers that
+// fill the first level are too few for kGatherAhead such rows, and the loop would
+// wait for a free buffer. Of longer rows only the ends: the processor fetches
+// the lines between them itself once it reads the row, and prefetches of theirs
+// would each ask for the same address translation.
 REFRACT_GATHER_INLINE void PrefetchRow(const GatheredBags& bags, int64_t i) {
   const std::byte* row = bags.rows[i + kGatherAhead];
   const std::byte* const last = row + bags.row_bytes - 1;
+  if (bags.prefetch_far) {
+    for (; row < last; row += 64) __builtin_prefetch(row, 0, 2);
+    __builtin_prefetch(last, 0, 2);
+    return;
+  }
   if (bags.prefetch_ends) {
     __builtin_prefetch(row);
   } else {

@@ -29,7 +29,9 @@ constexpr int64_t kTileBags = 16;
 // one table after the other needs fewer pages at a time.
 constexpr int64_t kIdsPerPooledBag = 4;
 
-// Rows of which only the ends are prefetched.
+// Rows that are prefetched into the cache of second level, and longer rows of
+// which only the ends are prefetched (figures: docs/measurements/benchmarking.md).
+constexpr int64_t kShortestRowBytes = 320;
 constexpr int64_t kShortRowBytes = 512;
 // Bytes of each of the first rows that are prefetched before the loops.
 constexpr size_t kFirstRowBytes = 512;
@@ -259,6 +261,7 @@ void RunGathered(const Stream& stream, int64_t first, int64_t end,
   bags.mode = static_cast<GatherMode>(look_up.mode);
   bags.dim = look_up.dim;
   bags.row_bytes = static_cast<int64_t>(look_up.table.row_bytes);
+  bags.prefetch_far = bags.row_bytes <= kShortestRowBytes;
   bags.prefetch_ends = bags.row_bytes <= kShortRowBytes;
   if (const models::RowLayout* layout = look_up.table.layout) {
     bags.payload = layout->payload;
