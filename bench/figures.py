@@ -106,17 +106,27 @@ def layers(name):
 
 
 def models(name):
-    """Time of others ÷ Refract's for whole models at one batch."""
+    """Time of others ÷ Refract's for whole models, by batch."""
     run = report(name)
-    others = ("torchscript", "aotinductor")
-    text = header("model", "Refract µs", "TorchScript", "AOTInductor")
-    for result in run["models"]:
-        ratios = (result[other]["time_over_refract"] for other in others)
-        text += row(f"`{result['model']}`", f"{result['refract']['us']['median']:.0f}",
+    batches = sorted({result["batch"] for result in run["models"]})
+    sides = [
+        (other, title, batch)
+        for other, title in (("torchscript", "TorchScript"), ("aotinductor", "AOTInductor"))
+        for batch in batches
+    ]
+    results = {(result["model"], result["batch"]): result for result in run["models"]}
+    text = header("model", *(f"Refract µs, {batch}" for batch in batches),
+                  *(f"{title}, {batch}" for _, title, batch in sides))
+    for model in dict.fromkeys(result["model"] for result in run["models"]):
+        times = (results[model, batch]["refract"]["us"]["median"] for batch in batches)
+        ratios = (results[model, batch][other]["time_over_refract"]
+                  for other, _, batch in sides)
+        text += row(f"`{model}`", *(f"{time:.0f}" for time in times),
                     *(quartiles({**ratio, "reached": True}) for ratio in ratios))
-    summary = {entry["against"]: entry for entry in run["summary"]}
+    summary = {(entry["against"], entry["batch"]): entry for entry in run["summary"]}
     for title, key in (("geometric mean of q25", "geometric_mean"), ("least q25", "least")):
-        text += row(title, "", *(f"{summary[other][key]:.2f}" for other in others))
+        text += row(title, *("" for _ in batches),
+                    *(f"{summary[other, batch][key]:.2f}" for other, _, batch in sides))
     return text
 
 

@@ -26,9 +26,10 @@ class Baseline {
 };
 
 // Frozen TorchScript from torch.jit.freeze: takes tensors, returns a tensor or
-// a tuple of tensors.
+// a tuple of tensors. `optimized`: torch::jit::optimize_for_inference is applied
+// to it, which is faster for some models and slower for others.
 absl::StatusOr<std::unique_ptr<Baseline>> LoadTorchScript(
-    const std::string& path);
+    const std::string& path, bool optimized);
 // A package of AOTInductor.
 absl::StatusOr<std::unique_ptr<Baseline>> LoadAotPackage(
     const std::string& path);

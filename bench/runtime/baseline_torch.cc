@@ -4,6 +4,7 @@
 #include <c10/core/InferenceMode.h>
 #include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
+#include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/import.h>
 
 #include <utility>
@@ -159,10 +160,11 @@ class Layers final : public Baseline {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Baseline>> LoadTorchScript(
-    const std::string& path) {
+    const std::string& path, bool optimized) {
   try {
     torch::jit::Module module = torch::jit::load(path);
     module.eval();
+    if (optimized) module = torch::jit::optimize_for_inference(module);
     return std::make_unique<TorchScript>(std::move(module));
   } catch (const std::exception& error) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", error.what()));

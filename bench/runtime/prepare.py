@@ -1,7 +1,7 @@
 """Makes the files that `bench_runtime models` reads: the zoo's models in every form.
 
     python -m bench.runtime.prepare --refract build/release/bin/refract \
-        --out DIR [--aoti] [--cases MODULE]
+        --out DIR [--aoti] [--zero-share F] [--cases MODULE]
 
 Per model DIR/NAME holds NAME.pt2, NAME.pt (frozen TorchScript, tables inside),
 inputs of each batch and, with --aoti, NAME.aoti.pt2, compiled by AOTInductor
@@ -150,6 +150,7 @@ def main():
     parser.add_argument("--batches", default="1,64")
     parser.add_argument("--tables-gib", default="0.25")
     parser.add_argument("--aoti", action="store_true")
+    parser.add_argument("--zero-share", metavar="F", help="part of every ReLU's results that is zero, by shifted biases; about 0.5 without")
     parser.add_argument("--cases", metavar="MODULE", help="module whose CASES are prepared instead of the zoo")
     options = parser.parse_args()
     if options.cases:
@@ -162,6 +163,7 @@ def main():
             python(
                 "-m", "models.zoo.export", "--model", name, "--out", folder,
                 "--tables-gib", options.tables_gib, "--tables-inside",
+                *(("--zero-share", options.zero_share) if options.zero_share else ()),
             )
             add_to_repository(options, name, source)
         for batch in options.batches.split(","):

@@ -8,7 +8,7 @@ from models.zoo.click import DeepFm, WideDeep
 from models.zoo.dlrm import Dlrm, DlrmDcnv2
 from models.zoo.generative import DlrmV3
 from models.zoo.inputs import make_inputs
-from models.zoo.layers import centre, initialise
+from models.zoo.layers import centre, initialise, set_zero_share
 from models.zoo.rows import GIB, rows_for_bytes, scale_rows
 from models.zoo.sequence import Din
 from models.zoo.two_tower import TwoTower
@@ -63,20 +63,23 @@ def choose_rows(
     return rows_for_bytes(published, row_bytes, target, min_rows, max_rows)
 
 
-def build(name, rows, preset="default", seed=1):
+def build(name, rows, preset="default", seed=1, zero_share=None):
     """Returns the model in eval mode: dense weights real, tables stand-ins.
 
-    The dense weights depend on `seed` and the widths only, not on `rows`.
+    The dense weights depend on `seed`, the widths and `zero_share` only, not on
+    `rows`. zero_share: part of each ReLU's results that is zero; None leaves the
+    biases as drawn, where it is about a half.
     """
     model = MODELS[name](rows, **MODELS[name].presets[preset])
     initialise(model, seed)
     model.eval().requires_grad_(False)
-    _calibrate(model, name, preset, seed)
+    _calibrate(model, name, preset, seed, zero_share)
     return model
 
 
-def _calibrate(model, name, preset, seed):
-    """Sets the last layer by the logits of a copy with small real tables.
+def _calibrate(model, name, preset, seed, zero_share):
+    """Sets the last layer, and with `zero_share` the biases before ReLU, by the
+    values of a copy with small real tables.
 
     Values of a table do not depend on how many rows it has, so a few rows
     show how the logits of the whole model spread.
@@ -91,6 +94,10 @@ def _calibrate(model, name, preset, seed):
     inputs = make_inputs(
         [x.as_json() for x in twin.inputs], twin.calibration_batch, seed
     )
+    if zero_share is not None:
+        set_zero_share(twin, inputs, zero_share)
+        biases = {name: x for name, x in twin.state_dict().items() if name.endswith(".bias")}
+        model.load_state_dict(biases, strict=False)
     # The second pass corrects the shift by terms other than the last layer.
     for _ in range(2):
         with torch.no_grad():

@@ -241,6 +241,13 @@ def parse_arguments(argv=None):
     )
     add("--seed", type=int, default=1, help="decides every value")
     add(
+        "--zero-share",
+        type=cli.fraction,
+        metavar="F",
+        help="part of every ReLU's results that is zero, by shifted biases; "
+        "about 0.5 without",
+    )
+    add(
         "--tables-inside",
         action="store_true",
         help="keep table values in the model files, write no tables/; holds "
@@ -278,7 +285,9 @@ def main(argv=None):
         args.min_rows,
         args.max_rows,
     )
-    model = build.build(args.model, rows, args.preset, args.seed)
+    model = build.build(
+        args.model, rows, args.preset, args.seed, args.zero_share
+    )
     out = Path(args.out)
     try:
         export(

@@ -94,6 +94,29 @@ def mlp(widths, last_relu=True):
     return nn.Sequential(*layers)
 
 
+def set_zero_share(model, inputs, share):
+    """Shifts the biases of linear layers before a ReLU, unit by unit, so that
+    `share` of the ReLU's results are zero for `inputs`."""
+
+    def shift(layer, _, result):
+        by = result.flatten(0, -2).quantile(share, dim=0)
+        layer.bias.sub_(by)
+        return result - by
+
+    hooks = [
+        layer.register_forward_hook(shift)
+        for stack in model.modules()
+        if isinstance(stack, nn.Sequential)
+        for layer, after in zip(stack, list(stack)[1:])
+        if isinstance(layer, nn.Linear) and isinstance(after, nn.ReLU)
+    ]
+    # A layer's hook runs after the layers before it have been shifted.
+    with torch.no_grad():
+        model(**inputs)
+    for hook in hooks:
+        hook.remove()
+
+
 class Dice(nn.Module):
     """The data adaptive activation of DIN (arXiv 1706.06978, section 5.3)."""
 

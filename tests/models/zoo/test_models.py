@@ -5,6 +5,7 @@ import unittest
 import torch
 
 from models.zoo import build, export
+from models.zoo.inputs import make_inputs
 from tests.models.zoo.support import TOLERANCE, exported, folder
 
 NAMES = sorted(build.MODELS)
@@ -119,6 +120,28 @@ class ModelTest(unittest.TestCase):
             build.table_values(model, "tables.3.weight", 3),
         ):
             self.assertFalse(torch.equal(values, changed))
+
+    def test_zero_share_is_that_of_every_relu(self):
+        rows = build.choose_rows("dlrm", "tiny")
+        for share in (0.05, 0.5):
+            model = build.build("dlrm", rows, "tiny", zero_share=share)
+            model.bind(
+                {
+                    name: build.table_values(model, name, 1)
+                    for name in model.table_modules()
+                }
+            )
+            inputs = make_inputs([x.as_json() for x in model.inputs], 4000, seed=7)
+            shares = []
+            for module in model.modules():
+                if isinstance(module, torch.nn.ReLU):
+                    module.register_forward_hook(
+                        lambda _, __, y: shares.append(float((y == 0).float().mean()))
+                    )
+            model(**inputs)
+            self.assertGreater(len(shares), 3)
+            for found in shares:
+                self.assertAlmostEqual(found, share, delta=0.02)
 
 
 class ShapeTest(unittest.TestCase):
