@@ -170,6 +170,8 @@ def operations():
 
 
 TABLES = {
+    "models": lambda: models("xeon207/models.json"),
+    "models_zero05": lambda: models("xeon207/models_zero05.json"),
     "models_avx2": lambda: models("xeon207/models_avx2.json"),
     "layers_avx2": lambda: layers("xeon207/layers_avx2.json"),
     "operations": operations,

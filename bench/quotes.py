@@ -3,7 +3,8 @@
 quoted.json is a list of measurements. Each has `what`, `command`, `machine`, where
 known `revision`, `values` and `quotes`. A value is a number, or a place in a kept
 report: {"report": FILE, "rows": part of a row's name, "take": "min" or "max" of the
-rows' medians}. `quotes` has, for each page, texts with values in braces, formatted
+rows' medians}, or {"report": FILE, "against": label, "batch": items} for a geometric
+mean of `bench_runtime`. `quotes` has, for each page, texts with values in braces, formatted
 as Python does: "at {qps:.1f} queries/s". A page must have each text; line breaks
 do not matter.
 
@@ -22,6 +23,9 @@ def value_of(value, results):
     if not isinstance(value, dict):
         return value
     run = json.loads((results / value["report"]).read_text(encoding="utf-8"))
+    if "against" in value:
+        means = {(entry["against"], entry["batch"]): entry for entry in run["summary"]}
+        return means[value["against"], value["batch"]]["geometric_mean"]
     rows = run["bench"]["rows"] + run["torch"]["rows"]
     found = [row["median"] for row in rows if value["rows"] in row["name"]]
     if not found:
