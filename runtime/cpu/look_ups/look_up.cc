@@ -12,7 +12,7 @@
 
 #include "absl/container/fixed_array.h"
 #include "base/status_macros.h"
-#include "runtime/cpu/look_ups/gather_kernels.h"
+#include "runtime/cpu/look_ups/gather/gather_kernels.h"
 #include "runtime/cpu/look_ups/sharded_look_ups.h"
 #include "runtime/cpu/scratch.h"
 

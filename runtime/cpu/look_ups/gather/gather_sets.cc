@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "runtime/cpu/look_ups/gather_kernels.h"
+#include "runtime/cpu/look_ups/gather/gather_kernels.h"
 
 namespace refract::runtime::cpu {
 namespace {

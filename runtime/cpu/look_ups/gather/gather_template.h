@@ -1,5 +1,5 @@
-#ifndef REFRACT_RUNTIME_CPU_LOOK_UPS_GATHER_TEMPLATE_H_
-#define REFRACT_RUNTIME_CPU_LOOK_UPS_GATHER_TEMPLATE_H_
+#ifndef REFRACT_RUNTIME_CPU_LOOK_UPS_GATHER_GATHER_TEMPLATE_H_
+#define REFRACT_RUNTIME_CPU_LOOK_UPS_GATHER_GATHER_TEMPLATE_H_
 
 // Loops of gather_kernels.h over vectors V of one instruction set. Included by
 // one file per set, in an unnamed namespace there.
@@ -206,4 +206,4 @@ void FillSet(const char* name, GatherSet& set) {
   set.copy = &CopyGathered<V>;
 }
 
-#endif  // REFRACT_RUNTIME_CPU_LOOK_UPS_GATHER_TEMPLATE_H_
+#endif  // REFRACT_RUNTIME_CPU_LOOK_UPS_GATHER_GATHER_TEMPLATE_H_

@@ -1,6 +1,6 @@
 // Compiled for AVX2 and F16C: see gather_kernels.h.
 
-#include "runtime/cpu/look_ups/gather_kernels.h"
+#include "runtime/cpu/look_ups/gather/gather_kernels.h"
 
 #if defined(__AVX2__) && defined(__F16C__)
 
@@ -9,7 +9,7 @@
 namespace refract::runtime::cpu {
 namespace {
 
-#include "runtime/cpu/look_ups/gather_template.h"
+#include "runtime/cpu/look_ups/gather/gather_template.h"
 
 struct Vector {
   static constexpr int64_t kLanes = 8;

@@ -1,6 +1,6 @@
 // Compiled for AVX-512 F, BW, VL and F16C: see gather_kernels.h.
 
-#include "runtime/cpu/look_ups/gather_kernels.h"
+#include "runtime/cpu/look_ups/gather/gather_kernels.h"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
     defined(__F16C__)
@@ -10,7 +10,7 @@
 namespace refract::runtime::cpu {
 namespace {
 
-#include "runtime/cpu/look_ups/gather_template.h"
+#include "runtime/cpu/look_ups/gather/gather_template.h"
 
 struct Vector {
   static constexpr int64_t kLanes = 16;

@@ -1,5 +1,5 @@
-#ifndef REFRACT_RUNTIME_CPU_LOOK_UPS_GATHER_KERNELS_H_
-#define REFRACT_RUNTIME_CPU_LOOK_UPS_GATHER_KERNELS_H_
+#ifndef REFRACT_RUNTIME_CPU_LOOK_UPS_GATHER_GATHER_KERNELS_H_
+#define REFRACT_RUNTIME_CPU_LOOK_UPS_GATHER_GATHER_KERNELS_H_
 
 // The innermost loops of look-ups, one table of functions per instruction set.
 // Plain types only: the implementing files are compiled for processors other
@@ -72,4 +72,4 @@ bool FillAvx512GatherSet(GatherSet& set);
 
 }  // namespace refract::runtime::cpu
 
-#endif  // REFRACT_RUNTIME_CPU_LOOK_UPS_GATHER_KERNELS_H_
+#endif  // REFRACT_RUNTIME_CPU_LOOK_UPS_GATHER_GATHER_KERNELS_H_

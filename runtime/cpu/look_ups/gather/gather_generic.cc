@@ -3,12 +3,12 @@
 #include <bit>
 
 #include "runtime/cpu/half.h"
-#include "runtime/cpu/look_ups/gather_kernels.h"
+#include "runtime/cpu/look_ups/gather/gather_kernels.h"
 
 namespace refract::runtime::cpu {
 namespace {
 
-#include "runtime/cpu/look_ups/gather_template.h"
+#include "runtime/cpu/look_ups/gather/gather_template.h"
 
 // Loops over four floats, which compilers put into one register.
 struct Vector {

@@ -1,7 +1,7 @@
 // Every instruction set against the loops of bag_reduce.cc, bit for bit. Those
 // are compared with PyTorch by rows_torch_test.cc.
 
-#include "runtime/cpu/look_ups/gather_kernels.h"
+#include "runtime/cpu/look_ups/gather/gather_kernels.h"
 
 #include <cstring>
 #include <random>
