@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <set>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/process/mapped_file.h"
@@ -46,6 +48,88 @@ absl::StatusOr<WeightEntry> CheckedIds(const SafetensorsFile& file,
   ids.sizes = {rows};
   ids.strides = {1};
   return ids;
+}
+
+// The elements of an input that are looked up in a table with ids: every
+// `step`-th value from `first` on.
+struct Column {
+  std::string input;
+  std::string table;
+  absl::Span<int64_t> values;
+  size_t first = 0;
+  size_t step = 1;
+
+  // Row numbers become the ids of these rows.
+  absl::Status ReadIds(absl::Span<const int64_t> ids) {
+    for (size_t i = first; i < values.size(); i += step) {
+      if (values[i] < 0 || values[i] >= static_cast<int64_t>(ids.size())) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "input ", input, ": row ", values[i], " at position ", i,
+            " is outside table ", table, " of ", ids.size(), " rows"));
+      }
+      values[i] = ids[static_cast<size_t>(values[i])];
+    }
+    return absl::OkStatus();
+  }
+};
+
+// Calls `change` once for each column of `inputs` that is looked up in one of
+// `tables`, which have ids.
+absl::Status ChangeIds(const Graph& graph, absl::Span<const std::string> tables,
+                       absl::Span<base::Tensor> inputs,
+                       absl::FunctionRef<absl::Status(Column&)> change) {
+  const std::set<std::string> with_ids(tables.begin(), tables.end());
+  std::set<std::string> reached;
+  std::map<std::pair<ValueId, int64_t>, std::string> columns;  // → table
+  for (const IdInput& use : FindIdInputs(graph)) {
+    if (use.is_offsets) continue;
+    const bool has_ids = with_ids.contains(use.table);
+    const std::string& name = graph.value(use.input).name;
+    const auto [place, first] =
+        columns.emplace(std::pair(use.input, use.column), use.table);
+    if (!first && place->second != use.table &&
+        (has_ids || with_ids.contains(place->second))) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "input ", name, " is looked up in tables ", place->second, " and ",
+          use.table, ", whose ids differ"));
+    }
+    if (!has_ids || !first) continue;
+    reached.insert(use.table);
+    base::Tensor& tensor = inputs[static_cast<size_t>(
+        std::find(graph.inputs.begin(), graph.inputs.end(), use.input) -
+        graph.inputs.begin())];
+    if (tensor.dtype() != base::DType::kInt64) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("input ", name, " is ", base::Name(tensor.dtype()),
+                       "; table ", use.table, " has ids of int64"));
+    }
+    Column column{.input = name,
+                  .table = use.table,
+                  .values = tensor.as<int64_t>()};
+    if (use.column >= 0) {
+      column.first = static_cast<size_t>(use.column);
+      column.step = static_cast<size_t>(tensor.dims().back());
+    }
+    REFRACT_RETURN_IF_ERROR(change(column));
+  }
+  for (const std::string& table : tables) {
+    if (reached.contains(table)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("table ", table,
+                     " has ids, but no input reaches a look-up in it "
+                     "unchanged; leave arithmetic on ids out of forward()"));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::string> TablesWithIds(const LoadedModel& model) {
+  std::vector<std::string> tables;
+  for (const WeightEntry& entry : model.weights->table().entries) {
+    if (model.weights->GetAsStored(NameOfIds(entry.name)).ok()) {
+      tables.push_back(entry.name);
+    }
+  }
+  return tables;
 }
 
 }  // namespace
@@ -118,55 +202,60 @@ absl::Status AttachIds(const TableIds& all, ImportedModel& model) {
 
 absl::Status RowNumbersToIds(const Graph& graph, const TableIds& all,
                              absl::Span<base::Tensor> inputs) {
-  std::set<std::string> reached;
-  std::map<std::pair<ValueId, int64_t>, std::string> columns;  // → table
-  for (const IdInput& use : FindIdInputs(graph)) {
-    if (use.is_offsets) continue;
-    const bool has_ids = all.contains(use.table);
-    const std::string& name = graph.value(use.input).name;
-    const auto [place, first] =
-        columns.emplace(std::pair(use.input, use.column), use.table);
-    if (!first && place->second != use.table &&
-        (has_ids || all.contains(place->second))) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "input ", name, " is looked up in tables ", place->second, " and ",
-          use.table, ", whose ids differ"));
-    }
-    if (!has_ids || !first) continue;
-    reached.insert(use.table);
-    const WeightEntry& ids = all.at(use.table);
-    base::Tensor& tensor = inputs[static_cast<size_t>(
-        std::find(graph.inputs.begin(), graph.inputs.end(), use.input) -
-        graph.inputs.begin())];
-    if (tensor.dtype() != base::DType::kInt64) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("input ", name, " is ", base::Name(tensor.dtype()),
-                       "; table ", use.table, " has ids of int64"));
-    }
-    REFRACT_ASSIGN_OR_RETURN(const auto file, base::MappedFile::Open(ids.file));
-    const auto* const id_of =
-        reinterpret_cast<const int64_t*>(file->bytes().data() + ids.offset);
-    const auto values = tensor.as<int64_t>();
-    const size_t step =
-        use.column < 0 ? 1 : static_cast<size_t>(tensor.dims().back());
-    for (size_t i = use.column < 0 ? 0 : static_cast<size_t>(use.column);
-         i < values.size(); i += step) {
-      if (values[i] < 0 || values[i] >= ids.sizes[0]) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "input ", name, ": row ", values[i], " at position ", i,
-            " is outside table ", use.table, " of ", ids.sizes[0], " rows"));
-      }
-      values[i] = id_of[values[i]];
-    }
-  }
-  for (const auto& [table, ids] : all) {
-    if (reached.contains(table)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("table ", table,
-                     " has ids, but no input reaches a look-up in it "
-                     "unchanged; leave arithmetic on ids out of forward()"));
-  }
-  return absl::OkStatus();
+  std::vector<std::string> tables;
+  for (const auto& [table, ids] : all) tables.push_back(table);
+  return ChangeIds(
+      graph, tables, inputs, [&](Column& column) -> absl::Status {
+        const WeightEntry& ids = all.at(column.table);
+        REFRACT_ASSIGN_OR_RETURN(const auto file,
+                                 base::MappedFile::Open(ids.file));
+        return column.ReadIds(
+            {reinterpret_cast<const int64_t*>(file->bytes().data() +
+                                              ids.offset),
+             static_cast<size_t>(ids.sizes[0])});
+      });
+}
+
+absl::Status RowNumbersToIds(const LoadedModel& model,
+                             absl::Span<base::Tensor> inputs) {
+  return ChangeIds(
+      model.graph, TablesWithIds(model), inputs,
+      [&](Column& column) -> absl::Status {
+        REFRACT_ASSIGN_OR_RETURN(
+            const WeightView ids,
+            model.weights->GetAsStored(NameOfIds(column.table)));
+        return column.ReadIds({reinterpret_cast<const int64_t*>(ids.data),
+                               static_cast<size_t>(ids.sizes[0])});
+      });
+}
+
+absl::Status IdsToRowNumbers(const LoadedModel& model,
+                             absl::Span<base::Tensor> inputs) {
+  std::map<std::string, std::shared_ptr<const IdIndex>> indexes;
+  return ChangeIds(
+      model.graph, TablesWithIds(model), inputs,
+      [&](Column& column) -> absl::Status {
+        auto& index = indexes[column.table];
+        if (index == nullptr) {
+          REFRACT_ASSIGN_OR_RETURN(index,
+                                   IdIndex::Of(*model.weights, column.table));
+        }
+        const auto policy = model.config.id_policies.find(column.table);
+        const bool replaces = (policy == model.config.id_policies.end()
+                                   ? model.config.default_id_policy
+                                   : policy->second) != IdPolicy::kError;
+        for (size_t i = column.first; i < column.values.size();
+             i += column.step) {
+          const int64_t row = index->Find(column.values[i]);
+          if (row == IdIndex::kNoRow && !replaces) {
+            return absl::InvalidArgumentError(absl::StrCat(
+                "input ", column.input, ": id ", column.values[i],
+                " at position ", i, " has no row in table ", column.table));
+          }
+          column.values[i] = row == IdIndex::kNoRow ? -1 : row;
+        }
+        return absl::OkStatus();
+      });
 }
 
 }  // namespace refract::models

@@ -1,9 +1,10 @@
 #ifndef REFRACT_MODELS_TABLE_IDS_H_
 #define REFRACT_MODELS_TABLE_IDS_H_
 
-// Ids of table rows at import: how they are read from files and attached to a
-// model. PyTorch, and every tool that runs a model offline, takes row numbers;
-// a CPU node takes ids (models/tables/id_index.h).
+// Ids of table rows: how import reads them from files and attaches them to a
+// model, and how requests change from row numbers to ids and back. PyTorch, and
+// every tool that runs a model offline, takes row numbers; a CPU node takes ids
+// (models/tables/id_index.h).
 
 #include <map>
 #include <string>
@@ -13,6 +14,7 @@
 #include "absl/types/span.h"
 #include "base/tensor.h"
 #include "models/import.h"
+#include "models/repository/repository.h"
 #include "models/repository/weights.h"
 
 namespace refract::models {
@@ -36,6 +38,15 @@ absl::Status AttachIds(const TableIds& ids, ImportedModel& model);
 // its table; an input that is looked up in tables with different ids; a table
 // that no input reaches without arithmetic.
 absl::Status RowNumbersToIds(const Graph& graph, const TableIds& ids,
+                             absl::Span<base::Tensor> inputs);
+// The same with the ids of the version; requests of a model without ids stay as
+// they are.
+absl::Status RowNumbersToIds(const LoadedModel& model,
+                             absl::Span<base::Tensor> inputs);
+// Changes ids in `inputs`, a request as clients send it, into row numbers. An
+// id without a row becomes -1 where the table's policy replaces such ids.
+// InvalidArgument: it does not, names input, id and position; or as above.
+absl::Status IdsToRowNumbers(const LoadedModel& model,
                              absl::Span<base::Tensor> inputs);
 
 }  // namespace refract::models

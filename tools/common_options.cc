@@ -11,6 +11,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "models/repository/requests/request_files.h"
+#include "models/table_ids.h"
 #include "partitioner/costs/work.h"
 #include "runtime/torch/op_library.h"
 
@@ -39,6 +41,23 @@ absl::Status LoadOpLibraries(const std::vector<std::string>& libraries) {
     REFRACT_RETURN_IF_ERROR(runtime::aten::LoadOpLibrary(library));
   }
   return absl::OkStatus();
+}
+
+void AddByIdsOption(CLI::App& command, bool& by_ids) {
+  command.add_flag("--by-ids", by_ids,
+                   "requests name rows by ids of 64 bits, as clients do, and "
+                   "not by row numbers, in tables whose rows have ids");
+}
+
+absl::StatusOr<std::vector<base::Tensor>> ReadRequest(
+    const std::string& path, const models::LoadedModel& model, bool by_ids) {
+  REFRACT_ASSIGN_OR_RETURN(std::vector<base::Tensor> inputs,
+                           models::ReadInputs(path, model.graph));
+  if (by_ids) {
+    REFRACT_RETURN_IF_ERROR(base::Annotate(
+        models::IdsToRowNumbers(model, absl::MakeSpan(inputs)), path));
+  }
+  return inputs;
 }
 
 void AddSizeOption(CLI::App& command, std::vector<std::string>& sizes) {

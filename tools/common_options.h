@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/tensor.h"
 #include "models/repository/repository.h"
 #include "partitioner/verify/node_pair.h"
 
@@ -27,6 +28,13 @@ absl::StatusOr<std::shared_ptr<const models::LoadedModel>> LoadModel(
 // --op-library FILE, repeated; and torch.ops.load_library of each.
 void AddOpLibraryOption(CLI::App& command, std::vector<std::string>& libraries);
 absl::Status LoadOpLibraries(const std::vector<std::string>& libraries);
+
+// --by-ids, of commands that read requests from files.
+void AddByIdsOption(CLI::App& command, bool& by_ids);
+// The request in a file, with row numbers where the model has tables with ids.
+// InvalidArgument names `path` and what is wrong.
+absl::StatusOr<std::vector<base::Tensor>> ReadRequest(
+    const std::string& path, const models::LoadedModel& model, bool by_ids);
 
 // --size NAME=N, repeated.
 void AddSizeOption(CLI::App& command, std::vector<std::string>& sizes);

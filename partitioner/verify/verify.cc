@@ -9,6 +9,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "base/tensor.h"
+#include "models/table_ids.h"
 #include "partitioner/measure/scratch_folder.h"
 #include "partitioner/verify/cut_repository.h"
 #include "partitioner/verify/ranking.h"
@@ -58,10 +60,11 @@ absl::Status CheckSame(const loadgen::RecordedResponse& whole,
 
 class Verifier {
  public:
-  Verifier(const models::Graph& graph, std::vector<Cut> cuts,
+  Verifier(const models::LoadedModel& model, std::vector<Cut> cuts,
            const SampleRequests& samples, const VerifyOptions& options,
            const ProgressFn& progress, NodePair& nodes)
-      : graph_(graph),
+      : model_(model),
+        graph_(model.graph),
         samples_(samples),
         options_(options),
         progress_(progress),
@@ -82,8 +85,17 @@ class Verifier {
     for (size_t c = 0; c < result_.cuts.size(); ++c) {
       REFRACT_RETURN_IF_ERROR(requester_->AwaitModel(ServedName(c)));
       for (const SampleRequest& request : samples_.requests) {
+        // Nodes take ids; samples, which are also run offline, row numbers.
+        std::vector<base::Tensor> inputs;
+        for (const base::Tensor& input : request.inputs) {
+          REFRACT_ASSIGN_OR_RETURN(inputs.emplace_back(),
+                                   base::Tensor::CopyOf(input.view()));
+        }
+        REFRACT_RETURN_IF_ERROR(base::Annotate(
+            models::RowNumbersToIds(model_, absl::MakeSpan(inputs)),
+            request.name));
         requests_[c].push_back(
-            requester_->Prepare(ServedName(c), graph_, request.inputs));
+            requester_->Prepare(ServedName(c), graph_, inputs));
       }
     }
     REFRACT_RETURN_IF_ERROR(CheckAnswers());
@@ -196,6 +208,7 @@ class Verifier {
     result_.rank_correlation = RankCorrelation(predicted, RelativeTimes(turns));
   }
 
+  const models::LoadedModel& model_;
   const models::Graph& graph_;
   const SampleRequests& samples_;
   const VerifyOptions& options_;
@@ -259,7 +272,7 @@ absl::StatusOr<Verification> Verify(const models::LoadedModel& model,
       const std::unique_ptr<NodePair> nodes,
       NodePair::Start(options.nodes, repository, folder.path()));
   absl::StatusOr<Verification> result =
-      Verifier(model.graph, std::move(cuts), samples, options, progress, *nodes)
+      Verifier(model, std::move(cuts), samples, options, progress, *nodes)
           .Run();
   if (!result.ok() && !absl::IsCancelled(result.status())) {
     err << nodes->Logs();

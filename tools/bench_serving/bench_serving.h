@@ -36,6 +36,7 @@ struct ServingOptions {
   std::string bag_sizes = "fixed:1";
   int64_t length = 50;
   std::vector<std::string> rows;
+  std::vector<std::string> table_ids;  // files
   std::string criteo;
   uint64_t seed = 1;
   int connections = 4;

@@ -102,6 +102,14 @@ void AddContentOptions(CLI::App& command, ServingOptions& options) {
       ->type_name("INPUT=N")
       ->allow_extra_args(false);
   command
+      .add_option("--table-ids", options.table_ids,
+                  "draw ids of 64 bits for tables whose rows have ids: a file "
+                  "with tensors TABLE.ids, as given to refract import; may be "
+                  "repeated")
+      ->type_name("FILE.safetensors")
+      ->check(CLI::ExistingFile)
+      ->allow_extra_args(false);
+  command
       .add_option("--criteo", options.criteo,
                   "take the rows from this file in Criteo's text format "
                   "instead of drawing them; for models with 13 dense features "

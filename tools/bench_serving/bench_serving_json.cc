@@ -37,6 +37,7 @@ Json OptionsJson(const ServingOptions& options, const ServingReport& report) {
           {"bag_sizes", options.bag_sizes},
           {"length", options.length},
           {"rows", options.rows},
+          {"table_ids", options.table_ids},
           {"criteo", options.criteo},
           {"connections", options.connections},
           {"max_in_flight", options.max_in_flight},

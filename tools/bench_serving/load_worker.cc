@@ -99,6 +99,8 @@ absl::Status LoadWorker::ReadContentOptions() {
   REFRACT_ASSIGN_OR_RETURN(request_options_.bags,
                            loadgen::BagSizes::Parse(options_.bag_sizes));
   REFRACT_ASSIGN_OR_RETURN(rows_, loadgen::ParseRows(options_.rows));
+  REFRACT_ASSIGN_OR_RETURN(table_ids_,
+                           loadgen::TableIds::Open(options_.table_ids));
   if (options_.criteo.empty()) return absl::OkStatus();
   // As many rows as all queries of a run have items; a small file is read again
   // from its start.
@@ -116,7 +118,7 @@ absl::Status LoadWorker::ReadContentOptions() {
 // Draws the contents that a trace does not have.
 absl::Status LoadWorker::MakeRequestMaker() {
   REFRACT_ASSIGN_OR_RETURN(loadgen::RequestPlan plan,
-                           loadgen::PlanRequests(model_, rows_));
+                           loadgen::PlanRequests(model_, rows_, table_ids_));
   for (const loadgen::InputPlan& input : plan.inputs) {
     if (!loadgen::IsUnknownMatrix(input)) continue;
     out_ << "note: the server does not say what the integers of input "

@@ -91,6 +91,7 @@ class LoadWorker {
   loadgen::Random size_random_;
   loadgen::RequestOptions request_options_;
   absl::flat_hash_map<std::string, std::vector<int64_t>> rows_;
+  loadgen::TableIds table_ids_;
   std::optional<loadgen::RequestMaker> maker_;
   absl::Duration warmup_;
   absl::Duration duration_;

@@ -55,6 +55,12 @@ void FillWith(base::Tensor& tensor, F value_at) {
   LOG(FATAL) << "of no type";  // PlanRequests() refuses these
 }
 
+// What names a row in requests, in a column of an input.
+int64_t IdOf(const InputPlan& input, size_t column, int64_t row) {
+  if (input.ids.empty() || input.ids[column].empty()) return row;
+  return input.ids[column][static_cast<size_t>(row)];
+}
+
 size_t CriteoColumns(const InputPlan& input) {
   if (input.input.dims.size() < 2) return 1;
   return static_cast<size_t>(input.input.dims[1]);
@@ -200,7 +206,8 @@ void RequestMaker::FillRandom(const InputPlan& input, base::Tensor& tensor) {
       const std::vector<IdSampler>& samplers =
           samplers_[&input - plan_.inputs.data()];
       FillWith(tensor, [&](size_t i) {
-        return samplers[i % samplers.size()].Draw(random_);
+        const size_t column = i % samplers.size();
+        return IdOf(input, column, samplers[column].Draw(random_));
       });
       return;
     }
@@ -232,8 +239,11 @@ void RequestMaker::FillCriteo(const InputPlan& input, size_t first_column,
     const size_t columns = CriteoColumns(input);
     FillWith(tensor, [&](size_t i) {
       const size_t column = i % columns;
-      return CriteoId(row_at(i / columns).categories[first_column + column],
-                      input.rows[column % input.rows.size()]);
+      const size_t of_rows = column % input.rows.size();
+      return IdOf(
+          input, of_rows,
+          CriteoId(row_at(i / columns).categories[first_column + column],
+                   input.rows[of_rows]));
     });
   } else {
     FillOffsets(input, tensor);

@@ -203,6 +203,56 @@ absl::Status SetRows(const ServedModel& model, const Rows& rows,
   return absl::OkStatus();
 }
 
+// Ids in place of the rows of `plan`, in the columns whose table has ids.
+absl::Status SetIds(const ServedModel& model, const TableIds& ids,
+                    InputPlan& plan) {
+  const std::string* text = FindParameter(model, "ids.", plan.input.name);
+  if (text == nullptr) return absl::OkStatus();
+  const size_t columns = plan.rows.size();
+  // The table that each column is looked up in first.
+  std::vector<std::string> tables(columns);
+  for (absl::string_view entry : absl::StrSplit(*text, ';')) {
+    const auto words = Words(entry);
+    const auto table = words.find("table");
+    const auto column = words.find("column");
+    size_t begin = 0;
+    size_t end = columns;
+    if (column != words.end() && columns > 1) {
+      if (!absl::SimpleAtoi(column->second, &begin)) continue;  // RowsFrom()
+      end = begin + 1;
+    }
+    if (table == words.end()) continue;
+    for (size_t i = begin; i < std::min(end, columns); ++i) {
+      const auto own = ids.Of(table->second);
+      if (tables[i].empty()) {
+        tables[i] = table->second;
+      } else if (tables[i] != table->second &&
+                 (!own.empty() || !ids.Of(tables[i]).empty())) {
+        return Unfit(plan.input, absl::StrCat("is looked up in tables ",
+                                              tables[i], " and ",
+                                              table->second,
+                                              ", whose ids differ"));
+      }
+      if (own.empty()) continue;
+      if (plan.input.dtype != base::DType::kInt64) {
+        return Unfit(plan.input,
+                     absl::StrCat("is ", base::Name(plan.input.dtype),
+                                  "; table ", table->second,
+                                  " has ids of int64"));
+      }
+      if (plan.rows[i] > static_cast<int64_t>(own.size())) {
+        return Unfit(plan.input,
+                     absl::StrCat("table ", table->second, " has ",
+                                  plan.rows[i], " rows; --table-ids has ",
+                                  own.size(), " ids"));
+      }
+      plan.ids.resize(columns);
+      plan.ids[i] = own;
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SetSizes(const ServedModel& model, InputPlan& plan) {
   const std::string* text = FindParameter(model, "shape.", plan.input.name);
   if (text == nullptr) {
@@ -236,7 +286,8 @@ uint64_t LargestOf(base::DType dtype) {
 }
 
 absl::StatusOr<RequestPlan> PlanRequests(const ServedModel& model,
-                                         const Rows& rows) {
+                                         const Rows& rows,
+                                         const TableIds& ids) {
   RequestPlan plan;
   const auto batch = model.parameters.find("batch_symbol");
   plan.batch_symbol =
@@ -255,11 +306,19 @@ absl::StatusOr<RequestPlan> PlanRequests(const ServedModel& model,
     }
   }
   REFRACT_RETURN_IF_ERROR(PairBags(model, plan));
+  bool uses_ids = false;
   for (InputPlan& input : plan.inputs) {
     if (input.kind == InputKind::kIds) {
       REFRACT_RETURN_IF_ERROR(SetRows(model, rows, input));
+      REFRACT_RETURN_IF_ERROR(SetIds(model, ids, input));
+      uses_ids |= !input.ids.empty();
     }
     REFRACT_RETURN_IF_ERROR(SetSizes(model, input));
+  }
+  if (!ids.empty() && !uses_ids) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--table-ids: no input of ", model.name,
+                     " is looked up in a table of these files"));
   }
   return plan;
 }

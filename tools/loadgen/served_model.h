@@ -10,9 +10,11 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/tensor.h"
 #include "models/graph/sym_expr.h"
+#include "tools/loadgen/table_ids.h"
 
 namespace refract::loadgen {
 
@@ -52,6 +54,9 @@ struct InputPlan {
   // kIds: rows of the table, one number for the whole tensor or one for each
   // column of a matrix.
   std::vector<int64_t> rows;
+  // kIds with --table-ids: ids of these rows, for each element of `rows`; an
+  // empty span: ids are row numbers. Empty: all are.
+  std::vector<absl::Span<const int64_t>> ids;
   // kOffsets: the input with the ids; kIds: the input with the offsets, -1
   // when these ids are in no bags. Indices into RequestPlan::inputs.
   int partner = -1;
@@ -73,12 +78,16 @@ struct RequestPlan {
 // the table or of each column}. A server that says nothing of shapes gets -1
 // taken for the number of items where it comes first in a shape.
 //
+// `ids`, which outlives the plan, has the ids of tables whose rows have ids.
+//
 // InvalidArgument names the input that cannot be filled: a type that no model
 // has (strings), ids of unknown rows, offsets of unknown bags, or an input of
-// `rows` that the model does not have.
+// `rows` that the model does not have; or tables of `ids`, none of which the
+// server names.
 absl::StatusOr<RequestPlan> PlanRequests(
     const ServedModel& model,
-    const absl::flat_hash_map<std::string, std::vector<int64_t>>& rows);
+    const absl::flat_hash_map<std::string, std::vector<int64_t>>& rows,
+    const TableIds& ids = {});
 
 // "INPUT=N" or "INPUT=N,N,…", repeated → the map that PlanRequests() takes.
 absl::StatusOr<absl::flat_hash_map<std::string, std::vector<int64_t>>>

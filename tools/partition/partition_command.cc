@@ -11,6 +11,7 @@
 #include "models/repository/repository.h"
 #include "models/repository/split_plan.h"
 #include "models/rows/row_dependence.h"
+#include "models/table_ids.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/conditions/cost_profiles.h"
 #include "partitioner/conditions/split_conditions.h"
@@ -66,6 +67,7 @@ struct PartitionOptions {
   bool batch_given = false;
   VerifySplitOptions verify;
   WireOptions wire;
+  bool by_ids = false;  // the samples of `wire`
   size_t shards = 0;  // 0: no table is divided
   double shard_tables_from_mib = 16;
 };
@@ -244,10 +246,20 @@ absl::StatusOr<partitioner::Calibration> Calibrate(
 
 // The requests that forms are chosen on and that --verify sends.
 absl::StatusOr<SampleRequests> RequestsFor(
-    const PartitionOptions& options, const models::Graph& graph,
+    const PartitionOptions& options, const models::LoadedModel& model,
     const absl::flat_hash_map<std::string, int64_t>& sizes) {
+  const models::Graph& graph = model.graph;
   if (!options.wire.samples.empty()) {
-    return partitioner::ReadSamples(options.wire.samples, graph);
+    REFRACT_ASSIGN_OR_RETURN(
+        SampleRequests requests,
+        partitioner::ReadSamples(options.wire.samples, graph));
+    for (partitioner::SampleRequest& request : requests.requests) {
+      if (!options.by_ids) break;
+      REFRACT_RETURN_IF_ERROR(base::Annotate(
+          models::IdsToRowNumbers(model, absl::MakeSpan(request.inputs)),
+          absl::StrCat("--sample: ", request.name)));
+    }
+    return requests;
   }
   // Errors of 256 items each differ little between four requests. With
   // --verify no request may find its rows in a cache because it just came.
@@ -324,7 +336,7 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
   SampleRequests requests;
   if (options.verify.verify || options.wire.given) {
     REFRACT_ASSIGN_OR_RETURN(requests,
-                             RequestsFor(options, model->graph, sizes));
+                             RequestsFor(options, *model, sizes));
   }
   if (options.verify.verify) {
     guard.emplace();
@@ -480,6 +492,7 @@ void AddPartitionCommand(CLI::App& app, Context& context) {
   AddOpLibraryOption(*command, options->op_libraries);
   AddVerifyOptions(*command, options->verify);
   AddWireOptions(*command, options->wire);
+  AddByIdsOption(*command, options->by_ids);
   command->callback([&context, options, command] {
     options->batch_given = command->count("--batch") > 0;
     // With --verify, --sample alone only names the requests to send and changes

@@ -13,7 +13,6 @@
 #include "absl/time/time.h"
 #include "base/process/files.h"
 #include "base/status_macros.h"
-#include "models/repository/requests/request_files.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/measure/hardware_probe.h"
 #include "partitioner/measure/profiler.h"
@@ -46,6 +45,7 @@ struct ProfileOptions {
   bool batches_given = false;
   int repetitions = 21;
   std::vector<std::string> inputs;
+  bool by_ids = false;
   std::vector<std::string> sizes;
   uint64_t seed = 1;
   std::string output;
@@ -111,7 +111,7 @@ absl::StatusOr<std::unique_ptr<partitioner::RequestSource>> MakeSource(
   std::vector<std::vector<base::Tensor>> samples;
   for (const std::string& path : options.inputs) {
     REFRACT_ASSIGN_OR_RETURN(samples.emplace_back(),
-                             models::ReadInputs(path, model.graph));
+                             ReadRequest(path, model, options.by_ids));
   }
   auto source = partitioner::SampledRequests(model.graph, std::move(samples),
                                              options.seed);
@@ -270,6 +270,7 @@ void AddProfileCommand(CLI::App& app, Context& context) {
       ->type_name("X.safetensors")
       ->default_str("")
       ->allow_extra_args(false);
+  AddByIdsOption(*command, options->by_ids);
   command->add_option("--seed", options->seed, "seed of the random requests")
       ->type_name("N");
   AddSizeOption(*command, options->sizes);

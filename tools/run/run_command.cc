@@ -23,6 +23,7 @@
 #include "models/repository/model_config.h"
 #include "models/repository/repository.h"
 #include "models/repository/requests/request_files.h"
+#include "partitioner/measure/scratch_folder.h"
 #include "runtime/split_run.h"
 #include "tools/command.h"
 #include "tools/common_options.h"
@@ -37,6 +38,7 @@ struct RunOptions {
   std::string model;
   std::vector<std::string> inputs;
   std::vector<std::string> outputs;
+  bool by_ids = false;
   std::string mode = "whole";
   std::string device = "cpu";
   std::string dense_weights;  // empty: as config.pbtxt says
@@ -222,6 +224,23 @@ absl::Status RunReferenceMode(const RunOptions& options,
                    .inputs = options.inputs,
                    .outputs = options.outputs,
                    .op_libraries = options.op_libraries};
+  // PyTorch takes row numbers.
+  std::optional<partitioner::ScratchFolder> scratch;
+  if (options.by_ids) {
+    REFRACT_ASSIGN_OR_RETURN(scratch,
+                             partitioner::ScratchFolder::Create("refract-run"));
+    for (size_t i = 0; i < run.inputs.size(); ++i) {
+      REFRACT_ASSIGN_OR_RETURN(const std::vector<base::Tensor> inputs,
+                               ReadRequest(run.inputs[i], model, true));
+      std::vector<std::pair<std::string, base::TensorView>> tensors;
+      for (size_t k = 0; k < inputs.size(); ++k) {
+        tensors.emplace_back(model.graph.value(model.graph.inputs[k]).name,
+                             inputs[k].view());
+      }
+      run.inputs[i] = *scratch / absl::StrCat(i, ".safetensors");
+      REFRACT_RETURN_IF_ERROR(models::WriteSafetensors(run.inputs[i], tensors));
+    }
+  }
   std::string tables = absl::StrCat(model.folder, "/tables");
   std::error_code error;
   if (std::filesystem::is_directory(tables, error)) {
@@ -253,8 +272,9 @@ absl::Status RunOne(const RunOptions& options, size_t i,
                     runtime::RequestRunner& runner,
                     runtime::RequestRunner* exact, OutputErrors& errors,
                     RunReport::Request& request) {
-  REFRACT_ASSIGN_OR_RETURN(const std::vector<base::Tensor> inputs,
-                           models::ReadInputs(options.inputs[i], model.graph));
+  REFRACT_ASSIGN_OR_RETURN(
+      const std::vector<base::Tensor> inputs,
+      ReadRequest(options.inputs[i], model, options.by_ids));
   runtime::RunStats stats;
   const absl::Time begin = absl::Now();
   const auto outputs = runner.Run(models::ViewsOf(inputs), &stats);
@@ -359,6 +379,7 @@ void AddRunCommand(CLI::App& app, Context& context) {
       ->default_str("")
       ->allow_extra_args(false)
       ->required();
+  AddByIdsOption(*command, options->by_ids);
   command
       ->add_option("--mode", options->mode,
                    "whole: one program; split: the plan's parts one after the "

@@ -270,6 +270,55 @@ class TableStore(unittest.TestCase):
                                  "StatusCode.INVALID_ARGUMENT")
                 node.stop()
 
+    def test_commands_take_ids(self):
+        self.add_with_ids()
+        version, folder = self.repository / "hashed", self.repository.parent
+        given, out = folder / "ids.safetensors", folder / "out.safetensors"
+        save_file(self.with_ids(self.request), given)
+
+        def run(*arguments, **kwargs):
+            return support.refract("run", version, "--inputs", given, "--outputs", out,
+                                   "--by-ids", *arguments, **kwargs)
+
+        for mode in ("whole", "reference"):
+            run("--mode", mode)
+            self.expect(load_file(out)["output_0"], self.request)
+        support.refract("profile", version, "--repeat", 9, "--inputs", given, "--by-ids")
+        # Both the drawn requests and the samples are sent to nodes, by ids.
+        for arguments in ([], ["--sample", given, "--by-ids"]):
+            support.refract("partition", version, "--verify", "--verify-rounds", 2,
+                            "--verify-cuts", 1, *arguments)
+        unknown = self.with_ids(self.request)
+        unknown["ids"][7] = 4711
+        save_file(unknown, given)
+        failed = run(check=False)
+        self.assertEqual(failed.returncode, 2)
+        self.assertIn("ids.safetensors: input ids: id 4711 at position 7 has no row in "
+                      "table bag.weight", failed.stderr)
+
+        # The recorded answers are PyTorch's for the rows of the drawn ids.
+        (ids,) = (version / "1" / "tables").glob("*.safetensors")
+        node, record = self.start("map"), folder / "record"
+        load = ["bench", "serving", "--target", node.address, "--model", "hashed",
+                "--qps", 50, "--duration", 1, "--warmup", 0, "--query-sizes", "fixed:9",
+                "--bag-sizes", "fixed:3"]
+        support.refract(*load, "--ids", "zipf:1.1", "--table-ids", ids, "--record", record)
+        row_of = {id: row for row, id in enumerate(self.ids.tolist())}
+        for i in range(4):
+            asked = load_file(record / f"request_{i}.safetensors")
+            rows = torch.tensor([row_of[id] for id in asked["ids"].tolist()])
+            self.assertEqual(len(rows), 27)
+            self.expect(load_file(record / f"response_{i}.safetensors")["output_0"],
+                        {**asked, "ids": rows})
+        failed = support.refract(*load, check=False)
+        self.assertIn("has no row", failed.stderr)
+        failed = support.refract(
+            *load, "--table-ids", self.folder_of({"other.ids": self.ids}) /
+            "tables.safetensors", check=False)
+        self.assertEqual(failed.returncode, 2)
+        self.assertIn("no input of hashed is looked up in a table of these files",
+                      failed.stderr)
+
     def test_unknown_ids_follow_the_policy(self):
         self.add_with_ids()
         config = self.repository / "hashed" / "config.pbtxt"

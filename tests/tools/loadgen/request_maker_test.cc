@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/repository/files/safetensors.h"
 #include "runtime/cpu/half.h"
 
 namespace refract::loadgen {
@@ -385,6 +386,79 @@ TEST(PlanRequestsTest, RowsOfTheCommandLineBind) {
   for (const char* bad : {"", "ids_0", "ids_0=", "ids_0=0", "ids_0=1,x"}) {
     EXPECT_FALSE(ParseRows({bad}).ok()) << bad;
   }
+}
+
+// A file with the ids of tables, whose first id is `first`.
+TableIds IdsOf(const std::vector<std::pair<std::string, int64_t>>& tables,
+               int64_t first) {
+  std::vector<std::vector<int64_t>> values;
+  std::vector<std::pair<std::string, base::TensorView>> tensors;
+  for (const auto& [table, rows] : tables) {
+    std::vector<int64_t>& ids = values.emplace_back();
+    for (int64_t row = 0; row < rows; ++row) ids.push_back(first - 7 * row);
+  }
+  for (size_t i = 0; i < tables.size(); ++i) {
+    base::TensorView view;
+    view.dtype = kInt64;
+    view.dims = {tables[i].second};
+    view.data = reinterpret_cast<const std::byte*>(values[i].data());
+    view.bytes = values[i].size() * sizeof(int64_t);
+    tensors.emplace_back(tables[i].first + ".ids", view);
+  }
+  const std::string path = testing::TempDir() + "/table_ids.safetensors";
+  EXPECT_TRUE(models::WriteSafetensors(path, tensors).ok());
+  auto ids = TableIds::Open({path});
+  EXPECT_TRUE(ids.ok()) << ids.status();
+  return *std::move(ids);
+}
+
+TEST(PlanRequestsTest, IdsOfTablesTakeThePlaceOfTheirRows) {
+  const TableIds ids = IdsOf({{"t0", 100}}, -5);
+  ServedModel model = TwoBags();
+  model.inputs.push_back({"matrix", kInt64, {-1, 3}});
+  model.parameters["shape.matrix"] = "s0;3";
+  model.parameters["ids.matrix"] =
+      "table=t1 rows=40 column=0;table=t0 rows=100 column=2";
+  auto rows_plan = PlanRequests(model, {});
+  auto ids_plan = PlanRequests(model, {}, ids);
+  ASSERT_TRUE(rows_plan.ok()) << rows_plan.status();
+  ASSERT_TRUE(ids_plan.ok()) << ids_plan.status();
+  const auto rows = Made(RequestMaker::Create(*rows_plan, {}), 20);
+  const auto made = Made(RequestMaker::Create(*ids_plan, {}), 20);
+  ASSERT_EQ(made.size(), rows.size());
+  for (size_t i = 1; i < rows.size(); ++i) {
+    std::vector<int64_t> expected = Ints(rows[i]);
+    for (size_t k = 0; k < expected.size(); ++k) {
+      const bool of_t0 = i == 1 || (i == 5 && k % 3 == 2);
+      if (of_t0) expected[k] = -5 - 7 * expected[k];
+    }
+    EXPECT_EQ(Ints(made[i]), expected) << "input " << i;
+  }
+}
+
+TEST(PlanRequestsTest, NamesTheInputWhoseIdsDoNotFit) {
+  const auto error = [](const TableIds& ids, auto change) {
+    ServedModel model = TwoBags();
+    change(model);
+    return std::string(PlanRequests(model, {}, ids).status().message());
+  };
+  const auto none = [](ServedModel&) {};
+  EXPECT_THAT(error(IdsOf({{"t0", 99}}, 0), none),
+              HasSubstr("input ids_0: table t0 has 100 rows; --table-ids has "
+                        "99 ids"));
+  EXPECT_THAT(error(IdsOf({{"t", 100}}, 0), none),
+              HasSubstr("no input of m is looked up in a table"));
+  EXPECT_THAT(error(IdsOf({{"t0", 100}}, 0),
+                    [](ServedModel& m) {
+                      m.inputs[1].dtype = base::DType::kInt32;
+                    }),
+              HasSubstr("input ids_0: is int32; table t0 has ids of int64"));
+  EXPECT_THAT(error(IdsOf({{"t1", 100}}, 0),
+                    [](ServedModel& m) {
+                      m.parameters["ids.ids_0"] =
+                          "table=t0 rows=100;table=t1 rows=100";
+                    }),
+              HasSubstr("input ids_0: is looked up in tables t0 and t1"));
 }
 
 TEST(PlanRequestsTest, NamesTheInputThatCannotBeFilled) {
