@@ -10,6 +10,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -228,12 +229,13 @@ absl::StatusOr<std::unique_ptr<Exporter>> Exporter::Create(
     return std::make_unique<FileExporter>(fd, settings);
   }
   absl::string_view rest = settings.url;
-  if (!absl::ConsumePrefix(&rest, "http://")) {
+  const auto refused = [&] {
     return absl::InvalidArgumentError(
         absl::StrCat("--trace-config opentelemetry,url=", settings.url,
                      ": wanted http://HOST[:PORT]/PATH; reach a collector that "
                      "takes https through a local collector"));
-  }
+  };
+  if (!absl::ConsumePrefix(&rest, "http://")) return refused();
   const size_t slash = rest.find('/');
   std::string address(rest.substr(0, slash));
   const std::string target(
@@ -241,6 +243,13 @@ absl::StatusOr<std::unique_ptr<Exporter>> Exporter::Create(
   // IPv6 addresses are in brackets.
   if (address.rfind(':') == std::string::npos || absl::EndsWith(address, "]")) {
     absl::StrAppend(&address, ":80");
+  }
+  const size_t colon = address.rfind(':');
+  int port = 0;
+  if (colon == 0 || !absl::SimpleAtoi(address.substr(colon + 1), &port) ||
+      port < 1 || port > 65535 ||
+      settings.url.find(' ') != std::string::npos) {
+    return refused();
   }
   return std::make_unique<OtlpExporter>(std::move(address), target, settings);
 }

@@ -287,10 +287,17 @@ TEST(TraceConfigTest, NamesWhatIsWrong) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_THAT(status.message(), HasSubstr("--trace-config"));
   }
-  Settings https;
-  https.otlp = true;
-  https.url = "https://otel:4318/v1/traces";
-  EXPECT_THAT(Exporter::Create(https).status().message(), HasSubstr("https"));
+  for (const char* const url :
+       {"https://otel:4318/v1/traces", "otel:4318", "http://", "http:///v1",
+        "http://otel:0/", "http://otel:65536/", "http://otel:x/",
+        "http://otel/a b"}) {
+    Settings otlp;
+    otlp.otlp = true;
+    otlp.url = url;
+    EXPECT_THAT(Exporter::Create(otlp).status().message(),
+                HasSubstr("wanted http://HOST[:PORT]/PATH"))
+        << url;
+  }
   Settings folder;
   folder.file = "/no/such/folder/file";
   EXPECT_THAT(Exporter::Create(folder).status().message(),
