@@ -85,6 +85,7 @@ struct Shared {
   HttpService service;
   base::ByteBudget bodies;
   base::LogLimiter handshake_log{1, base::Clock::Real()};
+  base::LogLimiter slow_log{1, base::Clock::Real()};
   std::atomic<int> connections = 0;
   std::atomic<bool> stopping = false;
   // Runs long work, so that short requests do not wait behind it.
@@ -111,6 +112,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     stream_.socket().assign(family == AF_INET ? tcp::v4() : tcp::v6(), fd,
                             error);
     if (error) ::close(fd);
+    peer_ = stream_.socket().remote_endpoint(error);
     loop_.connections.insert(this);
   }
   ~Connection() {
@@ -293,9 +295,24 @@ class Connection : public std::enable_shared_from_this<Connection> {
         }));
   }
 
+  // Beast closes the connection of a slow client, so that the log is the only
+  // place for the reason.
+  void LogIfSlow(error_code error, absl::string_view what) {
+    if (error != beast::error::timeout) return;
+    if (const auto held_back = shared_.slow_log.Admit()) {
+      LOG(WARNING) << "HTTP: client " << peer_.address() << " is too slow for "
+                   << "--http-stall-timeout: " << what << " ("
+                   << *held_back << " earlier lines not logged)";
+    }
+  }
+
   // Answers an error of the client. A client that is gone or too slow gets no
   // answer.
   void OnReadError(error_code error) {
+    LogIfSlow(error, body_.has_value()
+                         ? absl::StrCat("a request ends after ", body_->size(),
+                                        " bytes of its body")
+                         : "a request ends within its header");
     const bool of_http =
         error.category() ==
         beast_http::make_error_code(beast_http::error::bad_method).category();
@@ -450,7 +467,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
     beast_http::async_write_some(stream_, *serializer_,
                                  Then([this](error_code error, size_t bytes) {
                                    written_ += bytes;
-                                   if (error) return Close();
+                                   if (error) {
+                                     LogIfSlow(error, "it does not read its "
+                                                      "answer");
+                                     return Close();
+                                   }
                                    if (!serializer_->is_done())
                                      return WriteSome();
                                    OnWritten();
@@ -488,6 +509,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Loop& loop_;
   Shared& shared_;
   ClientStream stream_;
+  tcp::endpoint peer_;  // for the log
   // Holds a header and the bytes that arrived with it.
   beast::flat_buffer buffer_;
   std::optional<Parser> parser_;

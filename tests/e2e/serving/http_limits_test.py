@@ -1,6 +1,7 @@
 """Limits of HTTP: long bodies, slow clients, and clients that mean harm."""
 
 import contextlib
+import re
 import socket
 import struct
 import threading
@@ -114,6 +115,14 @@ class HttpLimits(HttpTest):
             self.assertLess(time.monotonic() - begin, 8)
             for sock in halves:
                 self.assertEqual(sock.recv(100), b"")
+        support.wait_until(
+            lambda: re.search(
+                r"client 127\.0\.0\.1 is too slow for --http-stall-timeout: a "
+                r"request ends (within its header|after \d+ bytes)",
+                self.cn.output(),
+            ),
+            "the log says so",
+        )
         # Clients that are gone in the middle.
         for cut in (1, 30, 150, len(body)):
             with self.connection() as sock:
@@ -135,6 +144,10 @@ class HttpLimits(HttpTest):
             with self.assertRaises((ConnectionResetError, BrokenPipeError)):
                 for _ in range(100_000):
                     sock.sendall(message)
+        support.wait_until(
+            lambda: "it does not read its answer" in self.cn.output(),
+            "the log says so",
+        )
 
     def test_connections_are_bounded(self):
         node = self.start("--http-max-connections", 8)
