@@ -37,24 +37,6 @@ bool Matches(const models::Value& value, const base::TensorView& tensor) {
   return true;
 }
 
-// Divided tables lie in memory or in mapped files, and ids name their rows.
-absl::Status CheckSharded(const ShardedModel& sharded,
-                          const IdIndexes& id_indexes,
-                          models::TableMemory table_memory) {
-  if (table_memory == models::TableMemory::kDisk) {
-    return absl::FailedPreconditionError(
-        "--table-memory disk: tables that are divided over CPU nodes are not "
-        "read from disk; use map or load");
-  }
-  for (const auto& [table, rows] : sharded.tables()) {
-    if (!id_indexes.contains(table)) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "table '", table,
-        "' has ids of its own and cannot be divided over CPU nodes"));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<CompiledPart> CompiledPart::Create(
@@ -93,8 +75,10 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Create(
   const bool whole = !split || options.local_fallback;
   std::unique_ptr<const DiskTables> disk_tables;
   if (options.table_memory == models::TableMemory::kDisk) {
+    std::optional<size_t> own;
+    if (options.shard.has_value()) own = options.shard->own;
     auto tables =
-        DiskTables::Create(*model, whole, options.row_cache_bytes);
+        DiskTables::Create(*model, whole, options.row_cache_bytes, own);
     if (!tables.ok()) return base::Annotate(tables.status(), label);
     disk_tables = *std::move(tables);
     table_bytes.disk = disk_tables->table_bytes();
@@ -117,20 +101,15 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Create(
       new ServedModel(std::move(model), *std::move(interface)));
   result->table_bytes_ = table_bytes;
   result->disk_tables_ = std::move(disk_tables);
-  absl::StatusOr<IdIndexes> id_indexes = IndexIds(*result->model_);
-  if (!id_indexes.ok()) return base::Annotate(id_indexes.status(), label);
-  for (const auto& [table, index] : *id_indexes) {
-    result->table_bytes_.id_indexes += index->memory_bytes();
-  }
   absl::StatusOr<std::unique_ptr<ShardedModel>> sharded = ShardedModel::Create(
       *result->model_, options.shard.has_value() ? &*options.shard : nullptr);
   if (!sharded.ok()) return base::Annotate(sharded.status(), label);
   std::optional<size_t> shard;
-  if (*sharded != nullptr) {
-    const absl::Status status =
-        CheckSharded(**sharded, *id_indexes, options.table_memory);
-    if (!status.ok()) return base::Annotate(status, label);
-    shard = options.shard->own;
+  if (*sharded != nullptr) shard = options.shard->own;
+  absl::StatusOr<IdIndexes> id_indexes = IndexIds(*result->model_, shard);
+  if (!id_indexes.ok()) return base::Annotate(id_indexes.status(), label);
+  for (const auto& [table, index] : *id_indexes) {
+    result->table_bytes_.id_indexes += index->memory_bytes();
   }
   // The store is between look-ups and tables wherever a row may come from
   // another place than the mapped file: changed rows, rows by ids, rows on

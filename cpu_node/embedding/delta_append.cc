@@ -138,11 +138,9 @@ absl::Status CheckRoom(const ServedModel& model,
                        const models::DeltaState& state) {
   const auto& tables = model.tables()->tables();
   const auto names_new_ids = [&](const models::TableDelta& delta) {
-    const auto& index = tables.at(delta.table).index;
-    return index != nullptr &&
-           std::any_of(delta.ids.begin(), delta.ids.end(), [&](int64_t id) {
-             return index->Find(id) == models::IdIndex::kNoRow;
-           });
+    const models::DeltaTable& table = tables.at(delta.table);
+    return std::any_of(delta.ids.begin(), delta.ids.end(),
+                       [&](int64_t id) { return table.IsNewId(id); });
   };
   if (std::none_of(deltas.begin(), deltas.end(), names_new_ids)) {
     return absl::OkStatus();

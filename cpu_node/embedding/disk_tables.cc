@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/memory/large_memory.h"
 #include "base/status_macros.h"
+#include "cpu_node/embedding/table_store.h"
 #include "glog/logging.h"
 #include "models/tables/table_memory.h"
 
@@ -56,7 +57,9 @@ struct DiskTables::Working {
 };
 
 absl::StatusOr<std::unique_ptr<DiskTables>> DiskTables::Create(
-    const models::LoadedModel& model, bool whole, size_t cache_bytes) {
+    const models::LoadedModel& model, bool whole, size_t cache_bytes,
+    std::optional<size_t> shard) {
+  const auto divided = DividedTables(model, shard);
   std::unique_ptr<DiskTables> tables(new DiskTables);
   std::map<std::string, std::shared_ptr<const base::ReadFile>> files;
   std::map<size_t, uint64_t> bytes_of;  // by length of a row
@@ -92,11 +95,21 @@ absl::StatusOr<std::unique_ptr<DiskTables>> DiskTables::Create(
                       base::SizeOf(entry.dtype);
     }
     table.row_bytes = row_bytes;
+    uint64_t bytes = view.bytes();
+    const auto shards = divided.find(entry.name);
+    // A package has the own rows alone.
+    if (shards != divided.end() && !shards->second->by_ids &&
+        !model.packaged_shard.has_value()) {
+      table.first_row = static_cast<uint64_t>(shards->second->begin(*shard));
+      table.offset += table.first_row * row_bytes;
+      bytes = static_cast<uint64_t>(shards->second->rows(*shard)) * row_bytes;
+      if (bytes == 0) continue;
+    }
     tables->sources_[entry.name] = {tables.get(),
                                     static_cast<int>(tables->tables_.size())};
     tables->tables_.push_back(std::move(table));
-    bytes_of[row_bytes] += view.bytes();
-    tables->table_bytes_ += view.bytes();
+    bytes_of[row_bytes] += bytes;
+    tables->table_bytes_ += bytes;
   }
   for (const auto& [row_bytes, bytes] : bytes_of) {
     const double part = static_cast<double>(bytes) /
@@ -194,7 +207,8 @@ absl::Status DiskTables::ReadMisses(Working& working) const {
       const Miss& first = misses[working.first_misses[failed]];
       return base::Annotate(read,
                             absl::StrCat("table '", first.table->name,
-                                         "': row ", first.row()));
+                                         "': row ",
+                                         first.table->first_row + first.row()));
     }
     reads_.fetch_add(working.reads.size(), std::memory_order_relaxed);
     read_bytes_.fetch_add(filled, std::memory_order_relaxed);

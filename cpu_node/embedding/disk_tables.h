@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,10 +30,12 @@ class DiskTables final : public runtime::cpu::RowSource {
  public:
   // Opens the tables of `model` that look-ups of this node read and whose rows
   // lie one after the other; other tables stay mapped. `whole`: as
-  // PlaceTables(). Each cache has a part of `cache_bytes` in proportion to the
+  // PlaceTables(). `shard`: as TableStore; of a table that is divided by row
+  // numbers, rows are counted from the first own row. Each cache has a part of `cache_bytes` in proportion to the
   // bytes of its tables. NotFound or InvalidArgument names a file.
   static absl::StatusOr<std::unique_ptr<DiskTables>> Create(
-      const models::LoadedModel& model, bool whole, size_t cache_bytes);
+      const models::LoadedModel& model, bool whole, size_t cache_bytes,
+      std::optional<size_t> shard = std::nullopt);
 
   // By table, for TableStore::SetSources().
   const absl::flat_hash_map<std::string, runtime::cpu::TableSource>& sources()
@@ -58,7 +61,8 @@ class DiskTables final : public runtime::cpu::RowSource {
   struct Table {
     std::string name;
     std::shared_ptr<const base::ReadFile> file;
-    uint64_t offset = 0;  // of row 0
+    uint64_t offset = 0;  // of the first row that is read here
+    uint64_t first_row = 0;
     size_t row_bytes = 0;
     RowCache* cache = nullptr;
   };

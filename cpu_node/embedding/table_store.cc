@@ -75,12 +75,39 @@ std::string WhyNotRows(const models::WeightView& view) {
 
 }  // namespace
 
-absl::StatusOr<IdIndexes> IndexIds(const models::LoadedModel& model) {
+absl::flat_hash_map<std::string, const models::TableShards*> DividedTables(
+    const models::LoadedModel& model, std::optional<size_t> shard) {
+  absl::flat_hash_map<std::string, const models::TableShards*> divided;
+  // A plan for another group is refused elsewhere.
+  if (shard.has_value() && model.plan.has_value() &&
+      *shard < model.plan->num_shards) {
+    for (const models::TableShards& shards : model.plan->shards) {
+      divided[shards.table] = &shards;
+    }
+  }
+  return divided;
+}
+
+absl::StatusOr<IdIndexes> IndexIds(const models::LoadedModel& model,
+                                   std::optional<size_t> shard) {
+  const auto divided = DividedTables(model, shard);
   IdIndexes indexes;
   for (const std::string& table : models::TablesOf(
            model.graph, model.plan ? &*model.plan : nullptr, /*whole=*/true)) {
-    REFRACT_ASSIGN_OR_RETURN(auto index,
-                             models::IdIndex::Of(*model.weights, table));
+    const auto shards = divided.find(table);
+    const bool is_divided = shards != divided.end();
+    REFRACT_ASSIGN_OR_RETURN(
+        auto index,
+        models::IdIndex::Of(*model.weights, table,
+                            is_divided ? shards->second : nullptr,
+                            shard.value_or(0)));
+    if (is_divided && shards->second->by_ids != (index != nullptr)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "table '", table, "': the plan divides it by ",
+          shards->second->by_ids ? "ids, and it has none"
+                                 : "row numbers, and ids name its rows",
+          "; run refract partition --shards again"));
+    }
     if (index == nullptr) continue;
     LOG(INFO) << "model '" << model.name << "' version " << model.version
               << ": ids of table '" << table << "' take "
@@ -90,15 +117,9 @@ absl::StatusOr<IdIndexes> IndexIds(const models::LoadedModel& model) {
   return indexes;
 }
 
-absl::Span<const int64_t> TableStore::Table::Own(
-    absl::Span<const int64_t> ids) const {
-  if (shards == nullptr) return ids;
-  // The ids of a delta ascend, and a shard owns one range of rows.
-  const auto* const begin =
-      std::lower_bound(ids.begin(), ids.end(), shards->begin(shard));
-  const auto* const end = std::lower_bound(begin, ids.end(), shards->ends[shard]);
-  return ids.subspan(static_cast<size_t>(begin - ids.begin()),
-                     static_cast<size_t>(end - begin));
+size_t TableStore::Table::CountOwn(absl::Span<const int64_t> ids) const {
+  return static_cast<size_t>(std::count_if(
+      ids.begin(), ids.end(), [&](int64_t id) { return Owns(id); }));
 }
 
 TableStore::Table::Table(const models::WeightView& view, int64_t rows,
@@ -128,12 +149,7 @@ TableStore::TableStore(const models::LoadedModel& model,
                        int64_t new_ids)
     : model_(model) {
   const models::Graph& graph = model.graph;
-  absl::flat_hash_map<std::string, const models::TableShards*> divided;
-  if (shard.has_value() && model.plan.has_value()) {
-    for (const models::TableShards& shards : model.plan->shards) {
-      divided[shards.table] = &shards;
-    }
-  }
+  const auto divided = DividedTables(model, shard);
   for (const models::Node& node : graph.nodes) {
     for (const models::ValueId id : models::InputsOf(node)) {
       const models::Value& value = graph.value(id);
@@ -147,8 +163,9 @@ TableStore::TableStore(const models::LoadedModel& model,
       const bool is_divided = shards != divided.end();
       // A package has the own rows alone.
       table.rows = is_divided ? shards->second->ends.back() : view->sizes[0];
-      const int64_t own_rows =
-          is_divided ? shards->second->rows(*shard) : table.rows;
+      const bool by_ids = is_divided && shards->second->by_ids;
+      int64_t own_rows = view->sizes[0];
+      if (is_divided && !by_ids) own_rows = shards->second->rows(*shard);
       table.dim = view->sizes[1];
       table.dtype = view->dtype;
       table.layout = view->rows;
@@ -159,6 +176,12 @@ TableStore::TableStore(const models::LoadedModel& model,
       if (table.rows == 0 || row_bytes == 0) {
         table.why_not = "it is empty";
         continue;
+      }
+      if (by_ids) {
+        const auto ids = models::IdsOf(*model.weights, value.weight);
+        const bool any = ids.ok() && *ids && !(*ids)->empty();
+        table.own_ids.emplace(*shards->second, *shard,
+                              any ? (*ids)->front() : 0);
       }
       const auto index = id_indexes.find(value.weight);
       if (index != id_indexes.end()) {
@@ -172,6 +195,7 @@ TableStore::TableStore(const models::LoadedModel& model,
       if (is_divided) {
         changes->shards = shards->second;
         changes->shard = *shard;
+        changes->own_ids = table.own_ids;
       }
       overlays_[value.weight] = &changes->overlay;
     }
@@ -342,11 +366,13 @@ absl::StatusOr<size_t> TableStore::Added(const TableDelta& delta,
                                          const Table& table, uint64_t state) {
   int64_t added = 0;
   for (const int64_t id : delta.ids) {
+    if (!table.Owns(id)) continue;
     added += table.Find(id, state) == models::IdIndex::kNoRow &&
              table.index->Find(id) == models::IdIndex::kNoRow;
   }
   int64_t removed = 0;
   for (const int64_t id : delta.deleted) {
+    if (!table.Owns(id)) continue;
     removed += table.Find(id, state) >= table.overlay.rows();
   }
   const int64_t ids = table.new_ids->size() + added - removed;
@@ -397,8 +423,8 @@ absl::Status TableStore::Apply(absl::Span<const TableDelta> deltas,
     }
     for (size_t i = 0; i < deltas.size(); ++i) {
       runtime::cpu::RowOverlay& overlay = rows[i].table->overlay;
-      const size_t count = rows[i].table->Own(deltas[i].ids).size() +
-                           rows[i].table->Own(deltas[i].deleted).size();
+      const size_t count = rows[i].table->CountOwn(deltas[i].ids) +
+                           rows[i].table->CountOwn(deltas[i].deleted);
       if (models::NewIds* const new_ids = rows[i].table->new_ids.get()) {
         REFRACT_ASSIGN_OR_RETURN(const size_t added,
                                  Added(deltas[i], *rows[i].table, state - 1));
@@ -417,14 +443,15 @@ absl::Status TableStore::Apply(absl::Span<const TableDelta> deltas,
   for (size_t i = 0; i < deltas.size(); ++i) {
     const TableDelta& delta = deltas[i];
     Table& table = *rows[i].table;
-    const absl::Span<const int64_t> ids = table.Own(delta.ids);
     const std::byte* from = delta.encoded ? delta.rows : rows[i].encoded.data();
-    from += static_cast<size_t>(ids.data() - delta.ids.data()) * table.row_bytes;
-    for (size_t r = 0; r < ids.size(); ++r, from += table.row_bytes) {
+    for (size_t r = 0; r < delta.ids.size(); ++r, from += table.row_bytes) {
       if (r % kRowsBetweenPauses == 0 && pause != nullptr) pause();
-      table.Upsert(ids[r], state, {from, table.row_bytes});
+      if (!table.Owns(delta.ids[r])) continue;
+      table.Upsert(delta.ids[r], state, {from, table.row_bytes});
     }
-    for (const int64_t id : table.Own(delta.deleted)) table.Delete(id, state);
+    for (const int64_t id : delta.deleted) {
+      if (table.Owns(id)) table.Delete(id, state);
+    }
   }
   // No reader has the slot, and none takes it before the state is the newest.
   slot(state).sequence = sequence;

@@ -33,9 +33,16 @@ namespace refract::cpu_node {
 using IdIndexes =
     absl::flat_hash_map<std::string, std::shared_ptr<const models::IdIndex>>;
 
+// The tables that the plan of `model` divides over a group of which this node is
+// `shard`; nullopt: it is in no group, and there are none.
+absl::flat_hash_map<std::string, const models::TableShards*> DividedTables(
+    const models::LoadedModel& model, std::optional<size_t> shard);
+
 // Builds the indexes of the tables of `model` that have ids, and logs the bytes
-// of each. Errors as IdIndex::Of().
-absl::StatusOr<IdIndexes> IndexIds(const models::LoadedModel& model);
+// of each. `shard`: as TableStore. Errors as IdIndex::Of().
+absl::StatusOr<IdIndexes> IndexIds(
+    const models::LoadedModel& model,
+    std::optional<size_t> shard = std::nullopt);
 
 // Tables stay mapped; changed rows lie in memory beside them. All changes of a
 // delta become visible at once, and a request reads one state of all tables
@@ -49,7 +56,8 @@ class TableStore {
   // use the ids. `shard`: the number of this node in its shard group, for a
   // plan that divides tables; of a divided table, deltas are checked against
   // all rows, and only the rows that the node owns change here. Deltas may add
-  // up to `new_ids` ids to each table of `id_indexes`.
+  // up to `new_ids` ids to each table of `id_indexes`; of a table that is
+  // divided by ids, each node counts the ids that are its own.
   explicit TableStore(const models::LoadedModel& model,
                       const IdIndexes& id_indexes = {},
                       std::optional<size_t> shard = std::nullopt,
@@ -153,16 +161,22 @@ class TableStore {
     models::RowLayout layout;
     std::shared_ptr<const models::IdIndex> index;  // null: ids are row numbers
     std::unique_ptr<models::NewIds> new_ids;       // null: it takes none
-    // The own rows of a divided table, which has no ids; null: all rows are
-    // here.
+    // The own rows of a table that is divided by row numbers, or by ids; null
+    // and nullopt: all rows are here.
     const models::TableShards* shards = nullptr;
     size_t shard = 0;
-    // Of ascending ids, those whose rows are here.
-    absl::Span<const int64_t> Own(absl::Span<const int64_t> ids) const;
+    std::optional<models::OwnIds> own_ids;
+    // Whether the row of `id` is here.
+    bool Owns(int64_t id) const {
+      if (own_ids) return own_ids->Has(id);
+      return shards == nullptr ||
+             (id >= shards->begin(shard) && id < shards->ends[shard]);
+    }
+    size_t CountOwn(absl::Span<const int64_t> ids) const;
     // The row as imported, or kNoRow.
     int64_t RowOf(int64_t id) const {
-      if (shards != nullptr) id -= shards->begin(shard);
-      return index == nullptr ? id : index->Find(id);
+      if (index != nullptr) return index->Find(id);
+      return shards == nullptr ? id : id - shards->begin(shard);
     }
     // The row of an id that has a row in `state`, or kNoRow. Of tables with ids.
     int64_t Find(int64_t id, uint64_t state) const;

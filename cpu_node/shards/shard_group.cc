@@ -35,17 +35,26 @@ absl::Status TakeAnswer(absl::StatusOr<transport::IncomingMessage>& received,
   REFRACT_RETURN_IF_ERROR(received.status());
   const auto wanted = static_cast<size_t>(call.message->answer_floats());
   const absl::Span<const base::TensorView> tensors = received->tensors();
+  int64_t facts[3];
   if (tensors.size() != 2 || tensors[0].dtype != base::DType::kFloat32 ||
       tensors[0].bytes != wanted * sizeof(float) ||
       tensors[1].dtype != base::DType::kInt64 ||
-      tensors[1].bytes != sizeof(int64_t)) {
+      tensors[1].bytes != sizeof(facts)) {
     return absl::InternalError("the answer has other tensors than were asked");
   }
   call.answer.resize(wanted);
   if (wanted > 0) {
     std::memcpy(call.answer.data(), tensors[0].data, tensors[0].bytes);
   }
-  std::memcpy(&sequence, tensors[1].data, sizeof(sequence));
+  std::memcpy(facts, tensors[1].data, sizeof(facts));
+  sequence = facts[0];
+  call.replaced_ids = facts[1];
+  call.first_missing = facts[2];
+  const auto ids = static_cast<int64_t>(call.message->num_ids());
+  if (call.replaced_ids < 0 || call.replaced_ids > ids ||
+      call.first_missing < -1 || call.first_missing >= ids) {
+    return absl::InternalError("the answer counts ids that were not asked for");
+  }
   return absl::OkStatus();
 }
 

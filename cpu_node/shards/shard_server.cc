@@ -217,14 +217,16 @@ absl::Status ShardServer::Answer(transport::ServerCall& call) {
       call.tensors(), model->sharded()->owned(), tables.state()));
   const base::TensorSpec specs[] = {
       {base::DType::kFloat32, {look_ups.answer_floats()}},
-      {base::DType::kInt64, {1}}};
+      {base::DType::kInt64, {3}}};
   REFRACT_ASSIGN_OR_RETURN(transport::OutgoingMessage reply,
                            call.AllocateReply(specs));
-  const int64_t sequence = tables.sequence();
-  std::memcpy(reply.data(1), &sequence, sizeof(sequence));
   runtime::RunStats stats;
   REFRACT_RETURN_IF_ERROR(
       look_ups.Run(reinterpret_cast<float*>(reply.data(0)), stats));
+  const int64_t facts[] = {tables.sequence(),
+                           static_cast<int64_t>(stats.replaced_ids),
+                           look_ups.first_missing()};
+  std::memcpy(reply.data(1), facts, sizeof(facts));
   call.Reply(std::move(reply));
   return absl::OkStatus();
 }

@@ -54,12 +54,18 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Create(
     runtime::cpu::OwnedTable& owned = result->owned_.emplace_back();
     owned.dim = view.sizes[1];
     owned.use.table = shards.table;
-    owned.rows.rows = shards.rows(place->own);
+    const auto policy = model.config.id_policies.find(shards.table);
+    owned.use.policy = policy == model.config.id_policies.end()
+                           ? model.config.default_id_policy
+                           : policy->second;
+    table->stored_rows = view.sizes[0];
+    owned.rows.rows =
+        shards.by_ids ? table->stored_rows : shards.rows(place->own);
     owned.rows.row_bytes =
         view.rows ? static_cast<size_t>(view.rows->stride)
                   : static_cast<size_t>(owned.dim) * base::SizeOf(view.dtype);
     owned.rows.data = view.data;
-    if (!table->packaged) {
+    if (!table->packaged && !shards.by_ids) {
       owned.rows.data += static_cast<size_t>(shards.begin(place->own)) *
                          owned.rows.row_bytes;
     }
@@ -78,17 +84,26 @@ void ShardedModel::SetChanges(
         overlays) {
   for (runtime::cpu::OwnedTable& owned : owned_) {
     const auto overlay = overlays.find(owned.use.table);
-    if (overlay != overlays.end()) owned.rows.overlay = overlay->second;
+    if (overlay == overlays.end()) continue;
+    owned.rows.overlay = overlay->second;
+    owned.rows.ids = overlay->second->ids();
+    owned.rows.source = overlay->second->source();
   }
 }
 
 transport::ModelOffer ShardedModel::OfferTo(size_t shard) const {
   base::DigestBuilder digest;
-  digest.AddString("refract shard look-ups 2");
+  digest.AddString("refract shard look-ups 3");
   digest.AddInt(shard);
   digest.AddInt(place_.num_shards);
-  for (const auto& table : tables_) {
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    const auto& table = tables_[t];
     digest.AddString(table->rows.table);
+    digest.AddInt(table->rows.by_ids ? 1 : 0);
+    // The owner replaces or refuses ids without a row.
+    if (table->rows.by_ids) {
+      digest.AddInt(static_cast<uint64_t>(owned_[t].use.policy));
+    }
     for (const int64_t end : table->rows.ends) {
       digest.AddInt(static_cast<uint64_t>(end));
     }

@@ -35,8 +35,9 @@ class ShardedModel {
       const models::LoadedModel& model, const ShardPlace* place);
 
   const ShardPlace& place() const { return place_; }
-  // Rows of the owned tables that change (TableStore::overlays()). Before the
-  // first look-up; the overlays outlive this object's users.
+  // Rows of the owned tables that change, rows of ids, and rows on disk
+  // (TableStore::overlays()). Before the first look-up; the overlays outlive
+  // this object's users.
   void SetChanges(
       const absl::flat_hash_map<std::string, const runtime::cpu::RowOverlay*>&
           overlays);
@@ -51,7 +52,8 @@ class ShardedModel {
   // Whether rows of lost shards are zeros.
   bool zero_when_lost() const { return zero_when_lost_; }
   // The offer that both nodes must agree on before a look-up travels to
-  // `shard`: the model, the owner of each row, and the number `shard`.
+  // `shard`: the model, the owner of each row, what becomes of unknown ids, and
+  // the number `shard`.
   transport::ModelOffer OfferTo(size_t shard) const;
 
  private:

@@ -187,8 +187,7 @@ absl::StatusOr<std::vector<int64_t>> ReadIds(absl::Span<const std::byte> bytes,
   }
   for (size_t i = 0; i < ids.size(); ++i) {
     if (table.index != nullptr) {
-      if (!table.takes_new_ids &&
-          table.index->Find(ids[i]) == IdIndex::kNoRow) {
+      if (!table.takes_new_ids && table.IsNewId(ids[i])) {
         return Invalid("tensor '", name, "': id ", ids[i], " at position ", i,
                        " has no row (new ids: --deltas-new-ids)");
       }

@@ -77,8 +77,17 @@ struct DeltaTable {
   std::optional<RowLayout> layout;
   // Rows of ids; null: ids are row numbers.
   std::shared_ptr<const IdIndex> index;
+  // Ids whose rows this node has; the others are the business of other nodes.
+  // nullopt: all rows are here, or ids are row numbers.
+  std::optional<OwnIds> own_ids;
   // Whether deltas may name ids that are not in `index`.
   bool takes_new_ids = false;
+
+  // Whether the id belongs to this node and had no row at import.
+  bool IsNewId(int64_t id) const {
+    return index != nullptr && index->Find(id) == IdIndex::kNoRow &&
+           (!own_ids || own_ids->Has(id));
+  }
   // Why its rows cannot change; empty: they can.
   std::string why_not;
 };
@@ -87,7 +96,7 @@ struct DeltaTable {
 struct TableDelta {
   std::string table;
   // Ascending, and in only one of the two lists. Each has a row in the table,
-  // unless the table takes new ids.
+  // unless the table takes new ids or the row is at another shard.
   std::vector<int64_t> ids;
   std::vector<int64_t> deleted;
   // The new row of each id: `dim` floats each, or, if `encoded`, as the table

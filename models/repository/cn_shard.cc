@@ -26,11 +26,13 @@ namespace {
 constexpr uint32_t kCnShardFormatVersion = 1;
 constexpr char kShardWeightsFile[] = "cn_weights.bin";
 
-// Names of all weights that the graph reads.
+// Names of all weights that the graph reads, and of the ids of their rows.
 std::set<std::string> WeightsOf(const Graph& graph) {
   std::set<std::string> names;
   for (const Value& value : graph.values) {
-    if (value.is_weight()) names.insert(value.weight);
+    if (!value.is_weight()) continue;
+    names.insert(value.weight);
+    names.insert(NameOfIds(value.weight));
   }
   return names;
 }
@@ -107,7 +109,10 @@ absl::StatusOr<std::optional<CnShard>> ReadCnShard(const std::string& folder,
   for (const TableShards& shards : model.plan->shards) {
     const WeightEntry* const entry = Find(*table, shards.table);
     const int64_t rows = shards.rows(result.shard);
-    if (entry == nullptr || entry->sizes.empty() || entry->sizes[0] != rows) {
+    // Perhaps with row 0 of another shard (OwnIds::StoredRows()).
+    const int64_t most = rows + (shards.by_ids && !shards.sole_owner() ? 1 : 0);
+    if (entry == nullptr || entry->sizes.empty() || entry->sizes[0] < rows ||
+        entry->sizes[0] > most) {
       return error(absl::StrCat("does not have the ", rows, " rows of table '",
                                 shards.table, "' that the plan gives shard ",
                                 result.shard));
@@ -132,26 +137,40 @@ absl::StatusOr<Package> PackageCnShard(const LoadedModel& model, size_t shard,
   }
   WeightTable weights =
       Restrict(model.weights->table(), WeightsOf(model.graph));
-  WeightTable all = model.weights->table();
+  ChosenRows chosen;
   for (const TableShards& shards : plan.shards) {
     WeightEntry* const entry = Find(weights, shards.table);
     if (entry == nullptr) {
       return absl::InternalError(
           absl::StrCat("no weight is named ", shards.table));
     }
-    if (Find(all, NameOfIds(shards.table)) != nullptr) {
+    REFRACT_ASSIGN_OR_RETURN(const auto ids,
+                             IdsOf(*model.weights, shards.table));
+    if (ids.has_value() != shards.by_ids) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "table '", shards.table,
-          "' has ids of its own and cannot be divided over CPU nodes"));
+          "table '", shards.table, "' is divided by ",
+          shards.by_ids ? "ids, which it does not have"
+                        : "row numbers, and ids name its rows",
+          "; run refract partition --shards again"));
     }
-    REFRACT_RETURN_IF_ERROR(
-        TakeRows(shards.begin(shard), shards.rows(shard), *entry));
+    if (!shards.by_ids) {
+      REFRACT_RETURN_IF_ERROR(
+          TakeRows(shards.begin(shard), shards.rows(shard), *entry));
+      continue;
+    }
+    const OwnIds own(shards, shard, ids->empty() ? 0 : ids->front());
+    const auto takes = [ids = *ids, own](int64_t row) {
+      return own.Has(ids[static_cast<size_t>(row)]);
+    };
+    chosen[shards.table] = takes;
+    chosen[NameOfIds(shards.table)] = takes;
   }
   return WritePackage(
       model, to, [&](const std::string& folder) -> absl::StatusOr<size_t> {
         REFRACT_ASSIGN_OR_RETURN(
             const WeightTable packaged,
-            WriteWeights(weights, model.folder, folder, kShardWeightsFile));
+            WriteWeights(weights, model.folder, folder, kShardWeightsFile,
+                         chosen));
         proto::StoredCnShard stored;
         stored.set_format_version(kCnShardFormatVersion);
         stored.mutable_model()->set_low(model.digest.low);

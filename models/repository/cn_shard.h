@@ -13,7 +13,9 @@
 //   cn_shard.pb     StoredCnShard: the shard's number and where each weight
 //                   lies
 //   cn_weights.bin  the weights, 64-byte aligned; a divided table as a table of
-//                   the shard's rows
+//                   the shard's rows, with their ids where ids name them. Of a
+//                   table that is divided by ids, row 0 is first in every
+//                   package (OwnIds).
 
 #include <cstddef>
 #include <optional>

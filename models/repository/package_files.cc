@@ -44,12 +44,32 @@ uint64_t FolderBytes(const std::string& folder) {
   return bytes;
 }
 
+// Writes some rows of `entry`, whose storage is `storage`, and makes it their
+// entry.
+void WriteRows(absl::Span<const std::byte> storage,
+               const std::function<bool(int64_t)>& takes, WeightEntry& entry,
+               std::ostream& out) {
+  const int64_t rows = entry.sizes[0];
+  const size_t row_bytes =
+      rows == 0 ? 0 : storage.size() / static_cast<size_t>(rows);
+  entry.sizes[0] = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    if (!takes(row)) continue;
+    ++entry.sizes[0];
+    out.write(reinterpret_cast<const char*>(
+                  storage.data() + static_cast<size_t>(row) * row_bytes),
+              static_cast<std::streamsize>(row_bytes));
+  }
+  entry.bytes = static_cast<uint64_t>(entry.sizes[0]) * row_bytes;
+}
+
 }  // namespace
 
 absl::StatusOr<WeightTable> WriteWeights(WeightTable table,
                                          const std::string& folder,
                                          const std::string& to,
-                                         const std::string& name) {
+                                         const std::string& name,
+                                         const ChosenRows& chosen) {
   std::map<std::string, std::shared_ptr<const base::MappedFile>> files;
   for (const WeightFile& file : table.files) {
     REFRACT_ASSIGN_OR_RETURN(
@@ -61,13 +81,27 @@ absl::StatusOr<WeightTable> WriteWeights(WeightTable table,
   uint64_t written = 0;
   std::map<std::pair<std::string, uint64_t>, std::pair<uint64_t, uint64_t>>
       storages;  // (file, offset) → (bytes, offset in `to`)
+  const auto align = [&] {
+    const std::string gap((kAlignBytes - written % kAlignBytes) % kAlignBytes,
+                          '\0');
+    out.write(gap.data(), static_cast<std::streamsize>(gap.size()));
+    written += gap.size();
+  };
   for (WeightEntry& entry : table.entries) {
+    const auto takes = chosen.find(entry.name);
+    if (takes != chosen.end()) {
+      align();
+      WriteRows(files.at(entry.file)->bytes().subspan(entry.offset, entry.bytes),
+                takes->second, entry, out);
+      entry.file = name;
+      entry.offset = written;
+      written += entry.bytes;
+      continue;
+    }
     auto& [bytes, offset] = storages[{entry.file, entry.offset}];
     if (bytes < entry.bytes) {
-      const std::string gap((kAlignBytes - written % kAlignBytes) % kAlignBytes,
-                            '\0');
-      out.write(gap.data(), static_cast<std::streamsize>(gap.size()));
-      offset = written + gap.size();
+      align();
+      offset = written;
       bytes = entry.bytes;
       // In range: the weight store was opened with this entry.
       const absl::Span<const std::byte> storage =

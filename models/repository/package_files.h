@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 
 #include "absl/functional/function_ref.h"
@@ -25,11 +27,15 @@ struct Package {
 
 // Copies the storages of `table`'s entries, which lie in files under `folder`,
 // into the new file `name` in the folder `to`, 64-byte aligned. Entries that
-// share a storage share it there too. Returns the table with their new places.
+// share a storage share it there too. Of entries that `chosen` names, whose
+// storage is rows of equal length one after the other, it copies the rows for
+// which the function returns true. Returns the table with their new places.
+using ChosenRows = std::map<std::string, std::function<bool(int64_t row)>>;
 absl::StatusOr<WeightTable> WriteWeights(WeightTable table,
                                          const std::string& folder,
                                          const std::string& to,
-                                         const std::string& name);
+                                         const std::string& name,
+                                         const ChosenRows& chosen = {});
 
 // Makes the version's folder under the same name and version in the repository
 // `to` (made if missing), and copies config.pbtxt, graph.pb, the plan and the

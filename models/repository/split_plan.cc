@@ -386,6 +386,7 @@ absl::Status SavePlan(const Graph& graph, const SplitPlan& plan,
     proto::SplitPlan::TableShards* entry = stored.add_shards();
     entry->set_table(shards.table);
     for (const int64_t end : shards.ends) entry->add_ends(end);
+    entry->set_by_ids(shards.by_ids);
   }
   *stored.mutable_rows() = ToProto(plan.rows);
   *stored.mutable_hn_rows() = ToProto(plan.hn_rows);
@@ -501,7 +502,8 @@ absl::StatusOr<SplitPlan> LoadPlan(const Graph& graph, absl::string_view path) {
   plan.num_shards = stored.num_shards();
   for (const proto::SplitPlan::TableShards& entry : stored.shards()) {
     plan.shards.push_back({.table = entry.table(),
-                           .ends = {entry.ends().begin(), entry.ends().end()}});
+                           .ends = {entry.ends().begin(), entry.ends().end()},
+                           .by_ids = entry.by_ids()});
   }
   // Required fields: a file without them is truncated, or of an older program.
   if (!stored.has_rows() || !stored.has_hn_rows()) {

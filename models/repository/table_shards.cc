@@ -9,6 +9,7 @@
 #include "models/graph/graph.h"
 #include "models/graph/op_traits.h"
 #include "models/repository/split_plan.h"
+#include "models/tables/id_index.h"
 
 namespace refract::models {
 namespace {
@@ -23,10 +24,40 @@ ValueId TableOperand(const Graph& graph, const Node& node) {
   return node.ValueArg(selects ? "self" : args.weight);
 }
 
+// Whether `node`, a look-up, leaves rows out. The public overload of
+// embedding_bag counts a negative padding_idx from the end; to the internal
+// operators it means that there is none.
+bool SkipsARow(const Node& node) {
+  if (EmbeddingArgsOf(node.op).offsets.empty()) return false;
+  const Argument* const padding = node.FindArg("padding_idx");
+  if (padding == nullptr || std::holds_alternative<None>(*padding)) {
+    return false;
+  }
+  const auto* const row = std::get_if<int64_t>(padding);
+  return row == nullptr || *row >= 0 ||
+         node.op == "aten.embedding_bag.padding_idx";
+}
+
 }  // namespace
 
+std::optional<size_t> TableShards::sole_owner() const {
+  for (size_t k = 0; k < ends.size(); ++k) {
+    if (rows(k) == ends.back()) return k;
+  }
+  return std::nullopt;
+}
+
+size_t OwnerOfId(int64_t id, size_t num_shards) {
+  // Another hash than IdIndex has: with the same, the ids of one shard would
+  // fill only a part of its buckets.
+  const uint64_t hash =
+      MixId(static_cast<int64_t>(static_cast<uint64_t>(id) ^ 0x9E3779B97F4A7C15u));
+  return static_cast<size_t>(
+      static_cast<unsigned __int128>(hash) * num_shards >> 64);
+}
+
 std::string WhyNotDivisible(const Graph& graph, const SplitPlan& plan,
-                            absl::string_view table) {
+                            absl::string_view table, bool by_ids) {
   bool known = false;
   for (size_t id = 0; id < graph.values.size(); ++id) {
     const Value& value = graph.values[id];
@@ -54,6 +85,10 @@ std::string WhyNotDivisible(const Graph& graph, const SplitPlan& plan,
         return absl::StrCat("node ", node.name, " (", node.op,
                             ") reads it other than by a look-up");
       }
+      if (by_ids && SkipsARow(node)) {
+        return absl::StrCat("ids name its rows, and node ", node.name,
+                            " has a padding index");
+      }
       if (plan.stages[n] != Stage::kCnPre) {
         return absl::StrCat("node ", node.name,
                             " looks it up in another stage than CN-pre");
@@ -78,7 +113,8 @@ absl::Status CheckShards(const Graph& graph, const SplitPlan& plan) {
     };
     if (!seen.insert(shards.table).second)
       return error("the plan lists it twice");
-    if (const std::string why = WhyNotDivisible(graph, plan, shards.table);
+    if (const std::string why =
+            WhyNotDivisible(graph, plan, shards.table, shards.by_ids);
         !why.empty()) {
       return error(why);
     }

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,18 +25,59 @@ inline constexpr size_t kMaxShards = 64;
 struct TableShards {
   std::string table;          // weight name
   std::vector<int64_t> ends;  // shard k owns rows [begin(k), ends[k])
+  // Whether ids name the rows (models/tables/id_index.h). Unless the table has
+  // one owner, a hash of the id then says who has the row (OwnerOfId()), and
+  // `ends` say only how many rows each shard has.
+  bool by_ids = false;
 
   int64_t begin(size_t shard) const {
     return shard == 0 ? 0 : ends[shard - 1];
   }
   int64_t rows(size_t shard) const { return ends[shard] - begin(shard); }
+  // The shard that has all rows; nullopt: several have.
+  std::optional<size_t> sole_owner() const;
+};
+
+// The owner of the row of `id`, in the file or to come, among the `num_shards`
+// owners of a table that is divided by ids. Nodes and packages agree on it: it
+// must not change.
+size_t OwnerOfId(int64_t id, size_t num_shards);
+
+// Ids of a table that is divided by ids whose rows are at one shard. Every
+// owner has the row of the first id besides its own rows: it is the default row
+// of unknown ids.
+class OwnIds {
+ public:
+  // `first_id`: that of row 0 of the whole table.
+  OwnIds(const TableShards& shards, size_t shard, int64_t first_id)
+      : sole_owner_(shards.sole_owner()),
+        num_shards_(shards.ends.size()),
+        shard_(shard),
+        first_id_(first_id) {}
+  bool Has(int64_t id) const {
+    if (sole_owner_) return *sole_owner_ == shard_;
+    return id == first_id_ || OwnerOfId(id, num_shards_) == shard_;
+  }
+  // Number of rows at the shard if the plan gives it `planned`.
+  int64_t StoredRows(int64_t planned) const {
+    const bool has_own_first =
+        sole_owner_ || OwnerOfId(first_id_, num_shards_) == shard_;
+    return planned + (has_own_first ? 0 : 1);
+  }
+
+ private:
+  std::optional<size_t> sole_owner_;
+  size_t num_shards_;
+  size_t shard_;
+  int64_t first_id_;
 };
 
 // Why a table cannot be divided over CPU nodes; empty: it can. A table can be
 // divided if it is float32 [rows, dim], in any row format, and CN-pre reads it
-// by look-ups of this table alone.
+// by look-ups of this table alone; `by_ids`: and if no look-up skips a row (a
+// padding index), whose id the asking shard would have to know.
 std::string WhyNotDivisible(const Graph& graph, const SplitPlan& plan,
-                            absl::string_view table);
+                            absl::string_view table, bool by_ids);
 
 // Checks SplitPlan::num_shards and SplitPlan::shards: every row of each table
 // has one owner, and each table can be divided. InvalidArgument names the

@@ -14,13 +14,6 @@ constexpr uint64_t kRowsPerBucket = 4;
 // Ids between the prefetch of a bucket and its use.
 constexpr size_t kFindAhead = 16;
 
-// The finaliser of MurmurHash3: ids may be dense, or hashes already.
-uint64_t Mix(uint64_t x) {
-  x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdU;
-  x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53U;
-  return x ^ (x >> 33);
-}
-
 }  // namespace
 
 std::string NameOfIds(absl::string_view table) {
@@ -29,8 +22,7 @@ std::string NameOfIds(absl::string_view table) {
 
 IdIndex::Bucket* IdIndex::BucketOf(int64_t id) const {
   const unsigned __int128 product =
-      static_cast<unsigned __int128>(Mix(static_cast<uint64_t>(id))) *
-      num_buckets_;
+      static_cast<unsigned __int128>(MixId(id)) * num_buckets_;
   return buckets_ + static_cast<uint64_t>(product >> 64);
 }
 
@@ -40,13 +32,18 @@ size_t IdIndex::MemoryFor(size_t rows) {
 }
 
 absl::StatusOr<std::shared_ptr<const IdIndex>> IdIndex::Build(
-    absl::Span<const int64_t> ids) {
+    absl::Span<const int64_t> ids, const OwnIds* own) {
   if (ids.size() >= UINT32_MAX) {
     return absl::UnimplementedError(
         absl::StrCat(ids.size(), " ids; a table has at most ", UINT32_MAX - 1));
   }
   std::shared_ptr<IdIndex> index(new IdIndex);
-  index->num_buckets_ = MemoryFor(ids.size()) / sizeof(Bucket);
+  const size_t count =
+      own == nullptr
+          ? ids.size()
+          : static_cast<size_t>(std::count_if(
+                ids.begin(), ids.end(), [&](int64_t id) { return own->Has(id); }));
+  index->num_buckets_ = MemoryFor(count) / sizeof(Bucket);
   REFRACT_ASSIGN_OR_RETURN(
       index->memory_,
       base::LargeMemory::Allocate(index->num_buckets_ * sizeof(Bucket)));
@@ -55,6 +52,7 @@ absl::StatusOr<std::shared_ptr<const IdIndex>> IdIndex::Build(
       reinterpret_cast<Bucket*>(index->memory_->bytes().data());
   for (size_t row = 0; row < ids.size(); ++row) {
     const int64_t id = ids[row];
+    if (own != nullptr && !own->Has(id)) continue;
     if (row + kFindAhead < ids.size()) {
       __builtin_prefetch(index->BucketOf(ids[row + kFindAhead]), /*rw=*/1);
     }
@@ -77,11 +75,11 @@ absl::StatusOr<std::shared_ptr<const IdIndex>> IdIndex::Build(
   return index;
 }
 
-absl::StatusOr<std::shared_ptr<const IdIndex>> IdIndex::Of(
+absl::StatusOr<std::optional<absl::Span<const int64_t>>> IdsOf(
     const WeightStore& store, absl::string_view table) {
   const std::string name = NameOfIds(table);
   const auto ids = store.GetAsStored(name);
-  if (absl::IsNotFound(ids.status())) return nullptr;
+  if (absl::IsNotFound(ids.status())) return std::nullopt;
   REFRACT_RETURN_IF_ERROR(ids.status());
   REFRACT_ASSIGN_OR_RETURN(const WeightView view, store.GetAsStored(table));
   if (ids->dtype != base::DType::kInt64 || ids->sizes.size() != 1 ||
@@ -92,9 +90,29 @@ absl::StatusOr<std::shared_ptr<const IdIndex>> IdIndex::Of(
         base::Name(ids->dtype), base::DimsToString(ids->sizes),
         ", not int64 of one id per row"));
   }
-  auto index =
-      Build({reinterpret_cast<const int64_t*>(ids->data),
-             static_cast<size_t>(ids->sizes[0])});
+  return absl::Span<const int64_t>(
+      reinterpret_cast<const int64_t*>(ids->data),
+      static_cast<size_t>(ids->sizes[0]));
+}
+
+absl::StatusOr<std::shared_ptr<const IdIndex>> IdIndex::Of(
+    const WeightStore& store, absl::string_view table,
+    const TableShards* shards, size_t shard) {
+  REFRACT_ASSIGN_OR_RETURN(const auto ids, IdsOf(store, table));
+  if (!ids) return nullptr;
+  std::optional<OwnIds> own;
+  if (shards != nullptr) {
+    own.emplace(*shards, shard, ids->empty() ? 0 : ids->front());
+    const auto count = std::count_if(
+        ids->begin(), ids->end(), [&](int64_t id) { return own->Has(id); });
+    if (count != own->StoredRows(shards->rows(shard))) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "table '", table, "': by its ids, shard ", shard, " has ", count,
+          " rows, and by the plan ", own->StoredRows(shards->rows(shard)),
+          "; run refract partition --shards again"));
+    }
+  }
+  auto index = Build(*ids, own ? &*own : nullptr);
   if (!index.ok()) {
     return base::Annotate(index.status(), absl::StrCat("table '", table, "'"));
   }

@@ -6,12 +6,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/memory/large_memory.h"
+#include "models/repository/table_shards.h"
 #include "models/repository/weights.h"
 
 namespace refract::models {
@@ -19,6 +21,18 @@ namespace refract::models {
 // Name of the weight that holds the ids of the table `table`: int64 [rows], one
 // id per row, in the order of the rows.
 std::string NameOfIds(absl::string_view table);
+// The ids of the table `table`, which live as long as `store`; nullopt if its
+// ids are row numbers. InvalidArgument: they are not int64 of one id per row.
+absl::StatusOr<std::optional<absl::Span<const int64_t>>> IdsOf(
+    const WeightStore& store, absl::string_view table);
+
+// The finaliser of MurmurHash3: ids may be dense, or hashes already.
+inline uint64_t MixId(int64_t id) {
+  auto x = static_cast<uint64_t>(id);
+  x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdU;
+  x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53U;
+  return x ^ (x >> 33);
+}
 
 // A hash table of buckets of one cache line, so that most ids cost one read of
 // memory. Takes 16 bytes per row. Immutable, thread-safe.
@@ -28,14 +42,17 @@ class IdIndex {
 
   // Bytes of memory of an index of `rows` rows.
   static size_t MemoryFor(size_t rows);
-  // Id i belongs to row i. InvalidArgument: an id that is there twice (names it
-  // and both positions). Unimplemented: more than 2^32 - 2 rows.
+  // Id i belongs to row i. `own`: the others are left out; null: there are no
+  // others. InvalidArgument: an id that is there twice (names it and both
+  // positions). Unimplemented: more than 2^32 - 2 rows.
   static absl::StatusOr<std::shared_ptr<const IdIndex>> Build(
-      absl::Span<const int64_t> ids);
+      absl::Span<const int64_t> ids, const OwnIds* own = nullptr);
   // The index of the table `table` of `store`; null if its ids are row numbers.
+  // `shards`: the table is divided by ids, and the index has those at `shard`.
   // InvalidArgument names the table.
   static absl::StatusOr<std::shared_ptr<const IdIndex>> Of(
-      const WeightStore& store, absl::string_view table);
+      const WeightStore& store, absl::string_view table,
+      const TableShards* shards = nullptr, size_t shard = 0);
 
   // rows[i] becomes the row of ids[i], or kNoRow. `rows` has as many elements
   // as `ids`.

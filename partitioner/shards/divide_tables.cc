@@ -6,9 +6,26 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
+#include "base/status_macros.h"
 #include "models/tables/id_index.h"
 
 namespace refract::partitioner {
+namespace {
+
+// Divides a table by its ids, where DivideTables() has divided it by rows.
+absl::Status DivideByIds(const models::WeightStore& weights,
+                         models::TableShards& shards) {
+  REFRACT_ASSIGN_OR_RETURN(const auto ids,
+                           models::IdsOf(weights, shards.table));
+  shards.by_ids = ids.has_value();
+  if (!shards.by_ids || shards.sole_owner()) return absl::OkStatus();
+  std::vector<int64_t> rows(shards.ends.size(), 0);
+  for (const int64_t id : *ids) ++rows[models::OwnerOfId(id, rows.size())];
+  std::partial_sum(rows.begin(), rows.end(), shards.ends.begin());
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 std::vector<models::TableShards> DivideTables(
     absl::Span<const TableSize> tables, size_t num_shards) {
@@ -49,7 +66,7 @@ std::vector<models::TableShards> DivideTables(
 }
 
 absl::Status DivideTables(const models::Graph& graph,
-                          const models::WeightTable& weights,
+                          const models::WeightStore& weights,
                           size_t num_shards, int64_t least_bytes,
                           models::SplitPlan& plan) {
   if (num_shards < 2 || num_shards > models::kMaxShards) {
@@ -71,14 +88,10 @@ absl::Status DivideTables(const models::Graph& graph,
             ? value.row_bytes
             : value.shape[1].constant().value_or(0) *
                   static_cast<int64_t>(base::SizeOf(value.dtype));
-    std::string obstacle = models::WhyNotDivisible(graph, plan, size.table);
-    if (obstacle.empty() &&
-        std::any_of(weights.entries.begin(), weights.entries.end(),
-                    [&](const models::WeightEntry& entry) {
-                      return entry.name == models::NameOfIds(size.table);
-                    })) {
-      obstacle = "its rows have ids of their own (a tensor NAME.ids)";
-    }
+    REFRACT_ASSIGN_OR_RETURN(const auto ids,
+                             models::IdsOf(weights, size.table));
+    std::string obstacle =
+        models::WhyNotDivisible(graph, plan, size.table, ids.has_value());
     if (obstacle.empty() && size.bytes() < least_bytes) {
       obstacle = absl::StrCat("it has ", size.bytes(), " bytes, and tables of ",
                               "fewer than ", least_bytes,
@@ -98,6 +111,9 @@ absl::Status DivideTables(const models::Graph& graph,
   }
   plan.num_shards = num_shards;
   plan.shards = DivideTables(tables, num_shards);
+  for (models::TableShards& shards : plan.shards) {
+    REFRACT_RETURN_IF_ERROR(DivideByIds(weights, shards));
+  }
   return absl::OkStatus();
 }
 

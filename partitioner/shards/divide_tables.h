@@ -34,12 +34,13 @@ std::vector<models::TableShards> DivideTables(
     absl::Span<const TableSize> tables, size_t num_shards);
 
 // Sets num_shards and shards of `plan`, whose stages are final. Divided are the
-// tables of at least `least_bytes` that models::WhyNotDivisible() allows and
-// whose ids are row numbers; every node has the others as a whole.
+// tables of at least `least_bytes` that models::WhyNotDivisible() allows; every
+// node has the others as a whole. Tables whose rows have ids are divided by
+// ids: as evenly as a hash divides them. Reads all of these ids.
 // InvalidArgument: num_shards is not 2 to models::kMaxShards.
 // FailedPrecondition: no table is left to divide; names the largest and why.
 absl::Status DivideTables(const models::Graph& graph,
-                          const models::WeightTable& weights,
+                          const models::WeightStore& weights,
                           size_t num_shards, int64_t least_bytes,
                           models::SplitPlan& plan);
 

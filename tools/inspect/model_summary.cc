@@ -193,6 +193,9 @@ std::vector<ShardSummary> SummarizeShards(const Graph& graph,
     for (size_t k = 0; k < result.size(); ++k) {
       const int64_t rows = shards.rows(k);
       result[k].bytes += static_cast<uint64_t>(rows * row_bytes);
+      if (shards.by_ids) {
+        result[k].bytes += models::IdIndex::MemoryFor(static_cast<size_t>(rows));
+      }
       if (rows == shards.ends.back()) {
         ++result[k].whole_tables;
       } else if (rows > 0) {

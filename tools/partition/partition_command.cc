@@ -354,7 +354,7 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
   models::MarkRows(model->graph, planned.plan);
   if (options.shards > 0) {
     REFRACT_RETURN_IF_ERROR(partitioner::DivideTables(
-        model->graph, model->weights->table(), options.shards,
+        model->graph, *model->weights, options.shards,
         static_cast<int64_t>(options.shard_tables_from_mib * 0x1p20),
         planned.plan));
   }

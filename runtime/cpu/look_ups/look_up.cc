@@ -484,7 +484,9 @@ class WithRowNumbers {
   explicit WithRowNumbers(absl::Span<const LookUp> look_ups)
       : look_ups_(look_ups) {
     const auto needs = [](const LookUp& look_up) {
-      return look_up.table.ids != nullptr && look_up.given_ids == nullptr;
+      // Of divided tables the owners know the rows of ids.
+      return look_up.table.ids != nullptr && look_up.given_ids == nullptr &&
+             look_up.table.sharded == nullptr;
     };
     size_t total = 0;
     for (const LookUp& look_up : look_ups) {
@@ -544,6 +546,8 @@ absl::Status CheckIds(absl::Span<const LookUp> look_ups) {
   RunStats uncounted;
   const WithRowNumbers numbered(look_ups);
   for (const LookUp& look_up : numbered.look_ups()) {
+    const ShardedTable* const sharded = look_up.table.sharded;
+    if (sharded != nullptr && sharded->rows.by_ids) continue;
     REFRACT_RETURN_IF_ERROR(look_up.use
                                 ->Check(*look_up.ids, look_up.table.rows,
                                         uncounted, look_up.given_ids)

@@ -55,7 +55,8 @@ class LookUpKernel : public Kernel {
 
 // The first wrong id of look-ups that were described. A request that is wrong
 // in several look-ups is refused for the first one, as where operators run one
-// after the other.
+// after the other. Ids of tables that are divided by ids are not checked: their
+// owners do it.
 absl::Status CheckIds(absl::Span<const LookUp> look_ups);
 
 // Runs the look-ups in order. The rows of all of them are one stream, in which

@@ -116,6 +116,7 @@ absl::Status ShardLookUps::Read(absl::Span<const base::TensorView> tensors,
   views_.clear();
   offsets_.clear();
   answer_floats_ = 0;
+  first_missing_ = -1;
   if (tensors.size() != kShardMessageTensors) {
     return NoMessage(absl::StrCat(tensors.size(), " tensors"));
   }
@@ -138,6 +139,7 @@ absl::Status ShardLookUps::Read(absl::Span<const base::TensorView> tensors,
   views_.reserve(count);
   // Views point into it: it must not grow.
   offsets_.reserve(lengths_.size() + count);
+  found_.resize(rows_.size());
   size_t length = 0;
   size_t row = 0;
   size_t weight = 0;
@@ -193,7 +195,8 @@ absl::Status ShardLookUps::ReadOne(const int64_t* look_up,
     return NoMessage("the answer is too long");
   }
   const int64_t* const first = rows_.data() + row;
-  for (int64_t i = 0; i < ids; ++i) {
+  const bool by_ids = table.rows.ids != nullptr;
+  for (int64_t i = 0; !by_ids && i < ids; ++i) {
     if (first[i] < 0 || first[i] >= table.rows.rows) {
       return NoMessage(absl::StrCat("row ", first[i], " of ", table.rows.rows,
                                     " of table '", table.use.table, "'"));
@@ -208,6 +211,22 @@ absl::Status ShardLookUps::ReadOne(const int64_t* look_up,
   LookUp& result = look_ups_.emplace_back();
   result.table = table.rows;
   result.table.at = at;
+  if (by_ids) {
+    int64_t* const found = found_.data() + row;
+    table.rows.overlay->FindRows(
+        absl::MakeConstSpan(first, static_cast<size_t>(ids)), at, found);
+    const auto missing = std::find(found, found + ids, models::IdIndex::kNoRow);
+    if (missing != found + ids && first_missing_ < 0 &&
+        table.use.policy == models::IdPolicy::kError) {
+      first_missing_ = static_cast<int64_t>(row) + (missing - found);
+    }
+    views.given_ids = views.ids;
+    views.ids.data = reinterpret_cast<const std::byte*>(found);
+    result.given_ids = &views.given_ids;
+    if (table.rows.changed()) {
+      result.table.rows = table.rows.overlay->row_bound();
+    }
+  }
   result.dim = table.dim;
   result.copies = kind == ShardLookUpKind::kCopy;
   result.mode = kind == ShardLookUpKind::kMax ? BagMode::kMax : BagMode::kSum;
@@ -246,6 +265,10 @@ absl::Status ShardLookUps::ReadOne(const int64_t* look_up,
 }
 
 absl::Status ShardLookUps::Run(float* answer, RunStats& stats) {
+  if (first_missing_ >= 0) {
+    std::fill_n(answer, answer_floats_, 0.0F);
+    return absl::OkStatus();
+  }
   for (size_t i = 0; i < look_ups_.size(); ++i) {
     look_ups_[i].out = reinterpret_cast<std::byte*>(answer + views_[i].answer);
   }

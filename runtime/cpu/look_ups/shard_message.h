@@ -6,12 +6,16 @@
 //
 //   look-ups  int64 [n, 4]  table, kind, bags, ids
 //   lengths   int32 [..]    ids of each bag, ≥ 1; none for kinds of one id a bag
-//   rows      int64 [..]    row numbers, counted from the owner's first row
+//   rows      int64 [..]    row numbers, counted from the owner's first row; of
+//                           tables whose rows have ids, the ids
 //   weights   float32 [..]  one per id, for weighted look-ups
 //
 // of which the last three follow the look-ups' order. The answer is a float32
 // tensor, a vector of the table's dim for each bag, in order; over the wire, an
-// int64 tensor [1] follows, the sequence of the delta whose rows were read.
+// int64 tensor [3] follows: the sequence of the delta whose rows were read, the
+// number of ids without a row that were replaced, and the position in `rows` of
+// the first such id whose table's policy is to refuse it, or -1. With such an
+// id, the vectors mean nothing.
 
 #include <array>
 #include <cstddef>
@@ -93,7 +97,10 @@ class ShardLookUps {
   absl::Status Read(absl::Span<const base::TensorView> tensors,
                     absl::Span<const OwnedTable> tables, uint64_t at);
   int64_t answer_floats() const { return answer_floats_; }
-  // Writes the answer. After Read(), while its tables are there.
+  // After Read(): the first id without a row that its table refuses; -1: none.
+  int64_t first_missing() const { return first_missing_; }
+  // Writes the answer. After Read(), while its tables are there. `stats` counts
+  // ids that are replaced.
   absl::Status Run(float* answer, RunStats& stats);
 
  private:
@@ -104,16 +111,19 @@ class ShardLookUps {
   std::vector<int64_t> copied_;   // look-ups
   std::vector<int32_t> lengths_;
   std::vector<int64_t> rows_;
+  std::vector<int64_t> found_;    // rows of rows_, where these are ids
   std::vector<int64_t> offsets_;  // of look-ups with lengths
   std::vector<float> weights_;
   struct Views {
     base::TensorView ids;
+    base::TensorView given_ids;
     base::TensorView offsets;
     int64_t answer = 0;
   };
   std::vector<Views> views_;
   std::vector<LookUp> look_ups_;
   int64_t answer_floats_ = 0;
+  int64_t first_missing_ = -1;
 };
 
 }  // namespace refract::runtime::cpu

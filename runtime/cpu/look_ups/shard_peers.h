@@ -25,6 +25,9 @@ struct ShardedTable {
   size_t own = 0;     // the shard that this process is
   // The weight has the own rows alone; else it is the whole table.
   bool packaged = false;
+  // Rows of the weight, where the table is divided by ids: only an index of ids
+  // knows which of them are the own rows.
+  int64_t stored_rows = 0;
   // Rows of a lost shard are zeros; else the run fails.
   bool zero_when_lost = false;
   // Of the rows, where they are encoded; for whoever answers peers.
@@ -39,6 +42,9 @@ struct ShardCall {
   absl::Status status;
   // If OK: message->answer_floats() numbers.
   std::vector<float> answer;
+  // If OK, as ShardLookUps has them.
+  int64_t replaced_ids = 0;
+  int64_t first_missing = -1;
 };
 
 // The other processes of the group, for one run of a program

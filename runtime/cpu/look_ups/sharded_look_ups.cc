@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -41,6 +42,12 @@ OwnedTable OwnRows(const LookUp& look_up) {
   owned.rows = look_up.table;
   owned.rows.sharded = nullptr;
   owned.rows.peers = nullptr;
+  if (sharded.rows.by_ids) {
+    owned.rows.rows = sharded.stored_rows;
+    owned.dim = look_up.dim;
+    owned.use = *look_up.use;
+    return owned;
+  }
   owned.rows.rows = sharded.rows.rows(sharded.own);
   if (!sharded.packaged) {
     owned.rows.data += static_cast<size_t>(sharded.rows.begin(sharded.own)) *
@@ -74,14 +81,20 @@ void ForEachId(const LookUp& look_up, F f) {
   }
 }
 
-// Adds the ids of one look-up to the messages of the shards that own them.
-void Distribute(const LookUp& look_up, absl::Span<ShardMessage> messages) {
+// Calls f(owner, row, bag, position) for each id that belongs to a shard. `row`
+// counts from the owner's first row; of a table that is divided by ids, it is
+// the id.
+template <typename F>
+void ForEachOwned(const LookUp& look_up, F f) {
   const ShardedTable& sharded = *look_up.table.sharded;
   const std::vector<int64_t>& ends = sharded.rows.ends;
-  for (ShardMessage& message : messages) {
-    message.Begin(sharded.number, KindOf(look_up), look_up.dim);
+  if (sharded.rows.by_ids) {
+    const std::optional<size_t> sole = sharded.rows.sole_owner();
+    ForEachId(look_up, [&](int64_t bag, int64_t id, int64_t position) {
+      f(sole ? *sole : models::OwnerOfId(id, ends.size()), id, bag, position);
+    });
+    return;
   }
-  const auto* const weights = reinterpret_cast<const float*>(look_up.weights);
   ForEachId(look_up, [&](int64_t bag, int64_t id, int64_t position) {
     if (id < 0 || id >= look_up.table.rows) {
       if (look_up.use->policy != models::IdPolicy::kDefaultRow) return;
@@ -89,9 +102,49 @@ void Distribute(const LookUp& look_up, absl::Span<ShardMessage> messages) {
     }
     const auto owner = static_cast<size_t>(
         std::upper_bound(ends.begin(), ends.end(), id) - ends.begin());
-    messages[owner].Add(id - sharded.rows.begin(owner), bag,
-                        weights == nullptr ? 1.0F : weights[position]);
+    f(owner, id - sharded.rows.begin(owner), bag, position);
   });
+}
+
+// Adds the ids of one look-up to the messages of the shards that own them.
+void Distribute(const LookUp& look_up, absl::Span<ShardMessage> messages) {
+  const size_t number = look_up.table.sharded->number;
+  for (ShardMessage& message : messages) {
+    message.Begin(number, KindOf(look_up), look_up.dim);
+  }
+  const auto* const weights = reinterpret_cast<const float*>(look_up.weights);
+  ForEachOwned(look_up,
+               [&](size_t owner, int64_t row, int64_t bag, int64_t position) {
+                 messages[owner].Add(
+                     row, bag, weights == nullptr ? 1.0F : weights[position]);
+               });
+}
+
+// The error of the first id, in the order of look-ups and positions, that some
+// owner refuses; OK: none does. `missing`: by shard, ShardCall::first_missing.
+absl::Status FirstMissing(absl::Span<const LookUp> look_ups,
+                          absl::Span<const size_t> sharded,
+                          absl::Span<const int64_t> missing) {
+  if (std::all_of(missing.begin(), missing.end(),
+                  [](int64_t position) { return position < 0; })) {
+    return absl::OkStatus();
+  }
+  std::vector<int64_t> added(missing.size(), 0);  // ids of each message so far
+  for (const size_t i : sharded) {
+    const LookUp& look_up = look_ups[i];
+    if (look_up.out == nullptr) continue;
+    int64_t first = -1;
+    ForEachOwned(look_up, [&](size_t owner, int64_t, int64_t,
+                              int64_t position) {
+      if (added[owner]++ == missing[owner] && first < 0) first = position;
+    });
+    if (first >= 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "table '", look_up.use->table, "': id ", IntAt(*look_up.ids, first),
+          " at position ", first, " has no row"));
+    }
+  }
+  return absl::InternalError("a shard misses an id that it was not asked for");
 }
 
 // Adds the vectors of one shard to those of the shards before it. `answer`:
@@ -185,11 +238,13 @@ absl::Status RunShardedLookUps(absl::Span<const LookUp> look_ups,
   std::vector<uint8_t> replaced;
   for (const size_t i : scratch.sharded) {
     const LookUp& look_up = look_ups[i];
-    REFRACT_ASSIGN_OR_RETURN(
-        const int64_t outside,
-        look_up.use->Check(*look_up.ids, look_up.table.rows, stats));
-    replaced.push_back(outside > 0 ? 1 : 0);
     const ShardedTable& sharded = *look_up.table.sharded;
+    int64_t outside = 0;
+    if (!sharded.rows.by_ids) {
+      REFRACT_ASSIGN_OR_RETURN(
+          outside, look_up.use->Check(*look_up.ids, look_up.table.rows, stats));
+    }
+    replaced.push_back(outside > 0 ? 1 : 0);
     if (scratch.owned.size() <= sharded.number) {
       scratch.owned.resize(sharded.number + 1);
     }
@@ -232,6 +287,8 @@ absl::Status RunShardedLookUps(absl::Span<const LookUp> look_ups,
   REFRACT_RETURN_IF_ERROR(here);
   std::vector<const float*> answers(num_shards, nullptr);
   answers[any->own] = scratch.own_answer.data();
+  std::vector<int64_t> missing(num_shards, -1);
+  missing[any->own] = scratch.own.first_missing();
   for (const ShardCall& call : scratch.calls) {
     if (call.status.ok()) {
       const auto wanted = static_cast<size_t>(call.message->answer_floats());
@@ -241,12 +298,15 @@ absl::Status RunShardedLookUps(absl::Span<const LookUp> look_ups,
             " numbers instead of ", wanted));
       }
       answers[call.shard] = call.answer.data();
+      missing[call.shard] = call.first_missing;
+      stats.replaced_ids += static_cast<uint64_t>(call.replaced_ids);
     } else if (absl::IsUnavailable(call.status) && any->zero_when_lost) {
       stats.lost_ids += call.message->num_ids();
     } else {
       return call.status;
     }
   }
+  REFRACT_RETURN_IF_ERROR(FirstMissing(look_ups, scratch.sharded, missing));
   for (size_t s = 0; s < scratch.sharded.size(); ++s) {
     const LookUp& look_up = look_ups[scratch.sharded[s]];
     if (look_up.out == nullptr) continue;

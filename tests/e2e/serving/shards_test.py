@@ -312,6 +312,22 @@ class Shards(unittest.TestCase):
             support.wait_until(lambda: sequence(node) == 2, "the shard is back")
         check(nodes[:SHARDS])
 
+    def test_rows_are_read_from_disk(self):
+        nodes, _ = self.start_group(
+            "--table-memory", "disk", "--row-cache-mib", "1")
+        for node in nodes:
+            self.await_ready(node)
+        for request, tolerance in ((self.ones, 0), (self.pooled, POOLED)):
+            wanted, _ = self.ask(self.plain, request)
+            for node in nodes:
+                self.assert_near(self.ask(node, request)[0], wanted, tolerance)
+        # A shard reads its own rows alone.
+        for shard, node in enumerate(nodes):
+            rows = sum(end - begin for begin, end in OWNED[shard].values())
+            self.assertIn(f"of {rows * DIM * 4} bytes are read from disk", node.output())
+            self.assertNotIn("refract_table_reads_total{model=\"strict\",version=\"1\"} 0\n",
+                             self.metrics(node))
+
     def test_golden_requests(self):
         for node in self.nodes:
             for name in ("strict", "lenient"):

@@ -4,12 +4,15 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/tables/id_index.h"
+#include "runtime/cpu/look_ups/row_overlay.h"
 #include "runtime/cpu/look_ups/shard_message.h"
 #include "runtime/cpu/look_ups/shard_peers.h"
 
@@ -35,6 +38,7 @@ struct Case {
   bool weighted = false;
   bool padding = false;
   bool packaged = false;
+  bool by_ids = false;   // the table is divided by ids of 64 bits
   models::IdPolicy policy = models::IdPolicy::kError;
   int64_t dim = 16;
 };
@@ -59,28 +63,81 @@ struct Table {
     for (int64_t& end : shards.ends) end = std::min(end, rows);
     std::sort(shards.ends.begin(), shards.ends.end());
     shards.ends.push_back(rows);
+    if (c.by_ids) {
+      for (int64_t i = 0; i < rows; ++i) {
+        ids.push_back(static_cast<int64_t>(random()));
+      }
+      std::vector<int64_t> counts(kShards, 0);
+      for (const int64_t id : ids) ++counts[models::OwnerOfId(id, kShards)];
+      std::partial_sum(counts.begin(), counts.end(), shards.ends.begin());
+      shards.by_ids = true;
+      whole = std::make_unique<Indexed>(values, ids, dim, nullptr);
+    }
     for (size_t k = 0; k < kShards; ++k) {
       sharded[k].rows = shards;
       sharded[k].number = number;
       sharded[k].own = k;
       sharded[k].packaged = c.packaged;
+      if (!c.by_ids) continue;
+      const models::OwnIds own(shards, k, ids[0]);
+      std::vector<float> its_values;
+      std::vector<int64_t> its_ids;
+      for (int64_t i = 0; i < rows; ++i) {
+        if (c.packaged && !own.Has(ids[static_cast<size_t>(i)])) continue;
+        its_ids.push_back(ids[static_cast<size_t>(i)]);
+        its_values.insert(its_values.end(), values.begin() + i * dim,
+                          values.begin() + (i + 1) * dim);
+      }
+      sharded[k].stored_rows = static_cast<int64_t>(its_ids.size());
+      stored[k] = std::make_unique<Indexed>(its_values, its_ids, dim, &own);
     }
   }
+  // What a request sends for row `row`, which may be outside the table.
+  int64_t IdOf(int64_t row) const {
+    if (ids.empty()) return row;
+    return row >= 0 && row < rows ? ids[static_cast<size_t>(row)] : ~ids[0] + row;
+  }
+  // Rows with an index of their ids, or of those that `own` has.
+  struct Indexed {
+    Indexed(std::vector<float> of_rows, const std::vector<int64_t>& of_ids,
+            int64_t dim, const models::OwnIds* own)
+        : values(std::move(of_rows)),
+          index(*models::IdIndex::Build(of_ids, own)),
+          overlay(static_cast<int64_t>(of_ids.size()),
+                  static_cast<size_t>(dim) * sizeof(float)) {
+      overlay.SetIds(index.get());
+    }
+    void SetIn(TableRows& table) const {
+      table.data = reinterpret_cast<const std::byte*>(values.data());
+      table.ids = index.get();
+      table.overlay = &overlay;
+    }
+    std::vector<float> values;
+    std::shared_ptr<const models::IdIndex> index;
+    RowOverlay overlay;
+  };
   TableRows Whole() const {
     TableRows result;
     result.data = reinterpret_cast<const std::byte*>(values.data());
     result.rows = rows;
     result.row_bytes = static_cast<size_t>(dim) * sizeof(float);
+    if (whole != nullptr) whole->SetIn(result);
     return result;
   }
   OwnedTable Owned(size_t shard) const {
     OwnedTable owned;
     owned.rows = Whole();
+    owned.dim = dim;
+    owned.use.table = use.table;
+    if (stored[shard] != nullptr) {
+      stored[shard]->SetIn(owned.rows);
+      owned.rows.rows = sharded[shard].stored_rows;
+      owned.use.policy = use.policy;
+      return owned;
+    }
     owned.rows.data += static_cast<size_t>(sharded[shard].rows.begin(shard)) *
                        owned.rows.row_bytes;
     owned.rows.rows = sharded[shard].rows.rows(shard);
-    owned.dim = dim;
-    owned.use.table = use.table;
     return owned;
   }
 
@@ -89,6 +146,10 @@ struct Table {
   int64_t rows = 0;
   std::vector<float> values;
   ShardedTable sharded[kShards];
+  // With by_ids.
+  std::vector<int64_t> ids;
+  std::unique_ptr<Indexed> whole;
+  std::unique_ptr<Indexed> stored[kShards];
 };
 
 // A look-up with random ids of a table.
@@ -100,7 +161,8 @@ struct Request {
       if (c.policy != models::IdPolicy::kError && random() % 5 == 0) {
         id = random() % 2 == 0 ? -1 - id : table.rows + id;
       }
-      ids.push_back(id);
+      rows.push_back(id);
+      ids.push_back(table.IdOf(id));
       weights.push_back(static_cast<float>(random() % 100) / 50.0F);
     }
     if (c.bags) {
@@ -138,6 +200,7 @@ struct Request {
     return static_cast<size_t>(look_up.num_bags * look_up.dim);
   }
 
+  std::vector<int64_t> rows;  // of the ids
   std::vector<int64_t> ids;
   std::vector<int64_t> offsets;
   std::vector<float> weights;
@@ -177,7 +240,10 @@ class Peers final : public ShardPeers {
     EXPECT_EQ(look_ups.answer_floats(), call.message->answer_floats());
     call.answer.resize(static_cast<size_t>(look_ups.answer_floats()));
     RunStats stats;
-    return look_ups.Run(call.answer.data(), stats);
+    const absl::Status status = look_ups.Run(call.answer.data(), stats);
+    call.replaced_ids = static_cast<int64_t>(stats.replaced_ids);
+    call.first_missing = look_ups.first_missing();
+    return status;
   }
   const std::vector<std::unique_ptr<Table>>& tables_;
 };
@@ -194,7 +260,9 @@ void CheckAgainstArithmetic(const Case& c, const Table& table,
       double largest = -INFINITY;
       int64_t used = 0;
       for (int64_t i = request.First(bag); i < request.First(bag + 1); ++i) {
-        int64_t id = request.ids[static_cast<size_t>(i)];
+        int64_t id = request.rows[static_cast<size_t>(i)];
+        const size_t owner_of_id = models::OwnerOfId(
+            request.ids[static_cast<size_t>(i)], kShards);
         if (request.look_up.padding_id >= 0 &&
             id == request.look_up.padding_id) {
           continue;
@@ -209,6 +277,9 @@ void CheckAgainstArithmetic(const Case& c, const Table& table,
           const auto& ends = table.sharded[0].rows.ends;
           int owner = 0;
           while (id >= ends[static_cast<size_t>(owner)]) ++owner;
+          if (const auto& shards = table.sharded[0].rows; shards.by_ids) {
+            owner = static_cast<int>(shards.sole_owner().value_or(owner_of_id));
+          }
           if (owner != lost) {
             value = table.values[static_cast<size_t>(id * dim + d)];
           }
@@ -242,10 +313,23 @@ std::vector<Case> Cases() {
                            .packaged = packaged,
                            .policy = policy});
         }
+        cases.push_back({.mode = mode,
+                         .packaged = packaged,
+                         .by_ids = true,
+                         .policy = policy});
       }
       cases.push_back(
           {.weighted = true, .packaged = packaged, .policy = policy});
-      cases.push_back({.bags = false, .packaged = packaged, .policy = policy});
+      for (const bool by_ids : {false, true}) {
+        cases.push_back({.bags = false,
+                         .packaged = packaged,
+                         .by_ids = by_ids,
+                         .policy = policy});
+      }
+      cases.push_back({.weighted = true,
+                       .packaged = packaged,
+                       .by_ids = true,
+                       .policy = policy});
       cases.push_back({.bags = false,
                        .copies = true,
                        .packaged = packaged,
@@ -296,6 +380,7 @@ class ShardedLookUpsTest : public testing::Test {
         if (cases[i].packaged) {
           look_up.table.data = tables[i]->Owned(own).rows.data;
         }
+        if (cases[i].by_ids) tables[i]->stored[own]->SetIn(look_up.table);
       }
       look_ups.push_back(look_up);
     }
@@ -368,19 +453,39 @@ TEST_F(ShardedLookUpsTest, RowsOfALostShardAreZerosOnlyIfTheModelSaysSo) {
 
 TEST_F(ShardedLookUpsTest, AWrongIdIsNamedAsInOneProcessAndNobodyIsAsked) {
   Draw();
-  // The third look-up of policy kError; its table and the next are divided.
-  requests[2]->ids.assign(5, 0);
-  requests[2]->ids[3] = tables[2]->rows;
-  requests[2]->ids_view = View(base::DType::kInt64, requests[2]->ids);
-  requests[2]->offsets = {0, 5};
-  requests[2]->offsets_view = View(base::DType::kInt64, requests[2]->offsets);
-  requests[2]->look_up.num_bags = 1;
+  // A look-up of policy kError whose table is divided by row numbers.
+  requests[6]->ids.assign(5, 0);
+  requests[6]->ids[3] = tables[6]->rows;
+  requests[6]->ids_view = View(base::DType::kInt64, requests[6]->ids);
+  requests[6]->offsets = {0, 5};
+  requests[6]->offsets_view = View(base::DType::kInt64, requests[6]->offsets);
+  requests[6]->look_up.num_bags = 1;
   Peers peers(tables);
   const absl::Status status = RunAt(0, peers);
   EXPECT_TRUE(absl::IsInvalidArgument(status));
-  EXPECT_EQ(status, CheckIds({&requests[2]->look_up, 1}));
+  EXPECT_EQ(status, CheckIds({&requests[6]->look_up, 1}));
   EXPECT_THAT(std::string(status.message()), HasSubstr("at position 3"));
   EXPECT_EQ(peers.asked, 0);
+}
+
+TEST_F(ShardedLookUpsTest, TheFirstUnknownIdIsNamedAsInOneProcess) {
+  for (int round = 0; round < 200; ++round) {
+    Draw();
+    // One divided look-up by ids, in bags, of policy kError, with unknown ids.
+    size_t wrong = 0;
+    while (!cases[wrong].by_ids || wrong % 4 == 3) ++wrong;
+    Request& request = *requests[wrong];
+    if (request.ids.empty()) continue;
+    for (int n = 0; n < 3; ++n) {
+      request.ids[random() % request.ids.size()] =
+          static_cast<int64_t>(random());
+    }
+    Peers peers(tables);
+    const absl::Status status = RunAt(round % kShards, peers);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_EQ(status, CheckIds({&request.look_up, 1}));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("has no row"));
+  }
 }
 
 TEST_F(ShardedLookUpsTest, WithoutPeersARunThatNeedsThemFails) {
@@ -394,125 +499,6 @@ TEST_F(ShardedLookUpsTest, WithoutPeersARunThatNeedsThemFails) {
     look_ups.back().table.sharded = &tables[i]->sharded[0];
   }
   EXPECT_TRUE(absl::IsFailedPrecondition(RunLookUps(look_ups, stats)));
-}
-
-// ------------------------------------------------------------------- messages
-
-class ShardMessageTest : public testing::Test {
- protected:
-  ShardMessageTest() {
-    for (size_t i = 0; i < 3; ++i) {
-      OwnedTable table;
-      table.rows.data = reinterpret_cast<const std::byte*>(values.data());
-      table.rows.rows = 10;
-      table.rows.row_bytes = 64;
-      table.dim = 16;
-      table.use.table = "t" + std::to_string(i);
-      owned.push_back(table);
-    }
-    message.Begin(0, ShardLookUpKind::kSum, 16);
-    message.Add(3, 0, 1);
-    message.Add(9, 0, 1);
-    message.Add(0, 4, 1);
-    message.Begin(1, ShardLookUpKind::kMax, 16);  // nothing
-    message.Begin(2, ShardLookUpKind::kWeighted, 16);
-    message.Add(1, 1, 0.5F);
-    message.Begin(1, ShardLookUpKind::kCopy, 16);
-    message.Add(7, 0, 1);
-    message.Add(7, 1, 1);
-  }
-  const std::vector<float> values = std::vector<float>(10 * 16, 1.0F);
-  std::vector<OwnedTable> owned;
-  ShardMessage message;
-};
-
-TEST_F(ShardMessageTest, HasTheTensorsOfThePage) {
-  const auto tensors = message.tensors();
-  const auto ints = [&](size_t t) {
-    const auto view = tensors[t].as<int64_t>();
-    return std::vector<int64_t>(view.begin(), view.end());
-  };
-  EXPECT_EQ(tensors[0].dims, (base::Dims{3, 4}));
-  EXPECT_EQ(ints(0), (std::vector<int64_t>{0, 2, 2, 3,  //
-                                           2, 3, 1, 1,  //
-                                           1, 0, 2, 2}));
-  const auto lengths = tensors[1].as<int32_t>();
-  EXPECT_EQ(std::vector<int32_t>(lengths.begin(), lengths.end()),
-            (std::vector<int32_t>{2, 1, 1}));
-  EXPECT_EQ(ints(2), (std::vector<int64_t>{3, 9, 0, 1, 7, 7}));
-  const auto weights = tensors[3].as<float>();
-  EXPECT_EQ(std::vector<float>(weights.begin(), weights.end()),
-            (std::vector<float>{0.5F}));
-  EXPECT_EQ(message.answer_floats(), 5 * 16);
-  EXPECT_THAT(message.BagsOf(0), testing::ElementsAre(0, 4));
-  EXPECT_THAT(message.BagsOf(1), testing::IsEmpty());
-  EXPECT_EQ(message.AnswerOf(3), 3 * 16);
-}
-
-// Whatever bytes a peer sends, Read() refuses them or Run() reads inside the
-// tables (ASan and the guard behind the answer would notice otherwise).
-TEST_F(ShardMessageTest, AnyBytesAreRefusedOrAnsweredWithinTheTables) {
-  std::mt19937_64 random(99);
-  const auto tensors = message.tensors();
-  int answered = 0;
-  for (int round = 0; round < 200000; ++round) {
-    std::vector<std::vector<char>> bytes;
-    std::vector<base::TensorView> sent(tensors.begin(), tensors.end());
-    for (base::TensorView& tensor : sent) {
-      const char* const from = reinterpret_cast<const char*>(tensor.data);
-      bytes.emplace_back(from, from + tensor.bytes);
-    }
-    const int edits = 1 + static_cast<int>(random() % 3);
-    for (int e = 0; e < edits; ++e) {
-      const size_t t = random() % sent.size();
-      switch (random() % 4) {
-        case 0:  // a shape
-          if (!sent[t].dims.empty()) {
-            const int64_t step = random() % 2 == 0 ? 1 : -1;
-            sent[t].dims[0] = std::max<int64_t>(0, sent[t].dims[0] + step);
-            const size_t per_row =
-                base::SizeOf(sent[t].dtype) * (sent[t].dims.size() > 1 ? 4 : 1);
-            bytes[t].resize(static_cast<size_t>(sent[t].dims[0]) * per_row);
-          }
-          break;
-        case 1: {  // a number
-          if (bytes[t].size() < 8) break;
-          const int64_t values[] = {-1, 0, 1, 2, 3, 4, 5, 10, 1 << 20,
-                                    int64_t{1} << 62, INT64_MIN, INT64_MAX};
-          const int64_t value = values[random() % std::size(values)];
-          std::memcpy(bytes[t].data() + random() % (bytes[t].size() / 8) * 8,
-                      &value, 8);
-          break;
-        }
-        case 2:  // a byte
-          if (!bytes[t].empty()) {
-            bytes[t][random() % bytes[t].size()] ^=
-                static_cast<char>(1 << random() % 8);
-          }
-          break;
-        default:
-          if (random() % 16 == 0) sent.pop_back();
-          if (sent.empty()) sent.emplace_back();
-          break;
-      }
-    }
-    for (size_t t = 0; t < sent.size() && t < bytes.size(); ++t) {
-      sent[t].data = reinterpret_cast<const std::byte*>(bytes[t].data());
-      sent[t].bytes = bytes[t].size();
-    }
-    ShardLookUps look_ups;
-    if (!look_ups.Read(sent, owned, 0).ok()) continue;
-    ASSERT_LE(look_ups.answer_floats(), 1000);
-    std::vector<float> answer(
-        static_cast<size_t>(look_ups.answer_floats()) + 16, 123.0F);
-    RunStats stats;
-    ASSERT_TRUE(look_ups.Run(answer.data(), stats).ok());
-    for (size_t i = answer.size() - 16; i < answer.size(); ++i) {
-      ASSERT_EQ(answer[i], 123.0F);
-    }
-    ++answered;
-  }
-  EXPECT_GT(answered, 100);
 }
 
 }  // namespace
