@@ -1,6 +1,6 @@
 #include "base/clock.h"
 
-#include <chrono>
+#include <ctime>
 
 namespace refract::base {
 namespace {
@@ -10,8 +10,9 @@ class RealClock final : public Clock {
   absl::Time Now() override {
     // The steady clock's origin is arbitrary; mapped on absl::Time so that one
     // type serves deadlines of both clocks.
-    const auto since = std::chrono::steady_clock::now().time_since_epoch();
-    return absl::UnixEpoch() + absl::FromChrono(since);
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return absl::TimeFromTimespec(now);
   }
 
   bool AwaitWithDeadline(absl::Mutex& mu, const absl::Condition& condition,

@@ -32,11 +32,10 @@ absl::StatusOr<int64_t> NumElements(absl::Span<const int64_t> dims) {
     // zero.
     if (dim == 0) {
       zero = true;
-    } else if (product > kMaxElements / dim) {
+    } else if (__builtin_mul_overflow(product, dim, &product) ||
+               product > kMaxElements) {
       return absl::InvalidArgumentError(
           absl::StrCat("shape ", DimsToString(dims), " overflows"));
-    } else {
-      product *= dim;
     }
   }
   return zero ? 0 : product;
@@ -46,11 +45,12 @@ absl::StatusOr<size_t> ByteSize(DType dtype, absl::Span<const int64_t> dims) {
   REFRACT_ASSIGN_OR_RETURN(const int64_t elements, NumElements(dims));
   const auto size = static_cast<int64_t>(SizeOf(dtype));
   if (size == 0) return absl::InvalidArgumentError("unknown element type");
-  if (elements > kMaxElements / size) {
+  int64_t bytes;
+  if (__builtin_mul_overflow(elements, size, &bytes) || bytes > kMaxElements) {
     return absl::InvalidArgumentError(
         absl::StrCat("shape ", DimsToString(dims), " overflows"));
   }
-  return static_cast<size_t>(elements * size);
+  return static_cast<size_t>(bytes);
 }
 
 std::string DimsToString(absl::Span<const int64_t> dims) {

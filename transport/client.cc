@@ -196,7 +196,7 @@ absl::StatusOr<OutgoingMessage> ClientImpl::Allocate(
   }
   REFRACT_ASSIGN_OR_RETURN(
       OutgoingMessage::ImplPtr message,
-      NewMessage(std::move(memory), MessageKind::kRequest, tensors,
+      NewMessage(memory, MessageKind::kRequest, tensors,
                  request_id.substr(0, kMaxRequestIdBytes)));
   message->header.model = number;
   message->token = *std::move(token);

@@ -122,6 +122,10 @@ class DataPath {
                          absl::Span<std::byte> destination,
                          uint64_t context) = 0;
 
+  // The next put will probably go to `offset` of `to`. A path may make that put
+  // faster; nothing else changes.
+  virtual void ExpectPut(const RemoteRegion& to, uint64_t offset) {}
+
   // Makes progress and takes up to out.size() completions. Returns how many.
   virtual size_t Poll(absl::Span<Completion> out) = 0;
 

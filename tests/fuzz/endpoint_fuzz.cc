@@ -53,7 +53,7 @@ class Harness final : public MessageSink {
         *path_.CreateRegion(2 * kArenaBytes, Access::kRemoteRead);
     pulls_ = *path_.CreateRegion(kArenaBytes, Access::kLocal);
     memory_ = NewLinkMemory(slots, source, pulls_, kArenaBytes,
-                            kMaxMessageBytes, 1, *waker);
+                            kMaxMessageBytes, kSlots, *waker);
     path_.on_put = [this](const RemoteRegion& to, uint64_t offset,
                           absl::Span<const std::byte> source,
                           std::optional<uint32_t> imm) {
@@ -229,7 +229,7 @@ class Harness final : public MessageSink {
   // The endpoint hears of a grant: from now on it may use the slot.
   void NoteCredit(uint32_t bits) {
     const auto imm = DecodeImm(bits);
-    if (!imm.ok() || imm->kind != ImmKind::kCredit) return;
+    if (!imm.has_value() || imm->kind != ImmKind::kCredit) return;
     if (imm->slot >= kPeerSlots) return;
     Slot& slot = theirs_[imm->slot];
     const auto next = static_cast<uint16_t>(slot.generation + 1);
@@ -274,7 +274,7 @@ class Harness final : public MessageSink {
     CHECK(offset <= to.bytes && source.size() <= to.bytes - offset);
     CHECK(imm.has_value());
     const auto decoded = DecodeImm(*imm);
-    CHECK(decoded.ok());
+    CHECK(decoded.has_value());
     if (decoded->kind == ImmKind::kCredit) {
       CHECK(source.empty());
       CHECK_LT(decoded->slot, kSlots);

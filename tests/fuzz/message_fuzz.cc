@@ -112,7 +112,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                           Crc32c({header_bytes.data(), 60}));
   }
   const uint32_t imm_bits = LoadLittle<uint32_t>(header_bytes.data() + 16);
-  if (const auto imm = DecodeImm(imm_bits); imm.ok()) {
+  if (const auto imm = DecodeImm(imm_bits); imm.has_value()) {
     CHECK_EQ(EncodeImm(*imm), imm_bits);
     CHECK_LT(imm->slot, kMaxSlots);
   }

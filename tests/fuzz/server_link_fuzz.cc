@@ -85,8 +85,8 @@ class Harness final : private Handler {
     const Region source =
         *path_->CreateRegion(2 * kArenaBytes, Access::kRemoteRead);
     const Region pulls = *path_->CreateRegion(kArenaBytes, Access::kLocal);
-    memory_ = NewLinkMemory(slots, source, pulls, kArenaBytes, kArenaBytes, 1,
-                            *waker);
+    memory_ = NewLinkMemory(slots, source, pulls, kArenaBytes, kArenaBytes,
+                            kSlots, *waker);
     path_->on_put = [this](const RemoteRegion&, uint64_t,
                            absl::Span<const std::byte> bytes,
                            std::optional<uint32_t> imm) { OnPut(bytes, *imm); };
@@ -259,7 +259,7 @@ class Harness final : private Handler {
   // The link looks at what came in a slot.
   void OnNotify(uint32_t bits) {
     const auto imm = DecodeImm(bits);
-    CHECK(imm.ok());
+    CHECK(imm.has_value());
     if (imm->kind != ImmKind::kMessage || !tracked_) return;
     const Slot& slot = ours_[imm->slot];
     Id& id = ids_[slot.id];
@@ -381,7 +381,7 @@ class Harness final : private Handler {
 
   void OnPut(absl::Span<const std::byte> bytes, uint32_t bits) {
     const auto imm = DecodeImm(bits);
-    CHECK(imm.ok());
+    CHECK(imm.has_value());
     if (imm->kind == ImmKind::kCredit) {
       Slot& slot = ours_[imm->slot];
       CHECK(slot.in_use);

@@ -9,28 +9,34 @@
 
 namespace refract::transport {
 
+// Slots leave the stack all at once, so a state that is equal again names the
+// same top, and exchanging it is right. Release: the polling thread sees
+// below_[slot], and the reader is done with the slot's bytes before the peer
+// can be told so.
 void SlotReturns::Push(uint16_t slot) {
-  bool wake;
-  {
-    absl::MutexLock lock(&mu_);
-    slots_.push_back(slot);
-    wake = wake_for_each_ || slots_.size() == threshold_;
-    any_.store(true, std::memory_order_release);
-  }
-  if (wake) waker_->Wake();
+  uint64_t state = state_.load(std::memory_order_relaxed);
+  uint64_t pushed;
+  do {
+    below_[slot] = static_cast<uint16_t>(state & kTop);
+    pushed = ((state & ~kTop) | (slot + 1u)) + (uint64_t{1} << kSizeShift);
+  } while (!state_.compare_exchange_weak(
+      state, pushed, std::memory_order_release, std::memory_order_relaxed));
+  const size_t size = (pushed & ~kWakeForEach) >> kSizeShift;
+  if (size == threshold_ || (pushed & kWakeForEach) != 0) waker_->Wake();
 }
 
 void SlotReturns::WakeForEach(bool each) {
-  absl::MutexLock lock(&mu_);
-  wake_for_each_ = each;
+  if ((setting_ != 0) == each) return;
+  setting_ = each ? kWakeForEach : 0;
+  state_.fetch_xor(kWakeForEach, std::memory_order_relaxed);
 }
 
 void SlotReturns::Drain(std::vector<uint16_t>* out) {
-  if (!any_.load(std::memory_order_acquire)) return;
-  absl::MutexLock lock(&mu_);
-  out->insert(out->end(), slots_.begin(), slots_.end());
-  slots_.clear();
-  any_.store(false, std::memory_order_relaxed);
+  if (!any()) return;
+  const uint64_t state = state_.exchange(setting_, std::memory_order_acquire);
+  for (uint64_t top = state & kTop; top != 0; top = below_[top - 1]) {
+    out->push_back(static_cast<uint16_t>(top - 1));
+  }
 }
 
 std::optional<RequestToken> RequestToken::Take(
@@ -98,7 +104,7 @@ void IncomingMessage::Recycle::operator()(Impl* impl) const {
 }
 
 absl::StatusOr<OutgoingMessage::ImplPtr> NewMessage(
-    std::shared_ptr<LinkMemory> memory, MessageKind kind,
+    const std::shared_ptr<LinkMemory>& memory, MessageKind kind,
     absl::Span<const base::TensorSpec> tensors, absl::string_view text) {
   OutgoingMessage::ImplPtr message = TakeOutgoing(memory);
   MessageLayout& layout = message->layout;
@@ -135,7 +141,7 @@ absl::StatusOr<OutgoingMessage::ImplPtr> NewMessage(
   return message;
 }
 
-OutgoingMessage::ImplPtr NewFailure(std::shared_ptr<LinkMemory> memory,
+OutgoingMessage::ImplPtr NewFailure(const std::shared_ptr<LinkMemory>& memory,
                                     const absl::Status& status) {
   const absl::string_view text =
       status.message().substr(0, kMaxStatusTextBytes);

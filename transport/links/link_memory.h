@@ -10,41 +10,57 @@
 #include <optional>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "base/process/byte_budget.h"
 #include "transport/links/channel.h"
 #include "transport/loop/intrusive_heap.h"
 #include "transport/memory/arena.h"
 #include "transport/memory/free_list.h"
+#include "transport/messages/slots.h"
 #include "transport/messages/wire.h"
 
 namespace refract::transport {
 
-// Slots whose reader is done, until the polling thread takes them. Thread-safe.
+// Slots whose reader is done, until the polling thread takes them. Push() is
+// for any thread, the rest for the polling thread.
 class SlotReturns {
  public:
-  // Wakes the polling thread when `threshold` slots wait, not for each slot:
-  // the peer still has credits, and the next message wakes the thread anyway.
-  SlotReturns(size_t threshold, std::shared_ptr<Waker> waker)
-      : threshold_(threshold), waker_(std::move(waker)) {}
+  // Wakes the polling thread when CreditThreshold(num_slots) slots wait, not
+  // for each slot: the peer still has credits, and the next message wakes the
+  // thread anyway.
+  SlotReturns(int num_slots, std::shared_ptr<Waker> waker)
+      : threshold_(CreditThreshold(num_slots)),
+        waker_(std::move(waker)),
+        below_(static_cast<size_t>(num_slots)) {}
 
+  // `slot` is filled and does not wait here.
   void Push(uint16_t slot);
   // Whether each slot wakes the polling thread from now on. The caller must
   // call Drain(): the setting does not cover waiting slots.
   void WakeForEach(bool each);
+  // Whether slots wait. A slot that is pushed meanwhile may be missed.
+  bool any() const {
+    return (state_.load(std::memory_order_relaxed) & kTop) != 0;
+  }
   // Appends the waiting slots to `out`.
   void Drain(std::vector<uint16_t>* out);
 
  private:
+  // The waiting slots are a linked stack whose top, size and setting change
+  // together: bits 0 to 15 are the top slot + 1, or 0; bits 16 to 31 the size.
+  static constexpr uint64_t kTop = 0xffff;
+  static constexpr int kSizeShift = 16;
+  static constexpr uint64_t kWakeForEach = uint64_t{1} << 32;
+
   const size_t threshold_;
   const std::shared_ptr<Waker> waker_;
-  std::atomic<bool> any_ = false;  // lets an idle polling thread skip the lock
-  absl::Mutex mu_;
-  std::vector<uint16_t> slots_ ABSL_GUARDED_BY(mu_);
-  bool wake_for_each_ ABSL_GUARDED_BY(mu_) = false;
+  std::atomic<uint64_t> state_ = 0;
+  uint64_t setting_ = 0;  // kWakeForEach of state_, for the polling thread
+  // Per waiting slot: the slot below it + 1, or 0. An element belongs to the
+  // slot's reader until Push() has published it, and then to the polling
+  // thread, which hands it over again with the slot's next message.
+  std::vector<uint16_t> below_;
 };
 
 struct LinkMemory;
@@ -103,14 +119,14 @@ struct LinkMemory {
              std::shared_ptr<Arena> text_arena,
              std::shared_ptr<Arena> pull_arena,
              std::shared_ptr<Waker> poller_waker, size_t max_send_bytes,
-             size_t return_threshold)
+             int num_slots)
       : slots(std::move(slots_region)),
         source(std::move(source_arena)),
         texts(std::move(text_arena)),
         pulls(std::move(pull_arena)),
         waker(std::move(poller_waker)),
         max_message_bytes(max_send_bytes),
-        returns(return_threshold, waker) {}
+        returns(num_slots, waker) {}
 
   const Region slots;                   // the peer puts messages here
   const std::shared_ptr<Arena> source;  // messages to send
@@ -129,12 +145,12 @@ struct LinkMemory {
 // A message with room for `tensors` in the source arena; its table and `text`
 // are written. ResourceExhausted: arena full; other errors as LayoutMessage.
 absl::StatusOr<OutgoingMessage::ImplPtr> NewMessage(
-    std::shared_ptr<LinkMemory> memory, MessageKind kind,
+    const std::shared_ptr<LinkMemory>& memory, MessageKind kind,
     absl::Span<const base::TensorSpec> tensors, absl::string_view text = {});
 
 // A response that carries only the error `status`. Null if even the text arena
 // is full: the peer has more requests open than it may.
-OutgoingMessage::ImplPtr NewFailure(std::shared_ptr<LinkMemory> memory,
+OutgoingMessage::ImplPtr NewFailure(const std::shared_ptr<LinkMemory>& memory,
                                     const absl::Status& status);
 
 // An empty message to be filled by a receiver.

@@ -66,20 +66,8 @@ void RangeAllocator::Free(size_t offset, size_t bytes) {
   }
 }
 
-ArenaBlock& ArenaBlock::operator=(ArenaBlock&& other) noexcept {
-  if (this != &other) {
-    Reset();
-    arena_ = std::move(other.arena_);
-    offset_ = other.offset_;
-    bytes_ = other.bytes_;
-  }
-  return *this;
-}
-
-void ArenaBlock::Reset() {
-  if (arena_ == nullptr) return;
-  arena_->Free(offset_, bytes_);
-  arena_.reset();
+void ArenaBlock::Free() {
+  std::exchange(arena_, nullptr)->Free(offset_, bytes_);
 }
 
 std::byte* ArenaBlock::data() const { return arena_->region_.data() + offset_; }
@@ -96,7 +84,7 @@ std::optional<ArenaBlock> Arena::Allocate(size_t bytes) {
   absl::MutexLock lock(&mu_);
   const std::optional<size_t> offset = ranges_.Allocate(bytes);
   if (!offset.has_value()) return std::nullopt;
-  return ArenaBlock(shared_from_this(), begin_ + *offset, bytes);
+  return ArenaBlock(this, begin_ + *offset, bytes);
 }
 
 std::optional<ArenaBlock> Arena::AllocateOrNotify(size_t bytes) {
@@ -104,7 +92,7 @@ std::optional<ArenaBlock> Arena::AllocateOrNotify(size_t bytes) {
   const std::optional<size_t> offset = ranges_.Allocate(bytes);
   notify_ = !offset.has_value();
   if (!offset.has_value()) return std::nullopt;
-  return ArenaBlock(shared_from_this(), begin_ + *offset, bytes);
+  return ArenaBlock(this, begin_ + *offset, bytes);
 }
 
 size_t Arena::used_bytes() const {

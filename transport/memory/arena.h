@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -45,35 +46,46 @@ class RangeAllocator {
 
 class Arena;
 
-// A live range of an Arena, freed by the destructor. Keeps the arena's memory
-// alive. Move-only.
+// A live range of an Arena, which must outlive it; freed by the destructor.
+// Move-only.
 class ArenaBlock {
  public:
   ArenaBlock() = default;
   ArenaBlock(ArenaBlock&& other) noexcept
-      : arena_(std::move(other.arena_)),
+      : arena_(std::exchange(other.arena_, nullptr)),
         offset_(other.offset_),
         bytes_(other.bytes_) {}
-  ArenaBlock& operator=(ArenaBlock&& other) noexcept;
+  ArenaBlock& operator=(ArenaBlock&& other) noexcept {
+    if (this != &other) {
+      Reset();
+      arena_ = std::exchange(other.arena_, nullptr);
+      offset_ = other.offset_;
+      bytes_ = other.bytes_;
+    }
+    return *this;
+  }
   ~ArenaBlock() { Reset(); }
 
-  void Reset();
+  void Reset() {
+    if (arena_ != nullptr) Free();
+  }
   bool valid() const { return arena_ != nullptr; }
   size_t offset() const { return offset_; }  // in the region
   std::byte* data() const;
 
  private:
   friend class Arena;
-  ArenaBlock(std::shared_ptr<Arena> arena, size_t offset, size_t bytes)
-      : arena_(std::move(arena)), offset_(offset), bytes_(bytes) {}
-  std::shared_ptr<Arena> arena_;
+  ArenaBlock(Arena* arena, size_t offset, size_t bytes)
+      : arena_(arena), offset_(offset), bytes_(bytes) {}
+  void Free();
+  Arena* arena_ = nullptr;
   size_t offset_ = 0;
   size_t bytes_ = 0;
 };
 
-// A Region with an allocator. Thread-safe. Shared by the connection and by
-// messages in it, which may outlive the connection.
-class Arena : public std::enable_shared_from_this<Arena> {
+// A Region with an allocator. Thread-safe. Belongs to the LinkMemory that the
+// connection shares with its messages, which may outlive the connection.
+class Arena {
  public:
   // Uses `bytes` of `region` from `begin`, both multiples of 64. Frees wake
   // `waker` if AllocateOrNotify() asked for it.

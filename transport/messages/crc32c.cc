@@ -33,6 +33,12 @@ __attribute__((target("sse4.2"))) uint32_t ByInstruction(
     bytes.remove_prefix(sizeof(eight));
   }
   auto rest = static_cast<uint32_t>(crc);
+  if (bytes.size() >= sizeof(uint32_t)) {  // as at the end of a header
+    uint32_t four;
+    std::memcpy(&four, bytes.data(), sizeof(four));
+    rest = __builtin_ia32_crc32si(rest, four);
+    bytes.remove_prefix(sizeof(four));
+  }
   for (const std::byte b : bytes) {
     rest = __builtin_ia32_crc32qi(rest, static_cast<unsigned char>(b));
   }

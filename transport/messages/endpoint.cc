@@ -1,6 +1,7 @@
 #include "transport/messages/endpoint.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -44,16 +45,15 @@ absl::Status Endpoint::Progress(absl::Time now, int* worked, int* heard) {
   *worked += static_cast<int>(count);
   if (count == 0 && !path_->status().ok()) return path_->status();
 
-  receiver_.TakeReturns();
-  // Messages before credits: each credit is an operation of its own, which a
-  // message need not wait for. Only due credits are posted.
+  // Messages before returned slots and credits: each credit is an operation of
+  // its own, for which a message need not wait. Only due credits are posted.
   REFRACT_RETURN_IF_ERROR(sender_.Post(now));
+  receiver_.TakeReturns();
   if (receiver_.credits_are_due()) {
     REFRACT_RETURN_IF_ERROR(receiver_.PostCredits());
   }
   // Gets last: bulk must not delay short messages.
-  REFRACT_ASSIGN_OR_RETURN(const int gets, receiver_.PostGets(now));
-  *worked += gets;
+  REFRACT_RETURN_IF_ERROR(receiver_.PostGets(now, worked));
   return WatchPath(put_completed, get_completed, now);
 }
 
@@ -102,9 +102,13 @@ absl::Status Endpoint::OnCompletion(const Completion& completion,
 }
 
 absl::Status Endpoint::OnNotify(uint32_t imm_bits, absl::Time now) {
-  REFRACT_ASSIGN_OR_RETURN(const Imm imm, DecodeImm(imm_bits));
-  const SlotGrant grant{imm.slot, imm.generation};
-  switch (imm.kind) {
+  const std::optional<Imm> imm = DecodeImm(imm_bits);
+  if (!imm.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("immediate of kind ", imm_bits >> 29));
+  }
+  const SlotGrant grant{imm->slot, imm->generation};
+  switch (imm->kind) {
     case ImmKind::kMessage:
       return receiver_.OnMessage(grant, now);
     case ImmKind::kCredit:

@@ -84,9 +84,9 @@ class MessageReceiver final : public PullConnection {
   absl::Status PostCredits();
   // When PostGets is due if no event comes before: a get is overdue.
   absl::Time next_timer() const { return scheduler_->OverdueAt(*this); }
-  // Lets the scheduler post gets, for the connection whose turn it is. Returns
-  // how many.
-  absl::StatusOr<int> PostGets(absl::Time now);
+  // Lets the scheduler post gets, for the connection whose turn it is. Adds
+  // their number to `posted`.
+  absl::Status PostGets(absl::Time now, int* posted);
 
   Post PostChunk(ScheduledPull& pull, size_t bytes, absl::Time now) override;
 

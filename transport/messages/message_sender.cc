@@ -120,6 +120,7 @@ MessageSender::Waiting* MessageSender::Next() {
 }
 
 absl::Status MessageSender::Post(absl::Time now) {
+  if (num_waiting() == 0) return absl::OkStatus();
   while (Waiting* const heap = Next()) {
     const std::optional<SlotGrant> grant = slots_.Take();
     if (!grant.has_value()) return absl::OkStatus();
@@ -158,6 +159,9 @@ absl::Status MessageSender::Post(absl::Time now) {
     if (header.pulled) pulled_in_slot_[grant->slot] = index;
     counters_->bytes_sent += header.total_bytes;
     ++counters_->messages_sent;
+  }
+  if (const std::optional<uint16_t> next = slots_.next(); next.has_value()) {
+    path_->ExpectPut(setup_->peer_slots, *next * setup_->peer_slot_bytes);
   }
   return absl::OkStatus();
 }

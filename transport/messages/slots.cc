@@ -22,14 +22,6 @@ SendSlots::SendSlots(int num_slots) : slots_(num_slots) {
   }
 }
 
-std::optional<SlotGrant> SendSlots::Take() {
-  if (free_.empty()) return std::nullopt;
-  const uint16_t slot = free_.back();
-  free_.pop_back();
-  slots_[slot].in_use = true;
-  return SlotGrant{slot, slots_[slot].generation};
-}
-
 void SendSlots::Untake(SlotGrant grant) {
   slots_[grant.slot].in_use = false;
   free_.push_back(grant.slot);

@@ -37,7 +37,18 @@ class SendSlots {
   explicit SendSlots(int num_slots);
 
   // A granted slot, now in use. nullopt: no slot is granted.
-  std::optional<SlotGrant> Take();
+  std::optional<SlotGrant> Take() {
+    if (free_.empty()) return std::nullopt;
+    const uint16_t slot = free_.back();
+    free_.pop_back();
+    slots_[slot].in_use = true;
+    return SlotGrant{slot, slots_[slot].generation};
+  }
+  // The slot that Take would give next; nullopt as there.
+  std::optional<uint16_t> next() const {
+    if (free_.empty()) return std::nullopt;
+    return free_.back();
+  }
   // Undoes the last Take, whose slot was not used.
   void Untake(SlotGrant grant);
   // Takes a credit. InvalidArgument: no such slot, not in use, or not the next

@@ -50,30 +50,33 @@ absl::Status BadTensor(size_t index, absl::string_view what) {
 
 }  // namespace
 
+// Whole words are stored: the checksum loads words, and a load that needs
+// several earlier stores waits until they are in the cache.
 void EncodeHeader(const MessageHeader& header, std::byte* out) {
-  std::memset(out, 0, kHeaderBytes);
-  StoreLittle<uint32_t>(out + kMagicAt, kMagic);
-  StoreLittle<uint16_t>(out + kVersionAt, kMessageVersion);
-  StoreLittle<uint8_t>(out + kKindAt, static_cast<uint8_t>(header.kind));
-  StoreLittle<uint8_t>(out + kFlagsAt, (header.pulled ? kFlagPulled : 0) |
-                                           (header.times ? kFlagTimes : 0));
-  StoreLittle<uint16_t>(out + kHeaderBytesAt, kHeaderBytes);
-  StoreLittle<uint16_t>(out + kTensorCountAt, header.tensor_count);
-  StoreLittle<uint16_t>(out + kModelAt, header.model);
-  StoreLittle<uint8_t>(out + kStatusCodeAt, header.status_code);
-  StoreLittle<uint8_t>(out + kPriorityAt, header.priority);
-  StoreLittle<uint64_t>(out + kIdAt, header.id);
-  StoreLittle<uint64_t>(out + kTotalBytesAt, header.total_bytes);
-  StoreLittle<uint32_t>(out + kTableBytesAt, header.table_bytes);
-  StoreLittle<uint32_t>(out + kTextBytesAt, header.text_bytes);
-  StoreLittle<uint64_t>(out + kSourceOffsetAt, header.source_offset);
-  StoreLittle<uint32_t>(out + kDeadlineAt, header.deadline_us);
-  StoreLittle<uint32_t>(out + kEpochAt, header.epoch);
+  const auto store = [out](HeaderField at, auto... fields) {
+    static_assert((sizeof(fields) + ...) == sizeof(uint64_t));
+    uint64_t word = 0;
+    size_t shift = 0;
+    ((word |= uint64_t{fields} << shift, shift += 8 * sizeof(fields)), ...);
+    StoreLittle<uint64_t>(out + at, word);
+  };
+  const auto flags = static_cast<uint8_t>((header.pulled ? kFlagPulled : 0) |
+                                          (header.times ? kFlagTimes : 0));
+  store(kMagicAt, kMagic, kMessageVersion, static_cast<uint8_t>(header.kind),
+        flags);
+  store(kHeaderBytesAt, static_cast<uint16_t>(kHeaderBytes),
+        header.tensor_count, header.model, header.status_code, header.priority);
+  store(kIdAt, header.id);
+  store(kTotalBytesAt, header.total_bytes);
+  store(kTableBytesAt, header.table_bytes, header.text_bytes);
+  store(kSourceOffsetAt, header.source_offset);
+  store(kDeadlineAt, header.deadline_us, header.epoch);
+  store(kReservedAt, uint64_t{0});
   StoreLittle<uint32_t>(out + kCrcAt, Crc32c({out, kCrcAt}));
 }
 
-absl::StatusOr<MessageHeader> DecodeHeader(absl::Span<const std::byte> bytes,
-                                           uint64_t max_total_bytes) {
+absl::Status DecodeHeader(absl::Span<const std::byte> bytes,
+                          uint64_t max_total_bytes, MessageHeader* out) {
   // The peer is not trusted: every field has a bound, and fields that must be 0
   // are checked, so that a later version can give them a meaning. The checksum
   // comes before the version, which only a sound header can name.
@@ -101,7 +104,7 @@ absl::StatusOr<MessageHeader> DecodeHeader(absl::Span<const std::byte> bytes,
       length != kHeaderBytes) {
     return Bad("header length", length);
   }
-  MessageHeader header;
+  MessageHeader& header = *out;
   header.kind = static_cast<MessageKind>(kind);
   header.pulled = (flags & kFlagPulled) != 0;
   header.times = (flags & kFlagTimes) != 0;
@@ -154,7 +157,7 @@ absl::StatusOr<MessageHeader> DecodeHeader(absl::Span<const std::byte> bytes,
   if (!header.pulled && header.source_offset != 0) {
     return Bad("source offset", header.source_offset);
   }
-  return header;
+  return absl::OkStatus();
 }
 
 absl::Status LayoutMessage(absl::Span<const base::TensorSpec> tensors,
@@ -226,8 +229,8 @@ absl::Status DecodeTable(absl::Span<const std::byte> table,
                          const MessageHeader& header,
                          std::vector<WireTensor>* out) {
   std::vector<WireTensor>& tensors = *out;
-  tensors.clear();
-  tensors.reserve(header.tensor_count);
+  // Entries are filled in place, so that their dims keep their memory.
+  tensors.resize(header.tensor_count);
   const uint64_t payload_bytes = header.payload_bytes();
   uint64_t previous_end = 0;
   for (size_t i = 0; i < header.tensor_count; ++i) {
@@ -243,7 +246,7 @@ absl::Status DecodeTable(absl::Span<const std::byte> table,
         LoadLittle<uint32_t>(in + 4) != 0) {
       return BadTensor(i, "reserved field is set");
     }
-    WireTensor tensor;
+    WireTensor& tensor = tensors[i];
     tensor.dtype = static_cast<base::DType>(dtype);
     const auto offset = LoadLittle<uint64_t>(in + 8);
     const auto bytes = LoadLittle<uint64_t>(in + 16);
@@ -251,8 +254,9 @@ absl::Status DecodeTable(absl::Span<const std::byte> table,
     if (table.size() < size_t{8} * rank) {
       return BadTensor(i, "table too short for its dims");
     }
+    tensor.dims.resize(rank);
     for (size_t d = 0; d < rank; ++d) {
-      tensor.dims.push_back(LoadLittle<int64_t>(table.data() + 8 * d));
+      tensor.dims[d] = LoadLittle<int64_t>(table.data() + 8 * d);
     }
     table.remove_prefix(size_t{8} * rank);
     const absl::StatusOr<size_t> expected =
@@ -278,28 +282,12 @@ absl::Status DecodeTable(absl::Span<const std::byte> table,
     previous_end = offset + bytes;
     tensor.offset = offset;
     tensor.bytes = bytes;
-    tensors.push_back(std::move(tensor));
   }
   if (!table.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("message table: ", table.size(), " B too long"));
   }
   return absl::OkStatus();
-}
-
-uint32_t EncodeImm(const Imm& imm) {
-  return static_cast<uint32_t>(imm.kind) << 29 |
-         static_cast<uint32_t>(imm.slot) << 16 | imm.generation;
-}
-
-absl::StatusOr<Imm> DecodeImm(uint32_t bits) {
-  const uint32_t kind = bits >> 29;
-  if (kind < 1 || kind > 3) {
-    return absl::InvalidArgumentError(absl::StrCat("immediate of kind ", kind));
-  }
-  return Imm{static_cast<ImmKind>(kind),
-             static_cast<uint16_t>(bits >> 16 & (kMaxSlots - 1)),
-             static_cast<uint16_t>(bits)};
 }
 
 }  // namespace refract::transport

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -84,8 +85,15 @@ void EncodeHeader(const MessageHeader& header, std::byte* out);
 
 // InvalidArgument names the field that breaks docs/design/wire_format.md or
 // makes the total exceed `max_total_bytes`. `bytes` must be a private copy.
-absl::StatusOr<MessageHeader> DecodeHeader(absl::Span<const std::byte> bytes,
-                                           uint64_t max_total_bytes);
+absl::Status DecodeHeader(absl::Span<const std::byte> bytes,
+                          uint64_t max_total_bytes, MessageHeader* header);
+inline absl::StatusOr<MessageHeader> DecodeHeader(
+    absl::Span<const std::byte> bytes, uint64_t max_total_bytes) {
+  MessageHeader header;
+  const absl::Status status = DecodeHeader(bytes, max_total_bytes, &header);
+  if (!status.ok()) return status;
+  return header;
+}
 
 // Positions of the parts of a message.
 struct MessageLayout {
@@ -153,9 +161,18 @@ struct Imm {
   uint16_t slot = 0;
   uint16_t generation = 0;
 };
-uint32_t EncodeImm(const Imm& imm);
-// InvalidArgument: unknown kind.
-absl::StatusOr<Imm> DecodeImm(uint32_t bits);
+constexpr uint32_t EncodeImm(const Imm& imm) {
+  return static_cast<uint32_t>(imm.kind) << 29 |
+         static_cast<uint32_t>(imm.slot) << 16 | imm.generation;
+}
+// nullopt: unknown kind.
+constexpr std::optional<Imm> DecodeImm(uint32_t bits) {
+  const uint32_t kind = bits >> 29;
+  if (kind < 1 || kind > 3) return std::nullopt;
+  return Imm{static_cast<ImmKind>(kind),
+             static_cast<uint16_t>(bits >> 16 & (kMaxSlots - 1)),
+             static_cast<uint16_t>(bits)};
+}
 
 }  // namespace refract::transport
 

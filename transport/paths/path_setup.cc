@@ -211,7 +211,7 @@ void PathSetup::Finish(uint64_t epoch, MessageKind receives,
   EndpointSetup& setup = established->setup;
   setup.memory = std::make_shared<LinkMemory>(
       slots_, source_, texts_, pulls_, waker_, max_send,
-      CreditThreshold(static_cast<int>(own_.num_slots())));
+      static_cast<int>(own_.num_slots()));
   setup.peer_slots = peer_slots_;
   setup.peer_source = peer_source_;
   setup.peer_num_slots = static_cast<int>(peer_.num_slots());

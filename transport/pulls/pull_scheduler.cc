@@ -148,12 +148,7 @@ void PullScheduler::TakeMarks(absl::Time now) {
   }
 }
 
-int PullScheduler::Dispatch(absl::Time now) {
-  if (active_ == 0) {
-    // The most frequent case: every round of every connection comes here.
-    if (window_.HasRoom()) window_.LackedDemand();
-    return 0;
-  }
+int PullScheduler::DispatchActive(absl::Time now) {
   // While no pull is under way, marks belong to other traffic.
   if (marks_ != nullptr && now >= next_marks_) TakeMarks(now);
   TakeOutOverdue(now);

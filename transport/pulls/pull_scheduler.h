@@ -177,7 +177,12 @@ class PullScheduler {
 
   // Lets connections post until no more may be asked for. Returns how many gets
   // were posted.
-  int Dispatch(absl::Time now);
+  int Dispatch(absl::Time now) {
+    if (active_ > 0) return DispatchActive(now);
+    // The most frequent case: every round of every connection comes here.
+    if (window_.HasRoom()) window_.LackedDemand();
+    return 0;
+  }
   // The steps of Dispatch: overdue gets leave the window; whose turn it is, if
   // anyone's; and that a get of `bytes`, at most the turn's, was posted.
   void TakeOutOverdue(absl::Time now);
@@ -205,6 +210,7 @@ class PullScheduler {
   };
   using QueueHeap = IntrusiveHeap<Queue, &Queue::slot, QueueBefore>;
 
+  int DispatchActive(absl::Time now);
   size_t chunk_bytes() const { return window_.options().chunk_bytes; }
   std::optional<Turn> TurnOf(Class which);
   bool AtCap(const PullConnection& connection, size_t bytes) const;

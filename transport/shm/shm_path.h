@@ -32,6 +32,7 @@ class ShmPath final : public DataPath {
                        uint64_t context) override;
   PostResult Get(const RemoteRegion& from, uint64_t offset,
                  absl::Span<std::byte> destination, uint64_t context) override;
+  void ExpectPut(const RemoteRegion& to, uint64_t offset) override;
   size_t Poll(absl::Span<Completion> out) override;
   bool Arm() override;
   int fd() const override { return epoll_.get(); }

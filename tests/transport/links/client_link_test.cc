@@ -44,7 +44,7 @@ class ClientLinkTest : public testing::Test, public ClientLink::Owner {
         *path->CreateRegion(2 * kArenaBytes, Access::kRemoteRead);
     const Region pulls = *path->CreateRegion(kArenaBytes, Access::kLocal);
     memory_ = NewLinkMemory(slots, source, pulls, kArenaBytes, kArenaBytes,
-                            CreditThreshold(kSlots), *waker);
+                            kSlots, *waker);
     std::array<int, 2> fds;
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0,
                          fds.data()),
@@ -54,7 +54,7 @@ class ClientLinkTest : public testing::Test, public ClientLink::Owner {
                            absl::Span<const std::byte> source,
                            std::optional<uint32_t> imm) {
       const auto decoded = DecodeImm(*imm);
-      ASSERT_TRUE(decoded.ok());
+      ASSERT_TRUE(decoded.has_value());
       if (decoded->kind == ImmKind::kCredit) {
         credited_.push_back(decoded->slot);
         return;

@@ -30,7 +30,7 @@ class LinkTest : public testing::Test {
     const Region source =
         *path->CreateRegion(2 * kArenaBytes, Access::kRemoteRead);
     const Region pulls = *path->CreateRegion(kArenaBytes, Access::kLocal);
-    memory_ = NewLinkMemory(slots, source, pulls, kArenaBytes, kArenaBytes, 1,
+    memory_ = NewLinkMemory(slots, source, pulls, kArenaBytes, kArenaBytes, 4,
                             *waker);
     std::array<int, 2> fds;
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0,

@@ -195,7 +195,7 @@ class ReorderedCredits {
       const Region pulls = *side.path.CreateRegion(kArenaBytes, Access::kLocal);
       const std::shared_ptr<ThreadWaker> waker = *ThreadWaker::Create();
       side.memory = NewLinkMemory(slots, source, pulls, kArenaBytes,
-                                  kArenaBytes, 1, waker);
+                                  kArenaBytes, kSlots, waker);
     }
     Connect(sides_[0], sides_[1], MessageKind::kResponse);
     Connect(sides_[1], sides_[0], MessageKind::kRequest);
@@ -241,7 +241,7 @@ class ReorderedCredits {
                     source.size());
       }
       const auto decoded = DecodeImm(*imm);
-      CHECK(decoded.ok());
+      CHECK(decoded.has_value());
       if (decoded->kind == ImmKind::kCredit) {
         to.credits.push_back(*imm);
       } else {

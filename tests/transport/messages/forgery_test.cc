@@ -36,7 +36,7 @@ class ForgeryTest : public testing::Test {
     const Region pulls = *path_.CreateRegion(kArenaBytes, Access::kLocal);
     const std::shared_ptr<ThreadWaker> waker = *ThreadWaker::Create();
     memory_ = NewLinkMemory(slots, source, pulls, kArenaBytes, kMaxMessageBytes,
-                            1, waker);
+                            kSlots, waker);
     setup_.memory = memory_;
     setup_.peer_slots = {1, kSlots * kSlotBytes};
     setup_.peer_source = {2, kPeerSourceBytes};

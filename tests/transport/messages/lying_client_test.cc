@@ -262,7 +262,7 @@ TEST_F(LyingClient, CancelFramesAtTheWrongTimeHurtNobody) {
   const auto poll = [&] {
     for (const uint32_t imm : Poll(*peer)) {
       const auto decoded = DecodeImm(imm);
-      ASSERT_TRUE(decoded.ok());
+      ASSERT_TRUE(decoded.has_value());
       answers += decoded->kind == ImmKind::kMessage;
     }
   };

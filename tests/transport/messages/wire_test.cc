@@ -332,8 +332,8 @@ TEST(ImmTest, GoldenBitsAndUnknownKinds) {
   EXPECT_EQ(EncodeImm({ImmKind::kCredit, 1, 2}), 0x40010002u);
   for (uint32_t kind = 0; kind < 8; ++kind) {
     const auto imm = DecodeImm(kind << 29 | 0x12345678 >> 3);
-    EXPECT_EQ(imm.ok(), kind >= 1 && kind <= 3) << kind;
-    if (imm.ok()) {
+    EXPECT_EQ(imm.has_value(), kind >= 1 && kind <= 3) << kind;
+    if (imm.has_value()) {
       EXPECT_EQ(EncodeImm(*imm), kind << 29 | 0x12345678 >> 3);
     }
   }

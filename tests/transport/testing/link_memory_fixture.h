@@ -5,10 +5,10 @@
 #include <memory>
 #include <utility>
 
-#include "transport/memory/arena.h"
 #include "transport/datapath.h"
 #include "transport/links/link_memory.h"
 #include "transport/loop/waker.h"
+#include "transport/memory/arena.h"
 
 namespace refract::transport {
 
@@ -16,13 +16,13 @@ namespace refract::transport {
 // `arena_bytes`, for texts of failures and for messages, `pulls` holds one.
 inline std::shared_ptr<LinkMemory> NewLinkMemory(
     const Region& slots, const Region& source, const Region& pulls,
-    size_t arena_bytes, size_t max_send_bytes, size_t return_threshold,
+    size_t arena_bytes, size_t max_send_bytes, int num_slots,
     const std::shared_ptr<Waker>& waker) {
   return std::make_shared<LinkMemory>(
       slots, std::make_shared<Arena>(source, arena_bytes, arena_bytes, waker),
       std::make_shared<Arena>(source, 0, arena_bytes, waker),
       std::make_shared<Arena>(pulls, 0, arena_bytes, waker), waker,
-      max_send_bytes, return_threshold);
+      max_send_bytes, num_slots);
 }
 
 }  // namespace refract::transport
