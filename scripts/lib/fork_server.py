@@ -4,6 +4,7 @@ library to preload (ctest sets it).
 """
 
 import array
+import contextlib
 import os
 import signal
 import socket
@@ -37,43 +38,92 @@ class Server:
         self._socket.close()
         self._process.wait()
 
-    def call(self, command, timeout):
-        """Like subprocess.run(command, capture_output=True, text=True)."""
+    def start(self, command, files):
+        """A process of the program with `files` as 0, 1 and 2."""
         text = b"".join(os.fsencode(part) + b"\0" for part in command)
         header = struct.pack("=II", len(command), len(text))
         ours, status = socket.socketpair()
+        with status, self._lock:
+            numbers = array.array("i", [f.fileno() for f in (*files, status)])
+            self._socket.sendmsg(
+                [header], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)]
+            )
+            self._socket.sendall(text)
+        return Process(command, ours)
+
+    def popen(self, command, stderr):
+        """Like subprocess.Popen(command, stdout=PIPE, stderr=stderr, text=True)."""
+        reading, writing = os.pipe()
+        out = open(reading, encoding="utf-8")
+        with open(writing, "wb") as given, open(os.devnull, "rb") as nothing:
+            process = self.start(command, (nothing, given, stderr))
+        process.stdout = out
+        return process
+
+    def call(self, command, timeout):
+        """Like subprocess.run(command, capture_output=True, text=True)."""
         with (
-            ours, status, open(os.devnull, "rb") as nothing,
+            open(os.devnull, "rb") as nothing,
             open(os.memfd_create("stdout"), "w+b") as out,
             open(os.memfd_create("stderr"), "w+b") as err,
-        ):  # fmt: skip
-            files = array.array("i", [f.fileno() for f in (nothing, out, err, status)])
-            with self._lock:
-                self._socket.sendmsg(
-                    [header], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)]
-                )
-                self._socket.sendall(text)
-            status.close()
-            (process,) = struct.unpack("=i", self._read(ours))
-            ours.settimeout(timeout)
+        ):
+            process = self.start(command, (nothing, out, err))
             try:
-                (ended,) = struct.unpack("=i", self._read(ours))
-            except TimeoutError:
-                os.kill(process, signal.SIGKILL)
-                raise subprocess.TimeoutExpired(command, timeout) from None
+                process.wait(timeout)
+            finally:
+                process.kill()
+                process.wait()
             out.seek(0)
             err.seek(0)
             return subprocess.CompletedProcess(
-                command, os.waitstatus_to_exitcode(ended),
-                out.read().decode(), err.read().decode(),
-            )  # fmt: skip
+                command, process.returncode, out.read().decode(), err.read().decode()
+            )
 
-    @staticmethod
-    def _read(connection):
-        number = connection.recv(4, socket.MSG_WAITALL)
+
+class Process:
+    """What tests use of subprocess.Popen."""
+
+    stdout = None
+
+    def __init__(self, command, status):
+        self.args, self.returncode = command, None
+        self._status, self._lock = status, threading.Lock()
+        self.pid = self._read()
+
+    def _read(self):
+        number = self._status.recv(4, socket.MSG_WAITALL)
         if len(number) < 4:
             raise ConnectionError("the fork server ended")
-        return number
+        return struct.unpack("=i", number)[0]
+
+    def wait(self, timeout=None):
+        with self._lock:
+            if self.returncode is None:
+                self._status.settimeout(timeout)
+                try:
+                    ended = self._read()
+                except (TimeoutError, BlockingIOError):
+                    raise subprocess.TimeoutExpired(self.args, timeout) from None
+                self.returncode = os.waitstatus_to_exitcode(ended)
+                self._status.close()
+        return self.returncode
+
+    def poll(self):
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
 
 
 def server(program, folder):

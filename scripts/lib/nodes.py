@@ -15,6 +15,8 @@ import tempfile
 import threading
 import time
 
+from scripts.lib import fork_server
+
 SOURCE = pathlib.Path(
     os.environ.get(
         "REFRACT_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]
@@ -37,18 +39,27 @@ def program(name):
 
 
 class Node:
-    """A daemon: started, its port read from its first line, its log kept."""
+    """A daemon: started, its port read from its first line, its log kept.
 
-    def __init__(self, name, *arguments):
+    preexec_fn: as of subprocess.Popen; tests fork a daemon without it from one that
+    has started (fork_server.py).
+    """
+
+    def __init__(self, name, *arguments, preexec_fn=None):
         self.name = name
         self.arguments = [str(part) for part in arguments]
         self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen(
-            [program(name), *self.arguments],
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-        )
+        command = [program(name), *self.arguments]
+        server = None
+        if preexec_fn is None:
+            server = fork_server.server(command[0], os.getcwd())
+        if server is None:
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=self.log, text=True,
+                preexec_fn=preexec_fn,
+            )  # fmt: skip
+        else:
+            self.process = server.popen(command, self.log)
         self.address = None
         self.http_address = None  # printed before that of metrics
         self._metrics_url = None

@@ -90,6 +90,26 @@ class ForkServer(unittest.TestCase):
         first, second = (self.call(server, "echo $$").stdout for _ in range(2))
         self.assertNotEqual(first, second)
 
+    def test_a_process_that_goes_on(self):
+        with tempfile.TemporaryFile("w+") as log:
+            process = self.shell().popen(
+                ["sh", "-c", "echo out; echo bad >&2; trap 'exit 5' TERM; "
+                 "while :; do sleep 0.01; done"], log,
+            )  # fmt: skip
+            with process.stdout:
+                self.assertEqual(process.stdout.readline(), "out\n")
+                self.assertIsNone(process.poll())
+                with self.assertRaises(subprocess.TimeoutExpired):
+                    process.wait(0.05)
+                self.assertFalse(gone(process.pid))
+                process.terminate()
+                self.assertEqual(process.wait(60), 5)
+                self.assertEqual(process.stdout.read(), "")
+            self.assertEqual((process.poll(), process.returncode), (5, 5))
+            process.kill()  # nothing
+            log.seek(0)
+            self.assertEqual(log.read(), "bad\n")
+
     def test_everything_ends_with_the_caller(self):
         caller = subprocess.Popen(
             [sys.executable, "-c",

@@ -57,10 +57,13 @@ class Limits(unittest.TestCase):
             cls.folder / "wide_deep" / "wide_deep.json", 5, 7
         )
 
-    def start(self, *arguments):
+    def start(self, *arguments, **options):
+        if "--http-port" not in arguments:
+            arguments += ("--http-port", 0)
         cn = nodes.Node(
             "refract-cpu-node", "--model-repository", self.repository,
-            "--grpc-host", "127.0.0.1", "--grpc-port", 0, *arguments,
+            "--grpc-host", "127.0.0.1", "--grpc-port", 0, "--metrics-port", 0,
+            *arguments, **options,
         )
         self.addCleanup(cn.close)
         return cn
@@ -232,18 +235,9 @@ class Limits(unittest.TestCase):
     # ------------------------------------------------------------- connections
 
     def start_with_descriptors(self, limit):
-        start = nodes.subprocess.Popen
-
-        def limited(*arguments, **options):
-            return start(
-                *arguments, **options,
-                preexec_fn=lambda: resource.setrlimit(
-                    resource.RLIMIT_NOFILE, (limit, limit)
-                ),
-            )
-
-        with unittest.mock.patch.object(nodes.subprocess, "Popen", limited):
-            return self.start()
+        return self.start(
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+        )
 
     def test_idle_connections_do_not_lock_clients_out(self):
         cn = self.start_with_descriptors(256)
