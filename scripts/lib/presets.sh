@@ -44,10 +44,12 @@ refract_test_preset() {
   shift 2
   refract_list_tests "$preset" "$@" >"$results/$preset-tests.txt"
   # Each program writes its cases here, so that the summary counts cases.
-  # Two tests at a time; tests that need the whole machine say so (RUN_SERIAL,
-  # PROCESSORS).
+  # A test takes half of one of two cores (PROCESSORS: how many halves), since tests of
+  # processes wait for a good part of their time. With a sanitizer they compute.
+  local jobs=4
+  [[ $preset == release || $preset == dev ]] || jobs=2
   GTEST_OUTPUT="xml:$PWD/$results/$preset-cases/" \
-    ctest --test-dir "build/$preset" -j 2 --no-tests=error --output-on-failure \
+    ctest --test-dir "build/$preset" -j "$jobs" --no-tests=error --output-on-failure \
     --test-output-size-passed 1000000 --test-output-size-failed 1000000 \
     --output-junit "$PWD/$results/$preset.xml" "$@" || true
 }

@@ -1,5 +1,8 @@
 """Models and inputs for the end-to-end tests, and the processes of nodes.py."""
 
+import random
+import socket
+
 from models.zoo import inputs as zoo_inputs
 from models.zoo import safetensors_io
 from scripts.lib.nodes import GPU, SOURCE, cpu_node, gpu_node, program, wait_until
@@ -16,3 +19,20 @@ def make_inputs(description_file, batch, seed, bags="ragged"):
 
 def write_tensors(path, tensors):
     safetensors_io.write(path, tensors)
+
+
+def free_ports(count):
+    """Ports of loopback at which nothing listens. Linux gives none of them to the
+    other tests' connections, nor to a program that asks for any port: those are the
+    ports from 32768 on, unless the machine is set otherwise."""
+    ports = []
+    while len(ports) < count:
+        port = random.randrange(10000, 32768)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in ports:
+            ports.append(port)
+    return ports

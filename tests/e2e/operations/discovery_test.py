@@ -4,7 +4,6 @@ by command."""
 import json
 import pathlib
 import shutil
-import socket
 import tempfile
 import threading
 import time
@@ -44,12 +43,6 @@ class Layers(torch.nn.Module):
 
     def forward(self, x):
         return self.layers(x)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Load:
@@ -229,7 +222,7 @@ class DiscoveryTest(unittest.TestCase):
     def test_a_dns_name(self):
         dns = DnsServer()
         self.addCleanup(dns.close)
-        port = free_port()
+        (port,) = support.free_ports(1)
         hosts = [f"127.0.0.{i}" for i in (2, 3, 4, 5)]
         self.start_cn(
             f"dns:{NAME}:{port}", "--dns-servers", f"127.0.0.1:{dns.port}",
@@ -272,7 +265,7 @@ class DiscoveryTest(unittest.TestCase):
     def test_service_records(self):
         dns = DnsServer()
         self.addCleanup(dns.close)
-        ports = [free_port() for _ in range(4)]
+        ports = support.free_ports(4)
         self.start_cn(
             f"srv:{SERVICE}", "--dns-servers", f"127.0.0.1:{dns.port}"
         )
@@ -288,7 +281,7 @@ class DiscoveryTest(unittest.TestCase):
 
     def test_a_file(self):
         listed = self.folder / "nodes"
-        ports = [free_port() for _ in range(4)]
+        ports = support.free_ports(4)
         self.start_cn(f"file:{listed}")
 
         def publish(places):
@@ -373,7 +366,7 @@ class DiscoveryTest(unittest.TestCase):
         for address, code, said in (
             (hn.address, 1, f"refract drain: {hn.address}: "),  # for CPU nodes
             (cn.metrics_url.split("/")[2], 2, "/drain: 404, metrics are at"),
-            (f"127.0.0.1:{free_port()}", 1, "Connection refused"),
+            (f"127.0.0.1:{support.free_ports(1)[0]}", 1, "Connection refused"),
             ("nowhere", 2, "'nowhere' is not HOST:PORT"),
         ):
             done = support.refract("drain", address, check=False)

@@ -5,7 +5,6 @@ priorities; a request at which GPU nodes end is not handed to the next ones.
 import os
 import pathlib
 import shutil
-import socket
 import tempfile
 import unittest
 
@@ -132,12 +131,6 @@ class Overload(Deployment, unittest.TestCase):
         self.assertIn("'priority' must be an integer", caught.exception.details())
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def cpu_seconds(node):
     fields = pathlib.Path(f"/proc/{node.process.pid}/stat").read_text()
     ticks = fields.rpartition(")")[2].split()[11:13]
@@ -148,7 +141,7 @@ class Quarantine(Deployment, unittest.TestCase):
     """Each GPU node is killed while it executes the same request."""
 
     def setUp(self):
-        self.ports = [free_port(), free_port()]
+        self.ports = support.free_ports(2)
         self.cn = support.cpu_node(
             self.repository, [f"127.0.0.1:{port}" for port in self.ports]
         )

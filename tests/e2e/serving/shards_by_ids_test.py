@@ -113,7 +113,7 @@ class ShardsByIds(unittest.TestCase):
         cls.plain = support.cpu_node(
             cls.whole, [cls.hn.address], *cls.flags, folder / "deltas-plain")
         cls.addClassCleanup(cls.plain.close)
-        cls.peers = ",".join(f"127.0.0.1:{port}" for port in shards_test.free_ports(SHARDS))
+        cls.peers = ",".join(f"127.0.0.1:{port}" for port in support.free_ports(SHARDS))
         cls.nodes = [None] * SHARDS
         cls.addClassCleanup(lambda: [n.close() for n in cls.nodes if n])
         for shard in range(SHARDS):

@@ -6,7 +6,6 @@ The oracles are a CPU node with the whole tables and the PyTorch model.
 import pathlib
 import re
 import shutil
-import socket
 import tempfile
 import unittest
 import urllib.request
@@ -66,16 +65,6 @@ def make_request(lengths):
     }
 
 
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 class Shards(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -114,7 +103,7 @@ class Shards(unittest.TestCase):
         cls.addClassCleanup(cls.hn.close)
         cls.plain = support.cpu_node(cls.whole, [cls.hn.address])
         cls.addClassCleanup(cls.plain.close)
-        cls.peers = ",".join(f"127.0.0.1:{port}" for port in free_ports(SHARDS))
+        cls.peers = ",".join(f"127.0.0.1:{port}" for port in support.free_ports(SHARDS))
         cls.nodes = [None] * SHARDS
         cls.addClassCleanup(lambda: [n.close() for n in cls.nodes if n])
         # The last shard has the whole version, and needs its own rows of it.
@@ -194,7 +183,7 @@ class Shards(unittest.TestCase):
             for part in (f"--node-tls-{flag}", self.folder / file)]
         hn = support.gpu_node(self.whole, *flags)
         self.addCleanup(hn.close)
-        peers = ",".join(f"127.0.0.1:{port}" for port in free_ports(SHARDS))
+        peers = ",".join(f"127.0.0.1:{port}" for port in support.free_ports(SHARDS))
         nodes = []
         for shard, repository in enumerate(self.repositories):
             nodes.append(support.cpu_node(
@@ -220,7 +209,7 @@ class Shards(unittest.TestCase):
 
     def start_group(self, *arguments, repositories=None):
         """Three more shards, with an argument list for each."""
-        peers = ",".join(f"127.0.0.1:{port}" for port in free_ports(SHARDS))
+        peers = ",".join(f"127.0.0.1:{port}" for port in support.free_ports(SHARDS))
 
         def start(shard):
             node = support.cpu_node(
@@ -425,13 +414,13 @@ class Shards(unittest.TestCase):
         return str(caught.exception.message())
 
     def test_a_package_is_served_by_its_shard_alone(self):
-        peers = ",".join(f"127.0.0.1:{port}" for port in free_ports(SHARDS))
+        peers = ",".join(f"127.0.0.1:{port}" for port in support.free_ports(SHARDS))
         self.assertIn("packaged for shard 1, and this node is --shard 0",
                       self.refusal(self.packages[1], "--shard", 0,
                                    "--shard-peers", peers))
         self.assertIn("this node is in no shard group",
                       self.refusal(self.packages[1]))
-        two = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
+        two = ",".join(f"127.0.0.1:{port}" for port in support.free_ports(2))
         self.assertIn("over 3 CPU nodes, and --shard-peers lists 2",
                       self.refusal(self.whole, "--shard", 0, "--shard-peers", two))
         for command, error in (
