@@ -8,6 +8,11 @@ of a third of the tables with `disk` (row cache and io_uring) and with `map`
 root; without --limit-mib the row cache alone is a third of the tables.
 Scores are compared with PyTorch's before anything is timed. The three nodes are
 measured one after the other, each round on the same seeds.
+
+With --neighbour-qps the node serves a second model, whose tables its caches hold,
+and each round also measures this model alone and beside the first: workers that
+wait for the disk are missing to it. The mode `disk_more_workers` is `disk` with
+`--workers 8`.
 """
 
 import argparse
@@ -30,7 +35,8 @@ from bench.serving.client import Client, quartiles  # noqa: E402
 from models.zoo import safetensors_io  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
-TABLES, MODEL = 8, "ranker"
+TABLES, MODEL, NEIGHBOUR = 8, "ranker", "neighbour"
+NEIGHBOUR_ROWS = 100  # of each table
 TOLERANCE = 2e-6  # of scores after a sigmoid
 PATTERN_ROWS = 4096 + 7  # written again and again
 
@@ -51,6 +57,11 @@ def parse_arguments():
         help="memory limit of the node in `disk` and `map`; the row cache has half of it",
     )
     parser.add_argument("--folder", help="on the disk to measure", default="/var/tmp")
+    parser.add_argument(
+        "--modes", default="load,disk,map", help="also disk_more_workers",
+        type=lambda text: text.split(","),
+    )
+    parser.add_argument("--neighbour-qps", type=float)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=pathlib.Path)
     return parser.parse_args()
@@ -125,13 +136,30 @@ def ask(node, ids):
     return torch.from_numpy(answer.as_numpy("output_0").copy())
 
 
+def import_neighbour(dim, items, folder):
+    """The same model with small tables."""
+    folder.mkdir()
+    model = Ranker(dim).eval()
+    for table in model.tables:
+        table.weight = torch.nn.Parameter(torch.rand(NEIGHBOUR_ROWS, dim))
+    ids = torch.randint(0, NEIGHBOUR_ROWS, (items, TABLES))
+    torch.export.save(torch.export.export(
+        model, (ids,), dynamic_shapes=({0: torch.export.Dim("batch", min=2)},)
+    ), folder / "model.pt2")
+    repositories.refract(
+        "import", folder / "model.pt2", "--repo", folder.parent / "repo",
+        "--name", NEIGHBOUR, "--no-golden",
+    )
+
+
 def row_counts(node):
     with urllib.request.urlopen(node.metrics_url) as answer:
         text = answer.read().decode()
     return {
         result: float(value)
         for result, value in re.findall(
-            r'refract_row_cache_rows_total\{.*result="(\w+)".*\} (\S+)', text
+            rf'refract_row_cache_rows_total\{{model="{MODEL}".*result="(\w+)".*\}} (\S+)',
+            text
         )
     }
 
@@ -159,22 +187,29 @@ def measure(arguments, folder):
     with torch.no_grad():
         looked_up = pattern[ids % PATTERN_ROWS].reshape(arguments.items, -1)
         wanted = torch.sigmoid(model.top(looked_up)).squeeze(1)
+    if arguments.neighbour_qps:
+        import_neighbour(arguments.dim, arguments.items, folder / NEIGHBOUR)
     third = arguments.mib // 3
     limit = arguments.limit_mib
     cache = limit // 2 if limit else third
     result = {
         "table_mib": arguments.mib, "limit_mib": limit, "row_cache_mib": cache,
         "zipf": arguments.zipf, "qps": arguments.qps, "items": arguments.items,
+        "neighbour_qps": arguments.neighbour_qps,
         "modes": {},
     }
     for name, bound, flags in (
         ("load", None, ()),
         ("disk", limit, ("--row-cache-mib", cache)),
+        ("disk_more_workers", limit, ("--row-cache-mib", cache, "--workers", 8)),
         ("map", limit, ()),
     ):
+        if name not in arguments.modes:
+            continue
         with contextlib.ExitStack() as stack:
             node = start_node(
-                stack, bound, folder / "repo", [], "--table-memory", name, *flags
+                stack, bound, folder / "repo", [], "--table-memory",
+                name.partition("_")[0], *flags
             )
             error = (ask(node, ids) - wanted).abs().max().item()
             if error > TOLERANCE:
@@ -185,16 +220,24 @@ def measure(arguments, folder):
             client.run(arguments.qps, arguments.duration, arguments.seed, ids=zipf)
             found = {"p50_ms": [], "p99_ms": [], "failed": 0}
             before = row_counts(node)
+            beside = Client(folder, node, NEIGHBOUR, arguments.items)
             for round_ in range(arguments.rounds):
-                report = client.run(
-                    arguments.qps, arguments.duration,
-                    arguments.seed + 1 + round_, ids=zipf,
-                )
+                seed = arguments.seed + 1 + round_
+                if arguments.neighbour_qps:
+                    load = arguments.neighbour_qps, arguments.duration, seed
+                    alone = beside.run(*load)
+                    beside.start(*load)
+                report = client.run(arguments.qps, arguments.duration, seed, ids=zipf)
+                if arguments.neighbour_qps:
+                    for key, measured in (("alone", alone), ("beside", beside.wait())):
+                        found.setdefault(f"neighbour_{key}_p99_ms", []).append(
+                            measured["latency_ms"]["p99"])
+                        found["failed"] += measured["errors"]
                 found["p50_ms"].append(report["latency_ms"]["p50"])
                 found["p99_ms"].append(report["latency_ms"]["p99"])
                 found["failed"] += report["errors"]
             counts = {k: v - before[k] for k, v in row_counts(node).items()}
-            for key in ("p50_ms", "p99_ms"):
+            for key in [key for key in found if key.endswith("_ms")]:
                 found[key] = quartiles(found[key])
             if counts:
                 found["hit_rate"] = counts["hit"] / (counts["hit"] + counts["miss"])
