@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace refract::cpu_node {
 namespace {
@@ -23,13 +24,19 @@ Rank RankOf(const NodeSnapshot& node) {
   }
 }
 
+// Part of a measurement that is left after `age`.
+double PartLeft(absl::Duration age) {
+  return std::exp(-absl::FDivDuration(age, kLatencyAge));
+}
+
 bool IsMeasured(const NodeSnapshot& node) {
   return node.latency > absl::ZeroDuration();
 }
 
 bool IsBetter(const NodeSnapshot& a, const NodeSnapshot& b) {
   if (IsMeasured(a) && IsMeasured(b)) {
-    return a.latency * (a.in_flight + 1) < b.latency * (b.in_flight + 1);
+    return AgedLatency(a.latency, a.age) * (a.in_flight + 1) <
+           AgedLatency(b.latency, b.age) * (b.in_flight + 1);
   }
   if (a.in_flight != b.in_flight) return a.in_flight < b.in_flight;
   return !IsMeasured(a) && IsMeasured(b);
@@ -38,7 +45,7 @@ bool IsBetter(const NodeSnapshot& a, const NodeSnapshot& b) {
 // Whether `near` is so loaded that `far` gets the request in its place.
 bool Spills(const NodeSnapshot& near, const NodeSnapshot& far, double ratio) {
   if (IsMeasured(near) && IsMeasured(far)) {
-    return near.latency * (near.in_flight + 1) >
+    return AgedLatency(near.latency, near.age) * (near.in_flight + 1) >
            ratio * (far.latency * (far.in_flight + 1));
   }
   return near.in_flight + 1 > ratio * (far.in_flight + 1);
@@ -49,6 +56,13 @@ size_t TierOf(const NodeSnapshot& node) {
 }
 
 }  // namespace
+
+absl::Duration AgedLatency(absl::Duration latency, absl::Duration age) {
+  if (latency == absl::ZeroDuration() || age <= absl::ZeroDuration()) {
+    return latency;
+  }
+  return std::max(latency * PartLeft(age), absl::Nanoseconds(1));
+}
 
 std::optional<size_t> ChooseNode(absl::Span<const NodeSnapshot> nodes,
                                  std::optional<size_t> avoid, uint64_t draw_a,
@@ -106,9 +120,10 @@ std::optional<size_t> ChooseNode(absl::Span<const NodeSnapshot> nodes,
   return choice;
 }
 
-absl::Duration SmoothedLatency(absl::Duration mean, absl::Duration sample) {
+absl::Duration SmoothedLatency(absl::Duration mean, absl::Duration sample,
+                               absl::Duration age) {
   if (mean == absl::ZeroDuration()) return sample;
-  return mean + (sample - mean) / 8;
+  return mean + (sample - mean) * std::max(0.125, 1 - PartLeft(age));
 }
 
 }  // namespace refract::cpu_node

@@ -20,6 +20,8 @@ struct NodeSnapshot {
   transport::PeerState health = transport::PeerState::kConnecting;
   // Smoothed round trip; zero when nothing was measured yet.
   absl::Duration latency;
+  // Time since `latency` was last measured, without a request in flight.
+  absl::Duration age;
   int in_flight = 0;  // requests of this CPU node
   // Distance in the fabric (placement::Tier), 0 = nearest. 0 to kMaxTier.
   int tier = 0;
@@ -33,9 +35,21 @@ inline constexpr int kMaxTier = 7;
 // tests/cpu_node/node_tiers_test.cc).
 inline constexpr double kDefaultSpillRatio = 2;
 
+// Time constant with which a latency that is not measured again falls. Without
+// it a node with a single slow answer, after a pause or a start, would get no
+// request, and so no new measurement, while the other nodes are faster. A
+// latency 50 times too high is tried again after 12 s. A node that answers
+// several times a second is not affected. Finagle's peak-EWMA balancer does the
+// same with 10 s.
+inline constexpr absl::Duration kLatencyAge = absl::Seconds(3);
+
+// `latency` × exp(-`age` / kLatencyAge); stays above zero, which means not
+// measured.
+absl::Duration AgedLatency(absl::Duration latency, absl::Duration age);
+
 // Index of the node to use: of two random candidates (`draw_a`, `draw_b`: any
-// random numbers) the node with the lower latency × (in flight + 1); the first
-// on a tie. If a candidate has no measurement yet, the node with fewer requests
+// random numbers) the node with the lower AgedLatency() × (in flight + 1); the
+// first on a tie. If a candidate has no measurement yet, the node with fewer requests
 // in flight; if equal, the unmeasured node: it must be measured, but not
 // flooded, because it may never answer.
 //
@@ -50,7 +64,8 @@ inline constexpr double kDefaultSpillRatio = 2;
 // drawn per tier, and the better one of a farther tier gets the request only
 // when the choice of the nearer tiers is more than `spill_ratio` (≥ 1) times as
 // loaded, by latency × (in flight + 1), or by in flight + 1 while one of both
-// has no measurement. Near tiers save the links that many hosts share, not just
+// has no measurement. Only the nearer node's latency is aged, so that time alone
+// sends no request farther. Near tiers save the links that many hosts share, not just
 // time, hence a ratio above 1.
 //
 // Full nodes are no candidates, but count as nodes of their state, `avoid` too
@@ -66,8 +81,11 @@ std::optional<size_t> ChooseNode(absl::Span<const NodeSnapshot> nodes,
                                  double spill_ratio = kDefaultSpillRatio);
 
 // Exponentially weighted mean, weight 1/8 for the new sample as in TCP's
-// smoothed round trip (RFC 6298). The first sample (`mean` zero) is the mean.
-absl::Duration SmoothedLatency(absl::Duration mean, absl::Duration sample);
+// smoothed round trip (RFC 6298), and more where the mean was measured `age` ago:
+// as much as AgedLatency() takes from it. The first sample (`mean` zero) is the
+// mean.
+absl::Duration SmoothedLatency(absl::Duration mean, absl::Duration sample,
+                               absl::Duration age = absl::ZeroDuration());
 
 }  // namespace refract::cpu_node
 

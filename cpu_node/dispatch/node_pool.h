@@ -191,6 +191,7 @@ class NodePool {
     bool connected = false;
     uint64_t epoch = 0;
     absl::Duration latency;
+    absl::Time measured = absl::InfinitePast();  // when `latency` last was
     // `latency` per offer; zero until a request of the offer was answered.
     std::vector<absl::Duration> offer_latency;
     RequestQuota quota;

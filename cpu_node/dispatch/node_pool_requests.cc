@@ -56,7 +56,9 @@ void NodePool::Lease::Finish(const absl::Status& status, absl::Duration latency,
   if (status.ok() ||
       ((absl::IsDeadlineExceeded(status) || absl::IsCancelled(status)) &&
        latency > node.latency)) {
-    node.latency = SmoothedLatency(node.latency, latency);
+    node.latency =
+        SmoothedLatency(node.latency, latency, now - node.measured);
+    node.measured = now;
   }
   if (status.ok()) {
     absl::Duration& of_offer = node.offer_latency[offer_];
@@ -112,6 +114,8 @@ std::optional<NodePool::Lease> NodePool::AcquireIf(
           .full = !node.quota.HasRoom(offer) || (avoid_is_full && i == avoid),
           .health = node.HealthFor(offer, now),
           .latency = node.latency,
+          .age = node.quota.in_flight() == 0 ? now - node.measured
+                                             : absl::ZeroDuration(),
           .in_flight = node.quota.in_flight(),
           .tier = node.tier};
     }

@@ -307,6 +307,32 @@ TEST(SmoothedLatencyTest, StartsWithTheFirstSampleAndMovesByAnEighth) {
             absl::Milliseconds(9));
   EXPECT_EQ(SmoothedLatency(first, absl::ZeroDuration()),
             absl::Milliseconds(7));
+  // exp(-1) of the old mean is left after the time constant.
+  EXPECT_NEAR(absl::ToDoubleMilliseconds(SmoothedLatency(
+                  first, absl::ZeroDuration(), kLatencyAge)),
+              8 * 0.36788, 1e-4);
+}
+
+TEST(AgedLatencyTest, FallsAndStaysMeasured) {
+  const absl::Duration latency = absl::Milliseconds(8);
+  EXPECT_EQ(AgedLatency(latency, absl::ZeroDuration()), latency);
+  EXPECT_NEAR(absl::ToDoubleMilliseconds(AgedLatency(latency, kLatencyAge)),
+              8 * 0.36788, 1e-4);
+  EXPECT_GT(AgedLatency(latency, absl::Hours(100)), absl::ZeroDuration());
+  EXPECT_EQ(AgedLatency(absl::ZeroDuration(), absl::InfiniteDuration()),
+            absl::ZeroDuration());
+}
+
+TEST(AgedLatencyTest, SendsNoRequestFartherByItself) {
+  NodeSnapshot near = Node(4, 0), far = Node(4, 0);
+  far.tier = 2;
+  far.age = absl::Hours(1);
+  EXPECT_EQ(ChooseNode({near, far}, kNone, 0, 0), 0u);
+  // A near node that was slow once is tried again.
+  near.latency = absl::Milliseconds(500);
+  EXPECT_EQ(ChooseNode({near, far}, kNone, 0, 0), 1u);
+  near.age = absl::Hours(1);
+  EXPECT_EQ(ChooseNode({near, far}, kNone, 0, 0), 0u);
 }
 
 }  // namespace

@@ -78,6 +78,37 @@ TEST_F(NodePoolTest, PrefersTheFasterNode) {
   for (int i = 0; i < 20; ++i) EXPECT_EQ(NodeOf(*pool), 1);
 }
 
+// A node with one slow answer got no other request, and so stayed slow.
+TEST_F(NodePoolTest, ASlowAnswerIsForgotten) {
+  const auto pool = MakePool({"x:1", "y:1"});
+  for (FakeClient* client : clients_) client->Connect(1, {ok_, ok_});
+  pool->Acquire(0, 1)->Finish(ok_, absl::Milliseconds(500));
+  pool->Acquire(0, 0)->Finish(ok_, absl::Milliseconds(2));
+  std::optional<NodePool::Lease> again;
+  const auto serve = [&](absl::Duration time) {
+    for (const absl::Time end = clock_.Now() + time; clock_.Now() < end;) {
+      clock_.Advance(absl::Milliseconds(100));
+      NodePool::Lease lease = *pool->Acquire(0, std::nullopt);
+      if (lease.node() == 0) {
+        again = std::move(lease);
+        return;
+      }
+      lease.Finish(ok_, absl::Milliseconds(2));
+    }
+  };
+  // 250 times as slow: ln(250) = 5.5 time constants.
+  serve(5 * kLatencyAge);
+  EXPECT_FALSE(again.has_value());
+  serve(kLatencyAge);
+  ASSERT_TRUE(again.has_value());
+  // No second request before the answer, however long that takes.
+  clock_.Advance(absl::Minutes(1));
+  EXPECT_EQ(NodeOf(*pool), 1u);
+  pool->Acquire(0, 0)->Finish(ok_, absl::Milliseconds(2));
+  again->Finish(ok_, absl::Milliseconds(1));
+  EXPECT_EQ(NodeOf(*pool), 0u);
+}
+
 TEST_F(NodePoolTest, PrefersTheNearerNodeUntilItIsLoaded) {
   tier_of_ = [](absl::string_view address) {
     return address == "near:1" ? 1 : 2;

@@ -55,6 +55,12 @@ def request(batch):
     }
 
 
+def stopped(pid):
+    """Whether every thread of the process is stopped by a signal."""
+    tasks = pathlib.Path(f"/proc/{pid}/task").glob("*/stat")
+    return all(task.read_text().rpartition(") ")[2][0] == "T" for task in tasks)
+
+
 class PythonPackage(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -140,6 +146,9 @@ class PythonPackage(unittest.TestCase):
 
             # A stopped node answers nothing, so that any deadline passes.
             cpu_node.process.send_signal(signal.SIGSTOP)
+            support.wait_until(
+                lambda: stopped(cpu_node.process.pid), "the CPU node is stopped"
+            )
             with self.assertRaises(InferenceServerException) as caught:
                 client.infer("ranker", inputs, deadline=0.05)
             cpu_node.process.send_signal(signal.SIGCONT)

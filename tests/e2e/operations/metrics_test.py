@@ -69,6 +69,13 @@ OF_DISK = {
     "refract_row_cache_rows_total", "refract_table_reads_total",
     "refract_table_read_bytes_total",
 }
+# Only nodes with --deltas-kafka serve these: e2e/delta_topic.
+OF_KAFKA = {
+    "refract_delta_messages_total",
+    "refract_delta_topic_behind",
+    "refract_delta_topic_errors_total",
+    "refract_delta_topic_up",
+}
 # Only nodes of a shard group serve these: e2e/shards.
 OF_SHARDS = {"refract_lost_shard_ids_total", "refract_shard_look_ups_total"}
 
@@ -308,7 +315,9 @@ class Metrics(unittest.TestCase):
         served = set()
         for node in (self.cn, self.hn):
             served |= set(re.findall(r"^# TYPE (\w+)", scrape(node.metrics_url), re.M))
-        self.assertEqual(served, documented() - OF_QUOTAS - OF_DISK - OF_SHARDS)
+        self.assertEqual(
+            served, documented() - OF_QUOTAS - OF_DISK - OF_SHARDS - OF_KAFKA
+        )
 
     def test_series_stay_the_same_whatever_clients_send(self):
         before = {
