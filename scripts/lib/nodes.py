@@ -113,6 +113,14 @@ class Node:
         self.log.seek(0)
         return self.log.read()
 
+    def await_log(self, text):
+        """Waits until the log has `text`, a string or a compiled pattern: a node
+        writes its log in a thread of its own, after it has answered."""
+        pattern = text if isinstance(text, re.Pattern) else re.compile(re.escape(text))
+        wait_until(
+            lambda: pattern.search(self.output()), f"{pattern.pattern!r} is logged"
+        )
+
     def kill(self):
         """kill -9."""
         if self.process.poll() is None:

@@ -302,7 +302,7 @@ class ModelControl(unittest.TestCase):
         self.assertEqual(index[1][0], "READY")
         self.assertEqual(index[2][0], "UNAVAILABLE")
         self.assertIn(weights.name, index[2][1])
-        self.assertIn(weights.name, cn.output())
+        cn.await_log(weights.name)
         # The node and its answers are as before the failed load.
         self.assertTrue(client.is_server_ready())
         answer = client.infer(MODEL, self.inputs).get_response()

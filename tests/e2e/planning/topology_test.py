@@ -94,17 +94,17 @@ class Topology(unittest.TestCase):
             counts = allowed_cpus(daemon.process.pid)
             # The polling thread alone; the others keep all CPUs.
             self.assertEqual(counts[cpu], 1, counts)
-            self.assertIn(f"chosen NUMA node {node} (CPUs {cpu})", daemon.output())
+            daemon.await_log(f"chosen NUMA node {node} (CPUs {cpu})")
 
     def test_off_binds_nothing(self):
         _, cpu, _ = self.two_nodes()
         daemon = self.cpu_node("--topology", "off")
         self.assertEqual(daemon.stop(), 0)
-        self.assertIn("topology: off, nothing is bound", daemon.output())
+        daemon.await_log("topology: off, nothing is bound")
 
     def test_every_machine_gets_a_line(self):
         daemon = self.cpu_node()
-        self.assertIn("topology: ", daemon.output())
+        daemon.await_log("topology: ")
 
     def test_wrong_overrides_are_refused(self):
         file = self.folder / "bad.json"
@@ -135,9 +135,7 @@ class Topology(unittest.TestCase):
             ("hn-1:81", "leaf"), ("hn-2:82", "pod"), ("stranger:83", "far"),
             ("127.0.0.1:84", "host"),
         ):
-            self.assertIn(
-                f"GPU node {address} is at tier {tier} from host cn-1", node.output()
-            )
+            node.await_log(f"GPU node {address} is at tier {tier} from host cn-1")
 
     def test_wrong_fabrics_are_refused(self):
         file = self.folder / "topology.conf"

@@ -244,16 +244,14 @@ class BatchingTest(unittest.TestCase):
         )
         hn = support.gpu_node(self.repository)
         self.addCleanup(hn.close)
-        self.assertRegex(
-            hn.output(), r"'dlrm' version 1: share 2.5, .*batching window 700us"
+        hn.await_log(
+            re.compile(r"'dlrm' version 1: share 2.5, .*batching window 700us")
         )
         hn.stop()
         config.write_text(before + "instance_group { count: -1 }\n")
         hn = support.gpu_node(self.repository)
         self.addCleanup(hn.close)
-        self.assertRegex(
-            hn.output(), r"config.pbtxt: instance_group: count is -1"
-        )
+        hn.await_log("config.pbtxt: instance_group: count is -1")
         hn.stop()
 
     def test_flags_out_of_range(self):

@@ -76,7 +76,7 @@ class DeltaTopic(deltas_test.Deltas):
         gap.write({"one.weight": deltas.Rows([3], torch.ones(1, DIM))}, parent=(7, "x"))
         delta_kafka.push(gap, self.address)
         self.refused("delta of ranker/1 refused")
-        self.assertIn("gap: the parent is delta 7", self.cn.output())
+        self.cn.await_log("gap: the parent is delta 7")
         self.change(50, outbox)
         self.push(outbox, "--after", 4)
         self.await_delta(5)

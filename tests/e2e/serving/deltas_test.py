@@ -399,7 +399,7 @@ class Deltas(unittest.TestCase):
                 sequence = aside.write(tables, **changes)
                 files = bring(sequence, spoil)
                 self.refused(reason)
-                self.assertIn(files[1].name[:26], self.cn.output())
+                self.cn.await_log(files[1].name[:26])
                 self.assertEqual(self.ask(), 1)
                 self.assertEqual(self.metric("refract_deltas_refused_total"), number)
                 self.assertEqual(self.metric("refract_delta_backlog"), 1)

@@ -217,7 +217,7 @@ class Limits(unittest.TestCase):
                 caught.exception.details(), "raw bytes|no memory for the request"
             )
             self.infer(cn)
-            self.assertIn(f"may have {limit} bytes", cn.output())
+            cn.await_log(f"may have {limit} bytes")
 
     def test_a_wrong_size_on_the_command_line(self):
         for size in ("12Apples", "-1", "0", "1KiB"):
@@ -267,7 +267,7 @@ class Limits(unittest.TestCase):
                         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4] + [0] * 5)
                     )
             self.infer(cn)
-            self.assertIn("127.0.0.2 holds", cn.output())
+            cn.await_log("127.0.0.2 holds")
 
     def test_a_timeout_of_centuries(self):
         cn = self.start()

@@ -5,6 +5,7 @@ number of each id.
 """
 
 import pathlib
+import re
 import shutil
 import tempfile
 import unittest
@@ -170,7 +171,7 @@ class ShardsByIds(unittest.TestCase):
         for name in ("strict", "lenient"):
             self.check(((self.ones, 0), (self.pooled, POOLED)), self.model, name)
         for node in self.nodes:
-            self.assertRegex(node.output(), "has answered its [1-9] check requests")
+            node.await_log(re.compile("has answered its [1-9] check requests"))
 
     def test_2_packages_have_their_rows_alone(self):
         total = 0

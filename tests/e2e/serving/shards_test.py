@@ -313,16 +313,16 @@ class Shards(unittest.TestCase):
         # A shard reads its own rows alone.
         for shard, node in enumerate(nodes):
             rows = sum(end - begin for begin, end in OWNED[shard].values())
-            self.assertIn(f"of {rows * DIM * 4} bytes are read from disk", node.output())
+            node.await_log(f"of {rows * DIM * 4} bytes are read from disk")
             self.assertNotIn("refract_table_reads_total{model=\"strict\",version=\"1\"} 0\n",
                              self.metrics(node))
 
     def test_golden_requests(self):
         for node in self.nodes:
             for name in ("strict", "lenient"):
-                self.assertRegex(
-                    node.output(), f"model '{name}' version 1 at GPU node .* has "
-                    "answered its [1-9] check requests")
+                node.await_log(re.compile(
+                    f"model '{name}' version 1 at GPU node .* has answered its [1-9] "
+                    "check requests"))
         # Packages with a wrong recorded answer: their nodes do not serve the version.
         repositories = [*self.repositories]
         for shard in range(SHARDS - 1):

@@ -186,14 +186,14 @@ class TableStore(unittest.TestCase):
         found = self.metrics(node, "refract_table_bytes")
         self.assertEqual(found["mapped"], bytes_of_tables)
         self.assertEqual(sum(found.values()), bytes_of_tables)
-        self.assertIn("2 table(s) of 0.001 GiB are mapped", node.output())
+        node.await_log("2 table(s) of 0.001 GiB are mapped")
         node = self.start("load")
         found = self.metrics(node, "refract_table_bytes")
         self.assertEqual(found["mapped"], 0)
         loaded = found["small_pages"] + found["huge_pages"]
         self.assertEqual(loaded, sum(found.values()))
         self.assertTrue(bytes_of_tables <= loaded <= bytes_of_tables + 256, loaded)
-        self.assertIn("2 table(s) of 0.001 GiB loaded in", node.output())
+        node.await_log("2 table(s) of 0.001 GiB loaded in")
 
     def test_memory_of_loaded_and_of_cached_rows(self):
         torch.manual_seed(SEED)
