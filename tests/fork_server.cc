@@ -141,8 +141,8 @@ int Serve(int argc, char** argv, char** environment) {
 
 }  // namespace
 
-// What the C library runs after static constructors is main(), given by the
-// program.
+// The program's start code calls this function of the C library with main(),
+// which the C library runs after the static constructors.
 extern "C" int __libc_start_main(Main main, int argc, char** argv,
                                  void (*init)(), void (*fini)(),
                                  void (*loader_fini)(), void* stack_end) {

@@ -202,8 +202,8 @@ int RunModel(const std::string& folder, const std::string& name, int64_t batch,
     row["largest_difference"][label] = difference;
     // The effect of rounded weights is a result, not a fault.
     if (difference > (rounds_weights ? kRoundedTolerance : kTolerance)) {
-      // It folds a batch norm into a layer that others read as well (torch
-      // 2.11): such a model is compared without it.
+      // Optimising numerics may change scores (models/zoo/README.md): such a
+      // model is compared with the frozen form alone.
       if (label == kOptimized) continue;
       std::fprintf(stderr, "bench_runtime: %s: differs from %s by %g\n",
                    name.c_str(), label.c_str(), difference);

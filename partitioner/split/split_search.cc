@@ -18,8 +18,8 @@ namespace {
 using models::Graph;
 using models::SplitPlan;
 
-// What the search minimises, in the units of the prediction. Throughput is
-// minimised as the time of the slowest station.
+// Objective of the search, in the units of the prediction; smaller is better.
+// For throughput it is the time of the slowest station.
 double CostOf(const Prediction& prediction, Objective objective) {
   switch (objective) {
     case Objective::kLatency:

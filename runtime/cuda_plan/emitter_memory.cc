@@ -16,7 +16,7 @@ namespace {
 using cuda::DType;
 using cuda::Rows;
 
-// `size` as rows of the device program: so many per item, and a fixed number.
+// `size` as rows of the device program: a number per item and a fixed number.
 absl::StatusOr<Rows> OneOf(const Size& size, const std::string& of) {
   const std::optional<Rows> rows = size.rows();
   if (!rows) {

@@ -1,4 +1,5 @@
-// What the readers of messages and the polling thread share, under threads.
+// Structures that readers of messages share with the polling thread, used by
+// several threads at once.
 #include "transport/links/link_memory.h"
 
 #include <gtest/gtest.h>

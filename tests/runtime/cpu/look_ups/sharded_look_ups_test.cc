@@ -92,7 +92,7 @@ struct Table {
       stored[k] = std::make_unique<Indexed>(its_values, its_ids, dim, &own);
     }
   }
-  // What a request sends for row `row`, which may be outside the table.
+  // The id that a request sends for row `row`, which may be outside the table.
   int64_t IdOf(int64_t row) const {
     if (ids.empty()) return row;
     return row >= 0 && row < rows ? ids[static_cast<size_t>(row)] : ~ids[0] + row;
