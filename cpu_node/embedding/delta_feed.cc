@@ -191,6 +191,10 @@ absl::Status DeltaFeed::Apply(const models::DeltaManifest& manifest,
 void DeltaFeed::Refuse(const std::string& name, const std::string& rows_file,
                        const absl::Status& why) {
   std::string marks = MarkOf(Path(name));
+  // A manifest may be taken away after the folder was listed. A dangling link
+  // is still there.
+  struct stat info = {};
+  if (lstat(Path(name).c_str(), &info) != 0 && errno == ENOENT) return;
   if (!rows_file.empty())
     absl::StrAppend(&marks, ", ", MarkOf(Path(rows_file)));
   std::string& known = refused_[name];

@@ -170,6 +170,28 @@ std::vector<float> Values(float first) {
   return {first, first + 1, first + 2, first + 3};
 }
 
+// The folder is listed before its files are read.
+TEST_F(DeltasTest, AManifestThatVanishesIsNotRefusedOnceMore) {
+  const Delta wrong{.parent_id = "other", .ids = {1}, .rows = Values(1)};
+  const std::string manifest = wrong.Manifest(wrong.RowsFile());
+  const std::string aside = Folder() + "/aside";
+  std::atomic<bool> stop = false;
+  std::thread steps([&] {
+    while (!stop) Step();
+  });
+  constexpr uint64_t kTimes = 300;
+  for (uint64_t i = 1; i <= kTimes; ++i) {
+    // Another size, so that no file is taken for the file before it.
+    ASSERT_TRUE(base::WriteText(aside, manifest + std::string(i, ' ')).ok());
+    std::filesystem::rename(aside, Path(wrong));
+    while (counts().refused < i) std::this_thread::yield();
+    std::filesystem::remove(Path(wrong));
+  }
+  stop = true;
+  steps.join();
+  EXPECT_EQ(counts().refused, kTimes);
+}
+
 TEST_F(DeltasTest, AppliesInSequenceAndComesToTheSameStateAgain) {
   Write({.ids = {1, 9}, .rows = {1, 2, 3, 4, 5, 6, 7, 8}});
   Write({.sequence = 2,
