@@ -50,15 +50,7 @@ class HttpTest(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="refract-http-"))
         cls.addClassCleanup(shutil.rmtree, cls.folder)
-        support.export("wide_deep", cls.folder / "wide_deep")
-        cls.repository = cls.folder / "repo"
-        support.add_model(
-            cls.repository, "m", cls.folder / "wide_deep" / "wide_deep.pt2",
-            method="all-cn",
-        )
-        cls.tensors = support.make_inputs(
-            cls.folder / "wide_deep" / "wide_deep.json", 5, 7
-        )
+        cls.repository, cls.tensors = support.add_wide_deep(cls.folder)
         cls.cn = cls.start("--http-max-input-size", "4MiB",
                            "--http-stall-timeout", 2)
         cls.addClassCleanup(cls.cn.close)

@@ -17,6 +17,14 @@ def make_inputs(description_file, batch, seed, bags="ragged"):
     return zoo_inputs.make_inputs(described, batch, seed, bags=bags)
 
 
+def add_wide_deep(folder):
+    """A repository in `folder` whose model "m" is wide_deep, whole on CPU nodes; it
+    and a request of 5 items."""
+    source = export("wide_deep", folder / "wide_deep")
+    add_model(folder / "repo", "m", source / "wide_deep.pt2", method="all-cn")
+    return folder / "repo", make_inputs(source / "wide_deep.json", 5, 7)
+
+
 def write_tensors(path, tensors):
     safetensors_io.write(path, tensors)
 

@@ -35,12 +35,7 @@ class Bench(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="refract-bench-"))
         cls.addClassCleanup(shutil.rmtree, cls.folder)
-        support.export("wide_deep", cls.folder / "wide_deep")
-        cls.repository = cls.folder / "repo"
-        support.add_model(
-            cls.repository, "m", cls.folder / "wide_deep" / "wide_deep.pt2",
-            method="all-cn",
-        )
+        cls.repository, _ = support.add_wide_deep(cls.folder)
         cls.cn = support.cpu_node(cls.repository, [])
         cls.addClassCleanup(cls.cn.close)
 

@@ -38,15 +38,7 @@ class Security(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="refract-security-"))
         cls.addClassCleanup(shutil.rmtree, cls.folder)
-        support.export("wide_deep", cls.folder / "wide_deep")
-        cls.repository = cls.folder / "repo"
-        support.add_model(
-            cls.repository, "m", cls.folder / "wide_deep" / "wide_deep.pt2",
-            method="all-cn",
-        )
-        cls.tensors = support.make_inputs(
-            cls.folder / "wide_deep" / "wide_deep.json", 5, 7
-        )
+        cls.repository, cls.tensors = support.add_wide_deep(cls.folder)
         cls.certificates = Certificates(cls.folder)
         for root in ("root", "stranger"):
             cls.certificates.root(root)

@@ -4,10 +4,7 @@ The oracles are a CPU node with the whole tables and the PyTorch model, which ta
 number of each id.
 """
 
-import pathlib
 import re
-import shutil
-import tempfile
 import unittest
 
 import torch
@@ -15,22 +12,21 @@ from safetensors.torch import save_file
 
 from scripts.lib import delta_push, deltas
 from tests.e2e import support
-from tests.e2e.serving import shards_test
 
 try:
-    import tritonclient.grpc as triton
     from tritonclient.utils import InferenceServerException
+
+    from tests.e2e.serving.shard_group import POOLED, SHARDS, TOLERANCE, ShardGroup
 except ImportError as error:
     raise unittest.SkipTest(f"tritonclient[grpc] is missing: {error}")
 
-SHARDS, DIM, ITEMS, SEED = 3, 16, 40, 17
+DIM, ITEMS, SEED = 16, 40, 17
 # The first two are divided by a hash of the id; "one" is larger than
 # --shard-tables-from and has one owner; "tiny" is at each node; the rows of "plain"
 # have no ids.
 ROWS = {"sum": 3000, "mean": 3000, "one": 500, "tiny": 20, "plain": 300}
 WITH_IDS = ("sum", "mean", "one", "tiny")
 MORE = 30  # ids that deltas bring to "sum"
-TOLERANCE, POOLED = shards_test.TOLERANCE, shards_test.POOLED
 LENIENT = ('parameters { key: "out_of_range_ids" value { string_value: "default" } }\n'
            'parameters { key: "lost_shard" value { string_value: "zero" } }\n')
 
@@ -67,94 +63,37 @@ def make_request(lengths):
     }
 
 
-class ShardsByIds(unittest.TestCase):
+class ShardsByIds(ShardGroup):
     @classmethod
     def setUpClass(cls):
-        cls.folder = folder = pathlib.Path(tempfile.mkdtemp(prefix="refract-shards-by-ids-"))
-        cls.addClassCleanup(shutil.rmtree, folder)
+        super().setUpClass()
         torch.manual_seed(SEED)
         cls.model = Ranker().eval()
         cls.ids = {name: torch.randint(-(2**63), 2**63 - 1, (ROWS[name] + MORE,))
                    for name in WITH_IDS}
         cls.ones = make_request(torch.ones(ITEMS, dtype=torch.int64))
         cls.pooled = make_request(torch.randint(0, 9, (ITEMS,)))
-        batch, count = (torch.export.Dim(n, min=2) for n in ("batch", "count"))
-        torch.export.save(torch.export.export(
-            cls.model, tuple(cls.pooled.values()),
-            dynamic_shapes=({0: count}, {0: count}, {0: batch + 1}, {0: batch}, {0: batch},
-                            {0: batch}),
-        ), folder / "model.pt2")
-        save_file(cls.pooled, folder / "sample.safetensors")
-        (folder / "tables").mkdir()
+        (cls.folder / "tables").mkdir()
         tensors = {f"{name}.weight": getattr(cls.model, name).weight.detach()
                    for name in ROWS}
         for name in WITH_IDS:
             tensors[f"{name}.weight.ids"] = cls.ids[name][:ROWS[name]].clone()
-        save_file(tensors, folder / "tables" / "tables.safetensors")
-        cls.whole = folder / "whole"
-        for name in ("strict", "lenient"):
-            support.add_model(cls.whole, name, folder / "model.pt2", golden=True)
-            cls.printed = support.refract(
-                "partition", cls.whole / name, "--method", "heuristic", "--shards", SHARDS,
-                "--shard-tables-from", 0.01, "--write").stdout
-        with open(cls.whole / "lenient" / "config.pbtxt", "a", encoding="utf-8") as config:
-            config.write(LENIENT)
-        cls.packages = []
-        for shard in range(SHARDS):
-            cls.packages.append(folder / f"shard{shard}")
-            for name in ("strict", "lenient"):
-                support.refract("package", cls.whole / name, "--for", "cpu-node",
-                                "--shard", shard, "--output", cls.packages[shard])
-        cls.hn = support.gpu_node(cls.whole)
-        cls.addClassCleanup(cls.hn.close)
-        # The last shard has the whole version, and needs its own rows of it.
-        cls.repositories = [*cls.packages[:-1], cls.whole]
-        cls.flags = ("--deltas-poll", "0.02", "--deltas-by-request", "--deltas-new-ids", MORE,
-                     "--deltas-folder")
-        cls.plain = support.cpu_node(
-            cls.whole, [cls.hn.address], *cls.flags, folder / "deltas-plain")
-        cls.addClassCleanup(cls.plain.close)
-        cls.peers = ",".join(f"127.0.0.1:{port}" for port in support.free_ports(SHARDS))
-        cls.nodes = [None] * SHARDS
-        cls.addClassCleanup(lambda: [n.close() for n in cls.nodes if n])
-        for shard in range(SHARDS):
-            cls.start(shard)
-        for node in (cls.plain, *cls.nodes):
-            cls.await_ready(node)
+        save_file(tensors, cls.folder / "tables" / "tables.safetensors")
+        batch, count = (torch.export.Dim(n, min=2) for n in ("batch", "count"))
+        shapes = ({0: count}, {0: count}, {0: batch + 1}, {0: batch}, {0: batch}, {0: batch})
+        cls.start_nodes(cls.model, cls.pooled, shapes, 0.01, LENIENT)
 
     @classmethod
-    def start(cls, shard):
+    def flags(cls, shard):
         # The second shard reads its rows from disk.
         disk = ("--table-memory", "disk", "--row-cache-mib", 1) if shard == 1 else ()
-        cls.nodes[shard] = support.cpu_node(
-            cls.repositories[shard], [cls.hn.address], *cls.flags,
-            cls.folder / f"deltas{shard}", "--shard", shard, "--shard-peers", cls.peers, *disk)
-
-    @classmethod
-    def await_ready(cls, node):
-        client = triton.InferenceServerClient(node.address)
-        for name in ("strict", "lenient"):
-            support.wait_until(lambda: client.is_model_ready(name), f"{name} is ready")
+        return ("--deltas-poll", "0.02", "--deltas-by-request", "--deltas-new-ids", MORE,
+                "--deltas-folder", cls.folder / f"deltas-{shard}", *disk)
 
     def by_ids(self, request):
         """The request as clients send it."""
         return {name: self.ids[TABLES[name]][tensor] if TABLES.get(name) in WITH_IDS else tensor
                 for name, tensor in request.items()}
-
-    def ask(self, node, request, name="strict"):
-        """Scores and parameters, of a request by ids."""
-        inputs = []
-        for input_name, tensor in request.items():
-            given = triton.InferInput(input_name, tensor.shape, "INT64")
-            given.set_data_from_numpy(tensor.numpy())
-            inputs.append(given)
-        answer = triton.InferenceServerClient(node.address).infer(
-            name, inputs, client_timeout=30)
-        return torch.from_numpy(answer.as_numpy("output_0").copy()), (
-            answer.get_response().parameters)
-
-    def assert_near(self, scores, wanted, tolerance):
-        self.assertLessEqual((scores - wanted).abs().max().item(), tolerance)
 
     def check(self, requests, model, name="strict"):
         """Requests by rows, of which `model` has all."""
@@ -209,8 +148,7 @@ class ShardsByIds(unittest.TestCase):
     def test_4_a_lost_shard(self):
         self.nodes[1].kill()
         node = self.nodes[0]
-        client = triton.InferenceServerClient(node.address)
-        support.wait_until(lambda: not client.is_model_ready("strict"), "strict is not ready")
+        support.wait_until(lambda: not self.ready(node), "strict is not ready")
         with self.assertRaises(InferenceServerException) as caught:
             self.ask(node, self.by_ids(self.pooled))
         self.assertIn("shard 1 (127.0.0.1:", str(caught.exception.message()))

@@ -3,10 +3,8 @@
 The oracles are a CPU node with the whole tables and the PyTorch model.
 """
 
-import pathlib
 import re
 import shutil
-import tempfile
 import unittest
 import urllib.request
 
@@ -18,12 +16,13 @@ from tests.e2e import support
 from tests.e2e.certificates import Certificates
 
 try:
-    import tritonclient.grpc as triton
     from tritonclient.utils import InferenceServerException
+
+    from tests.e2e.serving.shard_group import POOLED, SHARDS, TOLERANCE, ShardGroup
 except ImportError as error:
     raise unittest.SkipTest(f"tritonclient[grpc] is missing: {error}")
 
-SHARDS, DIM, ITEMS, SEED = 3, 16, 40, 5
+DIM, ITEMS, SEED = 16, 40, 5
 # The one table above a third of all rows is divided by rows; the others stay
 # whole, the largest goes to the first shard, and so on.
 ROWS = {"mean": 3000, "one": 500, "sum": 300, "max": 200}
@@ -32,8 +31,6 @@ OWNED = {  # shard → table → rows
     1: {"mean": (1000, 2000), "sum": (0, 300)},
     2: {"mean": (2000, 3000), "max": (0, 200)},
 }
-TOLERANCE = 2e-6  # of scores after a sigmoid, against PyTorch
-POOLED = 1e-6  # against one process: another order of additions
 LENIENT = 'parameters { key: "lost_shard" value { string_value: "zero" } }\n'
 
 
@@ -65,86 +62,22 @@ def make_request(lengths):
     }
 
 
-class Shards(unittest.TestCase):
+class Shards(ShardGroup):
     @classmethod
     def setUpClass(cls):
-        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="refract-shards-"))
-        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        super().setUpClass()
         torch.manual_seed(SEED)
         cls.model = Ranker().eval()
         cls.ones = make_request(torch.ones(ITEMS, dtype=torch.int64))
         cls.pooled = make_request(torch.randint(0, 9, (ITEMS,)))
         batch, count = (torch.export.Dim(n, min=2) for n in ("batch", "count"))
-        torch.export.save(torch.export.export(
-            cls.model, tuple(cls.pooled.values()),
-            dynamic_shapes=({0: count}, {0: count}, {0: count},
-                            {0: batch + 1}, {0: batch}),
-        ), cls.folder / "model.pt2")
-        save_file(cls.pooled, cls.folder / "sample.safetensors")
-        cls.whole = cls.folder / "whole"
-        cls.printed = ""
-        for name in ("strict", "lenient"):
-            support.add_model(
-                cls.whole, name, cls.folder / "model.pt2", golden=True)
-            cls.printed = support.refract(
-                "partition", cls.whole / name, "--method", "heuristic",
-                "--shards", SHARDS, "--shard-tables-from", 0, "--write").stdout
-        with open(cls.whole / "lenient" / "config.pbtxt", "a",
-                  encoding="utf-8") as config:
-            config.write(LENIENT)
-        cls.packages = []
-        for shard in range(SHARDS):
-            cls.packages.append(cls.folder / f"shard{shard}")
-            for name in ("strict", "lenient"):
-                support.refract(
-                    "package", cls.whole / name, "--for", "cpu-node",
-                    "--shard", shard, "--output", cls.packages[shard])
-        cls.hn = support.gpu_node(cls.whole)
-        cls.addClassCleanup(cls.hn.close)
-        cls.plain = support.cpu_node(cls.whole, [cls.hn.address])
-        cls.addClassCleanup(cls.plain.close)
-        cls.peers = ",".join(f"127.0.0.1:{port}" for port in support.free_ports(SHARDS))
-        cls.nodes = [None] * SHARDS
-        cls.addClassCleanup(lambda: [n.close() for n in cls.nodes if n])
-        # The last shard has the whole version, and needs its own rows of it.
-        cls.repositories = [*cls.packages[:-1], cls.whole]
-        for shard in range(SHARDS):
-            cls.start(shard)
-        for node in (cls.plain, *cls.nodes):
-            cls.await_ready(node)
-
-    @classmethod
-    def start(cls, shard):
-        cls.nodes[shard] = support.cpu_node(
-            cls.repositories[shard], [cls.hn.address],
-            "--shard", shard, "--shard-peers", cls.peers)
+        shapes = ({0: count}, {0: count}, {0: count}, {0: batch + 1}, {0: batch})
+        cls.start_nodes(cls.model, cls.pooled, shapes, 0, LENIENT)
 
     @staticmethod
     def metrics(node):
         with urllib.request.urlopen(node.metrics_url, timeout=30) as page:
             return page.read().decode()
-
-    @staticmethod
-    def ready(node, name="strict"):
-        client = triton.InferenceServerClient(node.address)
-        return client.is_model_ready(name)
-
-    @classmethod
-    def await_ready(cls, node):
-        for name in ("strict", "lenient"):
-            support.wait_until(lambda: cls.ready(node, name), f"{name} is ready")
-
-    def ask(self, node, request, name="strict"):
-        """Scores and parameters."""
-        inputs = []
-        for input_name, tensor in request.items():
-            given = triton.InferInput(input_name, tensor.shape, "INT64")
-            given.set_data_from_numpy(tensor.numpy())
-            inputs.append(given)
-        client = triton.InferenceServerClient(node.address)
-        answer = client.infer(name, inputs, client_timeout=30)
-        scores = torch.from_numpy(answer.as_numpy("output_0").copy())
-        return scores, answer.get_response().parameters
 
     def expected(self, request, without=None):
         """PyTorch's scores; `without`: the shard whose rows are zeros."""
@@ -155,9 +88,6 @@ class Shards(unittest.TestCase):
                 for table, (begin, end) in OWNED[without].items():
                     getattr(model, table).weight[begin:end] = 0
             return model(**request)
-
-    def assert_near(self, scores, wanted, tolerance):
-        self.assertLessEqual((scores - wanted).abs().max().item(), tolerance)
 
     def check_scores(self):
         for request, tolerance in ((self.ones, 0), (self.pooled, POOLED)):
@@ -183,7 +113,7 @@ class Shards(unittest.TestCase):
             for part in (f"--node-tls-{flag}", self.folder / file)]
         hn = support.gpu_node(self.whole, *flags)
         self.addCleanup(hn.close)
-        peers = ",".join(f"127.0.0.1:{port}" for port in support.free_ports(SHARDS))
+        peers = self.free_peers()
         nodes = []
         for shard, repository in enumerate(self.repositories):
             nodes.append(support.cpu_node(
@@ -209,7 +139,7 @@ class Shards(unittest.TestCase):
 
     def start_group(self, *arguments, repositories=None):
         """Three more shards, with an argument list for each."""
-        peers = ",".join(f"127.0.0.1:{port}" for port in support.free_ports(SHARDS))
+        peers = self.free_peers()
 
         def start(shard):
             node = support.cpu_node(
@@ -414,7 +344,7 @@ class Shards(unittest.TestCase):
         return str(caught.exception.message())
 
     def test_a_package_is_served_by_its_shard_alone(self):
-        peers = ",".join(f"127.0.0.1:{port}" for port in support.free_ports(SHARDS))
+        peers = self.free_peers()
         self.assertIn("packaged for shard 1, and this node is --shard 0",
                       self.refusal(self.packages[1], "--shard", 0,
                                    "--shard-peers", peers))
