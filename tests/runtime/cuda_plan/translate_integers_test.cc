@@ -6,12 +6,12 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "runtime/cuda_plan/translate.h"
+#include "tests/runtime/cuda_plan/expect_exact.h"
 #include "tests/runtime/cuda_plan/expect_same.h"
 #include "tests/runtime/cuda_plan/run_translation.h"
 #include "tests/runtime/testing/run.h"
@@ -20,7 +20,6 @@ namespace refract::runtime::cuda_plan {
 namespace {
 
 using base::DType;
-using models::SymExpr;
 using models::ValueId;
 using runtime::testing::Bool;
 using runtime::testing::Float;
@@ -30,11 +29,11 @@ using runtime::testing::List;
 using runtime::testing::MakeTensor;
 using runtime::testing::Must;
 using runtime::testing::Ref;
-using runtime::testing::RunByLibTorch;
 using runtime::testing::Sym;
 using runtime::testing::Views;
+using testing::AnyTensor;
+using testing::ExpectExact;
 using testing::ExpectRefused;
-using testing::ExpectSame;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::kMaxBatch;
@@ -42,94 +41,6 @@ using testing::Model;
 using testing::OnDevice;
 using testing::OptionsFor;
 using testing::Seed;
-
-// Values that reveal widths, signs and roundings.
-int64_t AnyInteger(DType dtype, std::mt19937& random) {
-  const bool narrow = dtype == DType::kInt32;
-  switch (random() % 6) {
-    case 0:
-      return narrow ? std::numeric_limits<int32_t>::min()
-                    : std::numeric_limits<int64_t>::min();
-    case 1:
-      return narrow ? std::numeric_limits<int32_t>::max()
-                    : std::numeric_limits<int64_t>::max();
-    case 2: {
-      const uint64_t bits = uint64_t{random()} << 32 | random();
-      return narrow ? static_cast<int32_t>(bits) : static_cast<int64_t>(bits);
-    }
-    default:
-      return static_cast<int64_t>(random() % 13) - 6;
-  }
-}
-
-base::Tensor AnyTensor(const models::Value& value, int64_t batch,
-                       std::mt19937& random) {
-  base::Dims dims;
-  for (const SymExpr& size : value.shape) {
-    dims.push_back(Must(size.Evaluate({{"b", batch}})));
-  }
-  base::Tensor tensor = Must(base::Tensor::Allocate(value.dtype, dims));
-  for (int64_t i = 0; i < tensor.view().num_elements(); ++i) {
-    const auto at = static_cast<size_t>(i);
-    switch (value.dtype) {
-      case DType::kInt64:
-        tensor.as<int64_t>()[at] = AnyInteger(value.dtype, random);
-        break;
-      case DType::kInt32:
-        tensor.as<int32_t>()[at] =
-            static_cast<int32_t>(AnyInteger(value.dtype, random));
-        break;
-      case DType::kFloat32:
-        tensor.as<float>()[at] =
-            static_cast<float>(static_cast<int>(random() % 2000) - 1000) / 64;
-        break;
-      default:
-        tensor.data()[at] = static_cast<std::byte>(random() % 2);
-    }
-  }
-  return tensor;
-}
-
-// Compares all outputs bit by bit with LibTorch's operators and the CPU
-// backend.
-void ExpectExact(Model& m, cuda::DeviceProgram* program = nullptr) {
-  m.graph().batch_symbol.assign(1, 'b');
-  const Part part = Part::Whole(m.graph());
-  const auto weights = m.Weights();
-  const auto cpu = Must(Program::Compile(m.graph(), part, weights, {}));
-  auto translation =
-      Translate(m.graph(), part, weights, OptionsFor(Precision::kFloat32));
-  ASSERT_TRUE(translation.ok()) << translation.status() << ", seed " << Seed();
-  if (program != nullptr) *program = translation->program;
-  auto device =
-      Must(OnDevice::Load(*std::move(translation), kMaxBatch, Seed()));
-  std::mt19937 random(Seed());
-  for (const int64_t batch : testing::kBatches) {
-    std::vector<base::Tensor> inputs;
-    for (const ValueId id : part.inputs) {
-      inputs.push_back(AnyTensor(m.graph().value(id), batch, random));
-    }
-    const auto want = Must(RunByLibTorch(m, inputs));
-    RunContext context(*cpu);
-    std::vector<base::TensorView> on_cpu;
-    ASSERT_TRUE(cpu->Run(Views(inputs),
-                         std::vector<std::byte*>(part.outputs.size(), nullptr),
-                         context, on_cpu)
-                    .ok());
-    const auto got = device->Run(Views(inputs), batch);
-    ASSERT_TRUE(got.ok()) << got.status();
-    for (size_t i = 0; i < want.size(); ++i) {
-      const std::string which = absl::StrCat(
-          "output ", i, " (",
-          m.graph().nodes.empty() ? ""
-                                  : m.graph().value(m.graph().outputs[i]).name,
-          "), batch ", batch, ", seed ", Seed());
-      EXPECT_EQ(testing::Difference((*got)[i], want[i].view()), 0) << which;
-      EXPECT_EQ(testing::Difference((*got)[i], on_cpu[i]), 0) << which;
-    }
-  }
-  EXPECT_THAT(device->violations(), IsEmpty());
-}
 
 constexpr DType kTypes[] = {DType::kInt64, DType::kInt32};
 
@@ -571,129 +482,6 @@ TEST(TranslateIntegersTest, RefusesByNameWhereTheFirstResultIsNotRead) {
               {{DType::kFloat32, {Sym("b")}}, {DType::kInt64, {Sym("b")}}});
   m.Output(results[1]);
   ExpectRefused(m, "operator aten.max.dim (node n0) of model m cannot run");
-}
-
-// Values of [b, 2, 3] of each type, combined at random.
-class RandomIntegers : public Model {
- public:
-  explicit RandomIntegers(unsigned seed) : Model(seed), random_(seed) {
-    const DType types[] = {DType::kInt64, DType::kInt32, DType::kBool};
-    for (int t = 0; t < 3; ++t) {
-      values_[t].push_back(In(absl::StrCat("x", t), {2, 3}, types[t]));
-    }
-    for (int i = 0; i < 24; ++i) Add();
-    for (const auto& list : values_) {
-      Output(list.back());
-      Output(list[random_() % list.size()]);
-    }
-  }
-
- private:
-  ValueId Pick(int type) {
-    return values_[type][random_() % values_[type].size()];
-  }
-  static DType TypeOf(int type) {
-    return type == 0 ? DType::kInt64 : type == 1 ? DType::kInt32 : DType::kBool;
-  }
-  void Put(int type, const std::string& op,
-           std::vector<models::NamedArgument> args) {
-    values_[type].push_back(Op(op, std::move(args), {2, 3}, TypeOf(type)));
-  }
-  void Add() {
-    const int type = static_cast<int>(random_() % 2);
-    const ValueId x = Pick(type);
-    const auto number = static_cast<int64_t>(random_() % 9) - 4;
-    const char* const arithmetic[] = {"add", "sub", "mul"};
-    const char* const bits[] = {"bitwise_and", "bitwise_or", "bitwise_xor"};
-    const char* const comparisons[] = {"eq", "ne", "lt", "le", "gt", "ge"};
-    const char* const divisions[] = {"remainder", "fmod", "floor_divide"};
-    switch (random_() % 12) {
-      case 0:
-        return Put(type,
-                   absl::StrCat("aten.", arithmetic[random_() % 3], ".Tensor"),
-                   {Ref("self", x), Ref("other", Pick(type))});
-      case 1:
-        // Operands of both widths are computed in 64 bits.
-        return Put(0,
-                   absl::StrCat("aten.", arithmetic[random_() % 3], ".Tensor"),
-                   {Ref("self", Pick(0)), Ref("other", Pick(1))});
-      case 2: {
-        const int any = static_cast<int>(random_() % 3);
-        return Put(any, absl::StrCat("aten.", bits[random_() % 3], ".Tensor"),
-                   {Ref("self", Pick(any)), Ref("other", Pick(any))});
-      }
-      case 3:
-        return Put(2,
-                   absl::StrCat("aten.", comparisons[random_() % 6], ".Tensor"),
-                   {Ref("self", x), Ref("other", Pick(1 - type))});
-      case 4:
-        return Put(2,
-                   absl::StrCat("aten.", comparisons[random_() % 6], ".Scalar"),
-                   {Ref("self", x), Int("other", number)});
-      case 5: {
-        // A tensor as divisor is a constant; none of these is 0.
-        const int64_t by = number == 0 ? 5 : number;
-        return Put(type,
-                   absl::StrCat("aten.", divisions[random_() % 3], ".Scalar"),
-                   {Ref("self", x), Int("other", by)});
-      }
-      case 6:
-        return Put(type, "aten.where.self",
-                   {Ref("condition", Pick(2)), Ref("self", x),
-                    Ref("other", Pick(type))});
-      case 7:
-        return Put(type, "aten.clamp.default",
-                   {Ref("self", x), Int("min", number), Int("max", 2)});
-      case 8: {
-        const int to = static_cast<int>(random_() % 3);
-        const int from = static_cast<int>(random_() % 3);
-        if (to == from) return;
-        return Put(to, "aten.to.dtype",
-                   {Ref("self", Pick(from)), {"dtype", TypeOf(to)}});
-      }
-      case 9: {
-        const ValueId sum =
-            Op("aten.sum.dim_IntList",
-               {Ref("self", Pick(static_cast<int>(random_() % 3))),
-                Ints("dim", {1}), Bool("keepdim", true)},
-               {1, 3}, DType::kInt64);
-        return Put(0, "aten.sub.Tensor",
-                   {Ref("self", Pick(0)), Ref("other", sum)});
-      }
-      case 10: {
-        const ValueId flat =
-            Op("aten.reshape.default",
-               {Ref("self", Op("aten.transpose.int",
-                               {Ref("self", x), Int("dim0", 1), Int("dim1", 2)},
-                               {3, 2}, TypeOf(type))),
-                Ints("shape", {-1, 2, 3})},
-               {2, 3}, TypeOf(type));
-        values_[type].push_back(flat);
-        return;
-      }
-      default: {
-        const ValueId half =
-            Op("aten.select.int",
-               {Ref("self", x), Int("dim", 1),
-                Int("index", static_cast<int64_t>(random_() % 2))},
-               {3}, TypeOf(type));
-        return Put(type, "aten.stack.default",
-                   {List("tensors", {half, half}), Int("dim", 1)});
-      }
-    }
-  }
-
-  std::mt19937 random_;
-  std::vector<ValueId> values_[3];  // int64, int32, bool
-};
-
-TEST(TranslateIntegersTest, RandomGraphs) {
-  for (unsigned i = 0; i < 6; ++i) {
-    SCOPED_TRACE(absl::StrCat("seed ", Seed() + i));
-    RandomIntegers model(Seed() + i);
-    ExpectExact(model);
-    if (HasFailure()) return;
-  }
 }
 
 }  // namespace
