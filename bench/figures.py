@@ -50,18 +50,12 @@ def quartiles(entry):
 
 
 def gpu_check():
-    """Ratios of the two kept runs of scripts/gpu_check.sh."""
-    runs = []
-    for name in ("h100/gpu_check_first.json", "h100/gpu_check.json"):
-        run = report(name)
-        rows = run["bench"]["rows"] + run["torch"]["rows"]
-        runs.append({entry["name"]: entry for entry in rows})
-    first, second = runs
-    text = header("ratio", "bar", "first", "second")
-    for name, entry in first.items():
+    """Ratios of the kept run of scripts/gpu_check.sh."""
+    run = report("h100/gpu_check.json")
+    text = header("ratio", "bar", "median [quartiles]")
+    for entry in run["bench"]["rows"] + run["torch"]["rows"]:
         side, sign = ("at_most", "≤") if "at_most" in entry else ("at_least", "≥")
-        bar = f"{sign} {entry[side]:g}"
-        text += row(name, bar, quartiles(entry), quartiles(second[name]))
+        text += row(entry["name"], f"{sign} {entry[side]:g}", quartiles(entry))
     return text
 
 

@@ -12,13 +12,14 @@ that fails costs only its own figures.
 
 Then it compares the pages with the reports that are kept in bench/results, as
 bench/figures.py --check does. Figures of a new run are not copied into
-bench/results: whoever publishes them does, with the machine's name. Exit status 1
-when a subject failed or a page quotes a figure that the kept reports do not have.
+bench/results: whoever publishes them does, as MACHINE/SUBJECT.json. Exit status 1
+when a subject failed, a page quotes a figure that the kept reports do not have, or no
+subject makes a table of a page. The subjects are in bench/subjects.py.
 """
 
 import argparse
-import dataclasses
 import html
+import importlib.util
 import json
 import os
 import pathlib
@@ -27,119 +28,26 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from scripts.lib.nodes import BUILD  # noqa: E402
+from bench.subjects import PREPARATIONS, PYTHON, SUBJECTS  # noqa: E402
 
 # Fields that tell entries of one list from another, in the order of a name.
 IDENTITY = (
     "name", "model", "format", "op", "mode", "level", "against", "bytes", "batch",
-    "look_ups", "load",
+    "look_ups", "load", "policy", "case", "form", "shape", "objective", "nodes",
+    "requests_per_s",
 )
 # Exit status of what cannot run on this machine.
 SKIPPED = 77
 # Figures that have no quartiles.
-SINGLE = ("geometric_mean", "least", "p99_beside_over_alone")
-
-
-@dataclasses.dataclass(frozen=True)
-class Subject:
-    """A measurement: commands with {out} for the JSON file, {models} for a folder."""
-
-    name: str
-    title: str
-    command: tuple
-    short: tuple = ()  # arguments that --short adds or replaces
-    needs: tuple = ()  # programs
-    result: str = "{out}"  # where the command leaves its JSON
-
-
-PYTHON = sys.executable
-BENCH = BUILD / "bench"
-
-
-def serving(name, title, *arguments, short=("--rounds", "3")):
-    script = f"bench/serving/{name.partition('-')[0]}.py"
-    return Subject(
-        name, title, (PYTHON, script, *arguments, "--json", "{out}"), short,
-        (BUILD / "bin" / "refract-cpu-node",),
-    )
-
-
-def fbgemm():
-    """FBGEMM's libraries for bench_gather, each after those that it needs."""
-    folder = pathlib.Path(sysconfig.get_paths()["platlib"]) / "fbgemm_gpu"
-    names = ("asmjit", "fbgemm", *(
-        f"fbgemm_gpu_{part}" for part in
-        ("config", "sparse_async_cumsum", "tbe_utils", "tbe_common", "tbe_inference", "py")
-    ))
-    for name in names:
-        if (folder / f"{name}.so").exists():
-            yield from ("--op-library", folder / f"{name}.so")
-
-
-SUBJECTS = (
-    Subject("layers", "Dense layers on a CPU: others ÷ Refract",
-            (BENCH / "bench_runtime", "layers", "--json", "{out}"),
-            ("--rounds", "5"), (BENCH / "bench_runtime",)),
-    Subject("models", "Whole models on a CPU: others ÷ Refract",
-            (BENCH / "bench_runtime", "models", "{models}", "--json", "{out}"),
-            ("--rounds", "5"), (BENCH / "bench_runtime",)),
-    Subject("beside", "Requests beside a busy process ÷ alone",
-            (BENCH / "bench_runtime", "beside", "{models}", "--rounds", "9",
-             "--seconds", "0.1", "--json", "{out}"),
-            ("--rounds", "5"), (BENCH / "bench_runtime",)),
-    Subject("gather", "Table look-ups: others ÷ Refract",
-            (BENCH / "bench_gather", "--formats", "fp32,tbe-int8,tbe-int4", "--json", "{out}",
-             *fbgemm()),
-            ("--rounds", "5", "--gib", "0.1"), (BENCH / "bench_gather",)),
-    Subject("batching", "Batching on a CPU: requests per second",
-            (BENCH / "bench_scheduler", "--json", "{out}"),
-            ("--rounds", "3", "--seconds", "0.2"), (BENCH / "bench_scheduler",)),
-    Subject("transport", "Transport on this machine",
-            (BUILD / "bin" / "refract", "bench", "transport", "--json", "{out}"),
-            ("--rounds", "3", "--time-ms", "5"), (BUILD / "bin" / "refract",)),
-    Subject("verbs", "Verbs on soft-RoCE ÷ perftest",
-            ("tests/rdma_vm/run_in_vm", "--timeout", "600", "--memory", "2048",
-             "--share", "{folder}", "--kernel-arguments",
-             "tsc=reliable clocksource=tsc", "--", BENCH / "bench_transport",
-             "transport", "--paths", "verbs", "--levels", "path,message", "--modes",
-             "busy", "--ops", "pingpong,pull,stream,fan-in", "--sizes",
-             "64,1K,4K,64K,256K,2M", "--rounds", "7", "--time-ms", "60",
-             "--json", "{out}"),
-            ("--rounds", "3", "--sizes", "64"),
-            (BENCH / "bench_transport", "qemu-system-x86_64")),
-    Subject("quickstart", "A served model: split, and unsplit",
-            (PYTHON, "scripts/quickstart.py", "--duration", "8"),
-            ("--rounds", "1", "--duration", "2", "--tables-gib", "0.1"),
-            (BUILD / "bin" / "refract-cpu-node",), "artifacts/quickstart/results.json"),
-    serving("isolation", "Two models on one GPU node: p99 beside ÷ alone",
-            "--rounds", "9", short=("--rounds", "3", "--duration", "2")),
-    serving("overload-33", "Goodput under overload ÷ capacity, 33 items",
-            "--items", "33", short=("--rounds", "1", "--duration", "1")),
-    serving("overload-8", "Goodput under overload ÷ capacity, 8 items",
-            "--items", "8", short=("--rounds", "1", "--duration", "1")),
-    serving("http_cost", "HTTP ÷ gRPC, p50", "--rounds", "9",
-            short=("--rounds", "3", "--requests", "30")),
-    serving("tls_cost", "TLS ÷ plain gRPC, p50", "--rounds", "9",
-            short=("--rounds", "3", "--requests", "30")),
-    serving("metrics_cost", "Metrics and 1 % tracing ÷ neither, answers per second of "
-            "processor time", "--rounds", "15",
-            short=("--rounds", "3", "--requests", "1000", "--interval", "0.1")),
-    serving("offered_rate", "Rate of the load generator ÷ tritonclient's",
-            short=("--rounds", "3", "--requests", "20000")),
-    serving("triton_backend", "Rate within an SLO ÷ Triton's Python backend"),
-    serving("unique_rows", "Repeated user features between the nodes",
-            short=("--rounds", "3", "--requests", "3")),
-    serving("update_rates", "p99 while rows of tables change ÷ steady p99",
-            short=("--duration", "2", "--window", "1", "--tables-gib", "0.1",
-                   "--rates", "1000")),
-    Subject("gpu", "Dense layers on a GPU", ("scripts/gpu_check.sh", "--out", "{folder}"),
-            ("--quick",), ("nvidia-smi",), "{folder}/gpu_check.json"),
+SINGLE = (
+    "geometric_mean", "least", "p99_beside_over_alone", "p50_ratio", "p99_ratio", "agree",
+    "predicted_over_measured", "rank_correlation", "mean", "cpu_drop_percent",
+    "gpu_drop_percent", "never_placed", "proven", "seconds",
 )
 
 
@@ -265,23 +173,10 @@ def plot(rows):
     return "\n".join(parts)
 
 
-def prepare_models(folder):
-    """Makes the models of `bench_runtime`; once for all subjects."""
-    if not (folder / "done").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        subprocess.run(
-            [PYTHON, "-m", "bench.runtime.prepare", "--refract", BUILD / "bin" / "refract",
-             "--out", folder, "--aoti"],
-            check=True, cwd=ROOT,
-        )
-        (folder / "done").touch()
-    return folder
-
-
-def arguments(subject, short):
+def arguments(wanted, short):
     """The command; with `short`, other values of its options or further ones."""
-    command = [str(part) for part in subject.command]
-    rest = list(subject.short if short else ())
+    command = [str(part) for part in wanted.command]
+    rest = list(wanted.short if short else ())
     while rest:
         option = rest.pop(0)
         value = [rest.pop(0)] if rest and not rest[0].startswith("--") else []
@@ -292,29 +187,71 @@ def arguments(subject, short):
     return command
 
 
+def prepare(name, out, short):
+    """Makes the files of a preparation, once for all subjects; their folder."""
+    preparation = PREPARATIONS[name]
+    folder = out / "prepared" / f"{name}{'_short' if short else ''}"
+    if not (folder / "done").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        command = [part.format(folder=folder) for part in arguments(preparation, short)]
+        subprocess.run(command, check=True, cwd=ROOT,
+                       env={**os.environ, **preparation.environment})
+        (folder / "done").touch()
+    return folder
+
+
+def result(path):
+    """JSON of a file, or of several as one object."""
+    if "*" not in path.name:
+        return json.loads(path.read_text(encoding="utf-8"))
+    files = sorted(path.parent.glob(path.name))
+    if not files:
+        raise OSError(f"there is no {path}")
+    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}
+
+
+def absent(subject):
+    """What the subject needs and this machine lacks; or None."""
+    for need in subject.needs:
+        if not shutil.which(need) and not pathlib.Path(need).is_file():
+            return f"there is no {need}"
+    for module in subject.modules:
+        if importlib.util.find_spec(module) is None:
+            return f"there is no Python module {module}"
+    return None
+
+
 def run(subject, out, short, head):
     """Returns the record of one subject. `head`: the revision of the tree."""
-    for program in subject.needs:
-        if not shutil.which(program):
-            return {"skipped": f"there is no {program}"}
+    why = absent(subject)
+    if why:
+        return {"skipped": why}
     folder = out / subject.name
-    folder.mkdir(exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     places = {"out": folder / "result.json", "folder": folder}
-    record = {"load_before": os.getloadavg()[0]}
     began = time.monotonic()
+    record = {}
     try:
-        if "{models}" in subject.command:
-            places["models"] = prepare_models(out / "models")
-        command = [part.format(**places) for part in arguments(subject, short)]
+        command = arguments(subject, short)
+        for name in PREPARATIONS:
+            if any(f"{{{name}}}" in part for part in command):
+                places[name] = prepare(name, out, short)
+        command = [part.format(**places) for part in command]
+        record["load_before"] = os.getloadavg()[0]
         record["command"] = [part.replace(str(ROOT) + "/", "") for part in command]
-        result = pathlib.Path(subject.result.format(**places))
-        (ROOT / result).unlink(missing_ok=True)
-        done = subprocess.run(command, check=False, cwd=ROOT)
+        found = ROOT / subject.result.format(**places)
+        found.unlink(missing_ok=True)
+        done = subprocess.run(command, check=False, cwd=ROOT,
+                              env={**os.environ, **subject.environment})
         if done.returncode == SKIPPED:
             return {"skipped": "the command says why (exit status 77)"}
         done.check_returncode()
-        record["result"] = json.loads((ROOT / result).read_text(encoding="utf-8"))
-        built = record["result"].get("revision")
+        record["result"] = result(found)
+        parts = (record["result"], *record["result"].values())
+        built = next((part["revision"] for part in parts
+                      if isinstance(part, dict) and part.get("revision")), None)
         if built and not str(head).startswith(built):
             record["built_at"] = built
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
@@ -346,11 +283,14 @@ def write(out, report):
                 text.append(f"<p>{state}: {html.escape(record[state])}</p>")
         if "result" not in record:
             continue
-        find = quickstart_figures if subject.name == "quickstart" else figures
+        find = (quickstart_figures if subject.name.startswith("quickstart")
+                else figures)
         rows = list(find(record["result"]))
         command = html.escape(" ".join(record["command"]))
+        environment = " ".join(f"{k}={v}" for k, v in subject.environment.items())
         text += [
-            f"<p><code>{command}</code>, load before: {record['load_before']:.1f}</p>",
+            f"<p><code>{environment} {command}</code>, load before: "
+            f"{record['load_before']:.1f}</p>",
             plot(rows), table(rows),
         ]
         if "built_at" in record:
@@ -373,10 +313,12 @@ def main():
         parser.error(f"--only: no subject matches {options.only!r}")
     if options.list:
         for subject in chosen:
-            print(f"{subject.name:14} {subject.title}")
+            print(f"{subject.name:24} {subject.title}")
         return 0
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ["PYTHONPATH"] = str(ROOT)
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+    )
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     report = {

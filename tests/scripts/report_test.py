@@ -1,5 +1,6 @@
 """bench/report.py and bench/quotes.py: their output for reports and pages."""
 
+import dataclasses
 import html
 import json
 import pathlib
@@ -13,7 +14,7 @@ from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-from bench import quotes, report  # noqa: E402
+from bench import quotes, report, subjects  # noqa: E402
 
 
 def quartiles(median):
@@ -44,7 +45,7 @@ class Report(unittest.TestCase):
 
     def subject(self, name, program, **options):
         command = (sys.executable, "-c", program, "{out}", "--rounds", "9")
-        return report.Subject(name, name.title(), command, ("--rounds", "3"), **options)
+        return subjects.Subject(name, name.title(), command, ("--rounds", "3"), **options)
 
     def good(self, name="good"):
         # Writes its options beside a figure.
@@ -123,12 +124,52 @@ class Report(unittest.TestCase):
             },
         )
 
+    def test_several_files_are_one_result(self):
+        program = (
+            "import pathlib, sys; folder = pathlib.Path(sys.argv[1]).parent; "
+            "[folder.joinpath(name + '.json').write_text('[1]') for name in 'ab']"
+        )
+        subject = self.subject("several", program, result="{folder}/*.json")
+        _, found = self.report((subject,))
+        self.assertEqual(found["subjects"]["several"]["result"], {"a": [1], "b": [1]})
+        nothing = self.subject("nothing", "pass", result="{folder}/*.json")
+        status, found = self.report((nothing,))
+        self.assertEqual(status, 1)
+        self.assertIn("there is no", found["subjects"]["nothing"]["failed"])
+
+    def test_preparations_are_made_once_and_have_a_short_form(self):
+        made = subjects.Preparation(
+            (sys.executable, "-c", "import os, pathlib, sys; "
+             "pathlib.Path(sys.argv[1], 'n').write_text(sys.argv[3] + os.environ['LIMIT'])",
+             "{folder}", "--size", "9"), ("--size", "1"), {"LIMIT": "avx2"},
+        )
+        program = (
+            "import json, pathlib, sys; path = pathlib.Path(sys.argv[4], 'n'); "
+            "json.dump(dict(read=path.read_text()), open(sys.argv[1], 'w')); path.write_text('again')"
+        )
+        users = tuple(
+            dataclasses.replace(subject, command=(*subject.command, "{made}"))
+            for subject in (self.subject("one", program), self.subject("two", program))
+        )
+        with mock.patch.dict(report.PREPARATIONS, {"made": made}):
+            for arguments, wanted in (((), "9avx2"), (("--short",), "1avx2")):
+                _, found = self.report(users, *arguments)
+                results = [found["subjects"][name]["result"]["read"] for name in ("one", "two")]
+                self.assertEqual(results, [wanted, "again"])
+
+    def test_missing_modules_are_named(self):
+        subject = self.subject("fm", "pass", modules=("no_such_module",))
+        _, found = self.report((subject, self.good()))
+        self.assertIn("no_such_module", found["subjects"]["fm"]["skipped"])
+
     def test_commands_exist(self):
         names = [subject.name for subject in report.SUBJECTS]
         self.assertEqual(sorted(names), sorted(set(names)))
-        for subject in report.SUBJECTS:
-            for part in subject.command:
-                if str(part).endswith((".py", ".sh", "run_in_vm")):
+        places = dict.fromkeys(("out", "folder", *report.PREPARATIONS), "x")
+        for subject in (*report.SUBJECTS, *report.PREPARATIONS.values()):
+            for part in report.arguments(subject, short=True):
+                part = part.format(**places)
+                if part.endswith((".py", ".sh", "run_in_vm")):
                     self.assertTrue((ROOT / part).exists(), part)
 
 
@@ -154,6 +195,20 @@ class Quotes(unittest.TestCase):
         found = self.change("README.md", "(AVX-512): 2.1, 1.3", "(AVX-512): 4.1, 1.3")
         self.assertIn("should say 'Xeon 207 (AVX-512): 2.1, 1.3", found[0])
         self.assertTrue(any("no report has 4.1" in problem for problem in found), found)
+
+    def test_a_table_without_a_subject_is_noticed(self):
+        page = "docs/measurements/figures.md"
+        found = self.change(page, "Subject `batching`: ", "")
+        self.assertIn("'Batching on a CPU': no subject makes the table", found[0])
+        self.assertEqual(found[1:], ["no page names the subject batching"])
+        found = self.change(page, "Subject `isolation`", "Subject `isolated`")
+        self.assertIn("'Two models on one node': there is no subject isolated", found[0])
+
+    def test_a_report_without_a_subject_is_noticed(self):
+        path = self.root / "bench" / "results" / "h100" / "other.json"
+        path.write_text("{}")
+        (found,) = quotes.problems(self.root)
+        self.assertIn("other.json: there is no such subject", found)
 
     def test_another_figure_in_a_report_is_noticed(self):
         path = self.root / "bench" / "results" / "h100" / "gpu_check.json"

@@ -9,6 +9,7 @@ module in this process.
 
 import argparse
 import importlib
+import json
 import random
 import shutil
 import sys
@@ -33,7 +34,8 @@ from tests.models.survey import (
 BATCHES = (1, 2, 33)
 METHODS = ("heuristic", "optimal")
 ARCHITECTURES = [*interaction.CASES, *sequence.CASES, *operators.CASES]
-CASES = [*ARCHITECTURES, *language.CASES, *control.CASES]
+LISTS = {"architectures": ARCHITECTURES, "language": language.CASES, "control": control.CASES}
+CASES = [case for cases in LISTS.values() for case in cases]
 
 
 @dataclass
@@ -137,6 +139,22 @@ def survey(case, form, files, methods):
     return outcome
 
 
+def summary(lists, outcomes):
+    """Counts of every list and form, as the tables of docs/measurements have them."""
+    rows = []
+    for name, cases in lists.items():
+        names = {case.name for case in cases}
+        for form in dict.fromkeys(form for _, form, _ in outcomes):
+            steps = [step for case, of, step in outcomes if of == form and case in names]
+            if steps:
+                rows.append({
+                    "name": name, "form": form, "tried": len(steps),
+                    "written": len(steps) - steps.count("export"),
+                    "agree": steps.count("ok"),
+                })  # fmt: skip
+    return rows
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="names, comma-separated")
@@ -147,17 +165,20 @@ def main():
     parser.add_argument("--seed", type=int, default=random.randrange(2**31))
     parser.add_argument("--methods", default=",".join(METHODS), help="of partition")
     parser.add_argument("--jobs", type=int, default=1, help="models checked at once")
+    parser.add_argument("--json", type=Path, help="file for the counts by list and form")
     args = parser.parse_args()
     op_libraries.extend(args.op_library)
-    cases = CASES
+    lists = LISTS
     if args.cases:
-        cases = importlib.import_module(args.cases).CASES
+        lists = {args.cases.rpartition(".")[2]: importlib.import_module(args.cases).CASES}
+    cases = [case for cases in lists.values() for case in cases]
     only = set(filter(None, args.only.split(",")))
+    if unknown := only - {case.name for case in cases}:
+        parser.error(f"--only: there is no case {min(unknown)}")
     work = Path(args.keep or tempfile.mkdtemp(prefix="refract-survey-"))
     print(f"seed {args.seed} (repeat with --seed)")
     torch.set_num_threads(1)
-    counts = {}
-    waiting = []
+    counts, outcomes, waiting = {}, [], []
 
     def report(down_to):
         while len(waiting) > down_to:
@@ -165,6 +186,7 @@ def main():
             if not isinstance(outcome, Outcome):
                 outcome = outcome.result()
             counts[outcome.step] = counts.get(outcome.step, 0) + 1
+            outcomes.append((case.name, form, outcome.step))
             print(f"{case.name:20} {form:10} {outcome.step:9} {outcome.why[:400]}", flush=True)
 
     pool = ThreadPoolExecutor(args.jobs)
@@ -192,6 +214,13 @@ def main():
         if not args.keep:
             shutil.rmtree(work, ignore_errors=True)
     print(counts)
+    if args.json:
+        args.json.write_text(
+            json.dumps({
+                "seed": args.seed, "lists": summary(lists, outcomes),
+                "others": [row for row in outcomes if row[2] != "ok"],
+            }, indent=1) + "\n"
+        )  # fmt: skip
     tried = sum(counts.values()) - counts.get("export", 0)
     right = counts.get("ok", 0)
     print(f"import, split and agree: {right} of {tried} that PyTorch exports")
