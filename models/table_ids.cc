@@ -25,20 +25,9 @@ namespace {
 absl::StatusOr<WeightEntry> CheckedIds(const SafetensorsFile& file,
                                        const SafetensorsEntry& tensor,
                                        int64_t rows) {
-  if (tensor.dtype != base::DType::kInt64 || tensor.dims.size() != 1 ||
-      tensor.dims[0] != rows) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "is ", base::Name(tensor.dtype), base::DimsToString(tensor.dims),
-        "; the ids of this table are int64[", rows, "]"));
-  }
-  if (tensor.offset % sizeof(int64_t) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("begins at byte ", tensor.offset,
-                     ", which is no multiple of 8; write the file with a "
-                     "padded header"));
-  }
-  const base::TensorView view = file.View(tensor);
-  REFRACT_RETURN_IF_ERROR(IdIndex::Build(view.as<int64_t>()).status());
+  REFRACT_ASSIGN_OR_RETURN(const absl::Span<const int64_t> values,
+                           IdsIn(file, tensor, rows));
+  REFRACT_RETURN_IF_ERROR(IdIndex::Build(values).status());
   WeightEntry ids;
   ids.name = tensor.name;
   ids.file = file.file()->path();
@@ -133,6 +122,25 @@ std::vector<std::string> TablesWithIds(const LoadedModel& model) {
 }
 
 }  // namespace
+
+absl::StatusOr<absl::Span<const int64_t>> IdsIn(const SafetensorsFile& file,
+                                                const SafetensorsEntry& tensor,
+                                                int64_t rows) {
+  if (tensor.dtype != base::DType::kInt64 || tensor.dims.size() != 1 ||
+      (rows >= 0 && tensor.dims[0] != rows)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "is ", base::Name(tensor.dtype), base::DimsToString(tensor.dims),
+        "; the ids of this table are int64[",
+        rows >= 0 ? absl::StrCat(rows) : "rows", "]"));
+  }
+  if (tensor.offset % sizeof(int64_t) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("begins at byte ", tensor.offset,
+                     ", which is no multiple of 8; write the file with a "
+                     "padded header"));
+  }
+  return file.View(tensor).as<int64_t>();
+}
 
 absl::StatusOr<TableIds> ReadTableIds(const ImportOptions& options,
                                       const ImportedModel& model) {

@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "base/tensor.h"
 #include "models/import.h"
+#include "models/repository/files/safetensors.h"
 #include "models/repository/repository.h"
 #include "models/repository/weights.h"
 
@@ -21,6 +22,13 @@ namespace refract::models {
 
 // By table: where its ids lie, int64 [rows].
 using TableIds = std::map<std::string, WeightEntry>;
+
+// The ids in the tensor TABLE.ids of a file, which live as long as the file is
+// mapped. `rows`: how many there must be; -1: any number. InvalidArgument: the
+// tensor is not int64[rows] at a multiple of 8 bytes.
+absl::StatusOr<absl::Span<const int64_t>> IdsIn(const SafetensorsFile& file,
+                                                const SafetensorsEntry& tensor,
+                                                int64_t rows = -1);
 
 // The tensors TABLE.ids of `options.tables_dir`, for tables of `model`. After
 // BindTables(). InvalidArgument names file and tensor: another dtype or number

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "models/table_ids.h"
 
 namespace refract::loadgen {
 
@@ -17,18 +18,13 @@ absl::StatusOr<TableIds> TableIds::Open(const std::vector<std::string>& paths) {
     for (const models::SafetensorsEntry& tensor : file.entries()) {
       absl::string_view table = tensor.name;
       if (!absl::ConsumeSuffix(&table, ".ids")) continue;
-      const base::TensorView view = file.View(tensor);
-      if (tensor.dtype != base::DType::kInt64 || tensor.dims.size() != 1 ||
-          tensor.offset % sizeof(int64_t) != 0) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            path, ": tensor ", tensor.name, ": is ", base::Name(tensor.dtype),
-            base::DimsToString(tensor.dims),
-            "; ids are int64 [rows] at a multiple of 8 bytes"));
-      }
+      const std::string label = absl::StrCat(path, ": tensor ", tensor.name);
+      const auto ids = models::IdsIn(file, tensor);
+      if (!ids.ok()) return base::Annotate(ids.status(), label);
       any = true;
-      if (!all.ids_.emplace(table, view.as<int64_t>()).second) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            path, ": tensor ", tensor.name, ": is in another file, too"));
+      if (!all.ids_.emplace(table, *ids).second) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(label, ": is in another file, too"));
       }
     }
     if (!any) {

@@ -436,6 +436,29 @@ TEST(PlanRequestsTest, IdsOfTablesTakeThePlaceOfTheirRows) {
   }
 }
 
+TEST(TableIdsTest, NamesFileAndTensorThatAreNoIds) {
+  const std::string path = testing::TempDir() + "/no_ids.safetensors";
+  const std::vector<int64_t> values(6);
+  base::TensorView view;
+  view.dtype = kInt64;
+  view.data = reinterpret_cast<const std::byte*>(values.data());
+  view.bytes = values.size() * sizeof(int64_t);
+  const auto error = [&](const std::string& name, base::Dims dims) {
+    view.dims = dims;
+    EXPECT_TRUE(models::WriteSafetensors(path, {{name, view}}).ok());
+    return std::string(TableIds::Open({path}).status().message());
+  };
+  EXPECT_THAT(error("t0.ids", {2, 3}),
+              HasSubstr("no_ids.safetensors: tensor t0.ids: is int64[2, 3]; the "
+                        "ids of this table are int64[rows]"));
+  EXPECT_THAT(error("t0", {6}),
+              HasSubstr("no_ids.safetensors: has no tensor TABLE.ids"));
+  EXPECT_EQ(error("t0.ids", {6}), "");
+  const auto twice = TableIds::Open({path, path});
+  EXPECT_THAT(std::string(twice.status().message()),
+              HasSubstr("tensor t0.ids: is in another file, too"));
+}
+
 TEST(PlanRequestsTest, NamesTheInputWhoseIdsDoNotFit) {
   const auto error = [](const TableIds& ids, auto change) {
     ServedModel model = TwoBags();
