@@ -109,7 +109,7 @@ THIRD_PARTY = {
     r"boost/": (
         r"tests/partitioner/cut/max_flow_test\.cc$",
         r"metrics/(client|server)\.cc$",
-        r"cpu_node/http/(server\.cc|stream\.h)$",
+        r"cpu_node/http/(connection\.(cc|h)|server\.cc|stream\.h)$",
         r"tools/loadgen/targets/http_.*\.cc$",
     ),
 }

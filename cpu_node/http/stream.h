@@ -1,7 +1,7 @@
 #ifndef REFRACT_CPU_NODE_HTTP_STREAM_H_
 #define REFRACT_CPU_NODE_HTTP_STREAM_H_
 
-// A socket with timeouts, with or without TLS. Only for http/server.cc.
+// A socket with timeouts, with or without TLS. Only for http/connection.cc.
 
 #include <optional>
 #include <utility>
