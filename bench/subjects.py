@@ -152,17 +152,19 @@ def overload(items, rounds):
     )
 
 
+# Models in {zoo}/repo: two of them with --short.
+IN_ZOO = ("$(for name in dlrm dlrm_dcnv2 two_tower wide_deep deepfm din; do "
+          "test ! -e {zoo}/repo/$name || echo {zoo}/repo/$name; done)")
+
+
 def predictions(transport):
-    names = ("dlrm", "dlrm_dcnv2", "two_tower", "wide_deep", "deepfm", "din")
     command = shlex.join((
         PYTHON, "scripts/check_predictions.py", "--refract", str(REFRACT),
         "--transport", transport, "--no-bars",
     ))
-    # The models are those that the preparation made: two with --short.
     return Subject(
         f"predictions_{transport}", f"Predicted ÷ measured time of cuts, {transport}",
-        ("sh", "-ec", f'{command} --json {{out}} "$@" $(for name in {" ".join(names)}; do '
-         'test ! -e {zoo}/repo/$name || echo {zoo}/repo/$name; done)', "sh", "--rounds", "20"),
+        ("sh", "-ec", f'{command} --json {{out}} "$@" {IN_ZOO}', "sh", "--rounds", "20"),
         ("--rounds", "3", "--cuts", "5"),
         (REFRACT,),
     )
@@ -316,6 +318,11 @@ SUBJECTS = (
     predicted_p99("din", "16", "--loads", "0.1,0.15,0.2,0.25,0.3,0.4"),
     predictions("tcp"),
     predictions("shm"),
+    Subject("roofline", "Costs estimated from a description of this machine ÷ measured",
+            ("sh", "-ec", f"{REFRACT} profile --hardware {{folder}}/hardware.textproto; "
+             f"{PYTHON} scripts/check_roofline.py --refract {REFRACT} "
+             f"--hardware {{folder}}/hardware.textproto --json {{out}} {IN_ZOO}"), (),
+            (REFRACT,)),
     Subject("partitioner", "Search for the best cut: time and gap",
             ("sh", "-ec", f"{BENCH / 'bench_partitioner'} > {{out}}"), (),
             (BENCH / "bench_partitioner",)),

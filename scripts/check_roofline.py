@@ -37,6 +37,8 @@ def estimates(refract, model, hardware, batch, folder):
 
 
 def check(refract, model, hardware, folder):
+    """Rows of one model, by batch; printed too."""
+    rows = []
     measured = folder / "profile.json"
     run(
         refract, "profile", model, "--output", folder / "profile.textproto",
@@ -63,12 +65,18 @@ def check(refract, model, hardware, folder):
             if len(ratios) > 1
             else ratios * 3
         )
+        name = pathlib.Path(model).name
+        whole = sum(estimate for estimate, _ in pairs) / total
         print(
-            f"{pathlib.Path(model).name:12} batch {batch:4}: all "
-            f"{sum(estimate for estimate, _ in pairs) / total:5.2f}; "
+            f"{name:12} batch {batch:4}: all {whole:5.2f}; "
             f"operators {low:5.2f} {middle:5.2f} {high:5.2f} ({len(ratios)})",
             flush=True,
         )
+        rows.append({
+            "model": name, "batch": batch, "estimated_over_measured": whole,
+            "operators": {"q25": low, "median": middle, "q75": high},
+        })  # fmt: skip
+    return rows
 
 
 def main():
@@ -77,14 +85,18 @@ def main():
     )
     parser.add_argument("--refract", default="build/release/bin/refract")
     parser.add_argument("--hardware", required=True)
+    parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("models", nargs="+", metavar="DIR/NAME")
     arguments = parser.parse_args()
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         for model in arguments.models:
-            check(
+            rows += check(
                 arguments.refract, model, arguments.hardware,
                 pathlib.Path(folder),
             )
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"models": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
