@@ -87,6 +87,27 @@ def gather(name):
     return text
 
 
+def gather_cores():
+    """Rate of two cores ÷ that of one."""
+    text = header("batch × look-ups", "two cores ÷ one")
+    for result in report("xeon207/gather_cores.json")["results"]:
+        text += row(f"{result['batch']} × {result['look_ups']}",
+                    quartiles({**result["rate_of_two_over_one"], "reached": True}))
+    return text
+
+
+def roofline():
+    """Estimated ÷ measured costs of all operators of a model, by batch."""
+    cases = {}
+    for case in report("xeon207/roofline.json")["models"]:
+        cases.setdefault(case["model"], {})[case["batch"]] = case["estimated_over_measured"]
+    batches = sorted({batch for model in cases.values() for batch in model})
+    text = header("model", *(f"batch {batch}" for batch in batches))
+    for model, ratios in cases.items():
+        text += row(f"`{model}`", *(f"{ratios[batch]:.2f}" for batch in batches))
+    return text
+
+
 def layers(name):
     """Time of others ÷ Refract's for dense layers, by batch."""
     columns = {"at_linear_relu": "at::linear + relu_", "mkl_packed_relu": "MKL packed",
@@ -172,6 +193,8 @@ TABLES = {
     "predicted_p99": predicted_p99,
     "gpu_check": gpu_check,
     "gather": lambda: gather("xeon207/gather.json"),
+    "gather_cores": gather_cores,
+    "roofline": roofline,
     "gather_avx2": lambda: gather("xeon207/gather_avx2.json"),
 }
 
