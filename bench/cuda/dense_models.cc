@@ -95,7 +95,7 @@ class DlrmMaker {
     const int64_t emb_cols = shape.tables * shape.dim;
     ValueId top;
     if (shape.cross_layers == 0) {
-      const ValueId emb = builder_.Input("embeddings", dtype_, items, emb_cols);
+      const ValueId emb = Embeddings(shape.sent_inputs, emb_cols);
       const ValueId bottom = Mlp("bottom", dense, shape.bottom, kNone);
       const int64_t features = shape.tables + 1;
       top = builder_.Intermediate(
@@ -107,7 +107,7 @@ class DlrmMaker {
       // Embeddings are uploaded next to the output of the bottom layers.
       const ValueId x0 =
           builder_.Intermediate("x0", dtype_, items, shape.dim + emb_cols);
-      builder_.InputView(x0, "embeddings", shape.dim, emb_cols);
+      builder_.InputView(x0, "embeddings", shape.dim, emb_cols, dtype_);
       Mlp("bottom", dense, shape.bottom,
           builder_.View(x0, "bottom_out", 0, shape.dim));
       top = x0;
@@ -117,15 +117,11 @@ class DlrmMaker {
         const ValueId low = Linear(prefix + "_v", top, shape.cross_rank,
                                    Epilogue::kNone, kNone);
         const ValueId full =
-            Linear(prefix + "_u", low, width, Epilogue::kNone, kNone);
-        const ValueId bias = Weight(prefix + "_bias", 1, width, 0.1);
+            Linear(prefix + "_u", low, width, Epilogue::kBias, kNone);
         const ValueId out = builder_.Intermediate(prefix, dtype_, items, width);
-        // x0 · (full + bias) + top: registers 4 to 6 are the instructions'.
-        Map({x0, full, bias, top},
-            {{ElementCode::kAdd, 1, 2},
-             {ElementCode::kMultiply, 0, 4},
-             {ElementCode::kAdd, 5, 3}},
-            out);
+        // x0 · full + top: register 3 is the first instruction's.
+        Map({x0, full, top},
+            {{ElementCode::kMultiply, 0, 1}, {ElementCode::kAdd, 3, 2}}, out);
         top = out;
       }
     }
@@ -142,6 +138,21 @@ class DlrmMaker {
   }
 
  private:
+  ValueId Embeddings(int64_t sent_inputs, int64_t cols) {
+    const Rows items{1, 0};
+    if (sent_inputs == 0) {
+      return builder_.Input("embeddings", dtype_, items, cols);
+    }
+    const ValueId all =
+        builder_.Intermediate("embeddings", dtype_, items, cols);
+    const int64_t width = cols / sent_inputs;
+    for (int64_t i = 0; i < sent_inputs; ++i) {
+      builder_.InputView(all, "embeddings" + std::to_string(i), i * width,
+                         width, DType::kFloat32);
+    }
+    return all;
+  }
+
   // Inputs of one row are added to every row.
   void Map(const std::vector<ValueId>& inputs, std::vector<MapInstruction> code,
            ValueId out) {

@@ -38,6 +38,9 @@ struct DlrmShape {
   // DCN-v2 instead of dot products: layers of this rank.
   int64_t cross_layers = 0;
   int64_t cross_rank = 512;
+  // Embeddings as a CPU node sends them: as float32, in this number of inputs
+  // of equal width. 0: one input of the device's type.
+  int64_t sent_inputs = 0;
 };
 // MLPerf's DLRM (v1) and DLRM-DCNv2 (v2). Inputs: "dense" [B, num_dense],
 // "embeddings" [B, tables · dim]; output "score" [B, 1], fp32 after a sigmoid.

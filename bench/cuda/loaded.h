@@ -48,6 +48,18 @@ class Loaded {
     }
     Must(instance_->WaitForCompute());
   }
+  // `runs` requests, one after another: upload, computation, download.
+  void Serve(int64_t batch, int runs) {
+    for (const runtime::cuda::SlotId slot : slots_) instance_->Release(slot);
+    slots_.clear();
+    for (int i = 0; i < runs; ++i) {
+      // The slot's memory has the inputs of the request before.
+      const runtime::cuda::SlotId slot = Must(instance_->Acquire(batch));
+      Must(instance_->Submit(slot));
+      Must(instance_->Wait(slot));
+      instance_->Release(slot);
+    }
+  }
   int64_t bytes_up() const {
     int64_t bytes = 0;
     for (size_t i = 0; i < model_.program.inputs.size(); ++i) {
@@ -61,7 +73,7 @@ class Loaded {
     std::uniform_real_distribution<float> values(-1, 1);
     for (size_t i = 0; i < model_.program.inputs.size(); ++i) {
       const runtime::cuda::DType dtype =
-          model_.program.value(model_.program.inputs[i]).dtype;
+          model_.program.value(model_.program.inputs[i]).host_dtype;
       const int64_t count =
           instance_->input_bytes(slot, i) / runtime::cuda::SizeOf(dtype);
       for (int64_t e = 0; e < count; ++e) {

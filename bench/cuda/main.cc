@@ -94,6 +94,11 @@ class Bench {
       parts.push_back({"fused_" + std::to_string(batch),
                        [this, batch] { FusedAgainstSeparate(batch); }});
     }
+    for (int64_t batch : {1, 64, 256}) {
+      if (quick_ && batch != 64) continue;
+      parts.push_back({"requests_" + std::to_string(batch),
+                       [this, batch] { Requests(batch); }});
+    }
     for (bool v2 : {false, true}) {
       for (int64_t batch : {256, 8192}) {
         if (quick_ && (v2 || batch > 256)) continue;
@@ -364,6 +369,30 @@ class Bench {
         repetitions_);
     Report("G4 fused / separate epilogues, v1, batch " + std::to_string(batch),
            PairedRatio(seconds[0], seconds[1]), Bar::kAtMost, 0.85);
+  }
+
+  // A request as a GPU node gets it, with an input per table, against the same
+  // bytes in one input.
+  void Requests(int64_t batch) {
+    const int64_t items = Size(batch, 2);
+    std::vector<std::unique_ptr<Loaded>> loaded;
+    DlrmShape shape = MlperfV1();
+    for (int64_t inputs : {shape.tables, int64_t{1}}) {
+      shape.sent_inputs = inputs;
+      loaded.push_back(std::make_unique<Loaded>(
+          device_, MakeDlrm("v1", shape, Precision::kFloat16, items, 1), items,
+          2));
+    }
+    const int runs = Runs(50);
+    const auto seconds =
+        MeasureInTurn({[&] { loaded[0]->Serve(items, runs); },
+                       [&] { loaded[1]->Serve(items, runs); }},
+                      repetitions_);
+    Report("G7 request with 27 inputs / with 2, v1, batch " +
+               std::to_string(batch),
+           PairedRatio(seconds[0], seconds[1]), Bar::kAtMost, 1.2,
+           {{"request_us", QuartilesOf(seconds[0]).median / runs * 1e6},
+            {"two_inputs_us", QuartilesOf(seconds[1]).median / runs * 1e6}});
   }
 
   void Overlap(int64_t batch) {

@@ -86,7 +86,7 @@ def make_module(torch, weights, cross_layers):
                 for i in range(cross_layers):
                     low = x @ getattr(self, f"cross{i}_v_weight").t()
                     full = low @ getattr(self, f"cross{i}_u_weight").t()
-                    x = x0 * (full + getattr(self, f"cross{i}_bias")) + x
+                    x = x0 * (full + getattr(self, f"cross{i}_u_bias")) + x
             for i in range(4):
                 x = torch.relu(self.linear(x, f"top{i}"))
             return torch.sigmoid(self.linear(x, "top4").float())

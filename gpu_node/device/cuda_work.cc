@@ -20,7 +20,7 @@ using runtime::cuda_plan::Translation;
 
 size_t RowBytes(const cuda::Value& value) {
   return static_cast<size_t>(value.rows.per_item * value.cols *
-                             cuda::SizeOf(value.dtype));
+                             cuda::SizeOf(value.host_dtype));
 }
 
 const cuda::Value& OutputOf(const Translation& translation, size_t i) {

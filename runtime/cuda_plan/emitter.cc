@@ -253,6 +253,23 @@ std::optional<Tensor> Emitter::AddBagInput(size_t i, const models::Value& value,
   return std::nullopt;
 }
 
+bool Emitter::OnlyProductsRead(int local) const {
+  for (const PlanOutput& output : plan_.outputs) {
+    if (output.local == local) return false;
+  }
+  return std::all_of(
+      plan_.steps.begin(), plan_.steps.end(), [&](const Step& step) {
+        const auto reads = std::count(step.operands.begin(),
+                                      step.operands.end(), local);
+        if (reads == 0) return true;
+        const auto* const product =
+            step.fused ? std::get_if<MatMulOp>(&*step.fused) : nullptr;
+        return product != nullptr && !product->batched && reads == 1 &&
+               step.operands[product->a] == local &&
+               IsConstant(step.operands[product->b]);
+      });
+}
+
 absl::Status Emitter::AddInputs() {
   for (size_t i = 0; i < plan_.inputs.size(); ++i) {
     const int local = plan_.inputs[i];
@@ -289,15 +306,22 @@ absl::Status Emitter::AddInputs() {
     // An input that a concatenation or interaction reads is uploaded into its
     // columns there.
     const auto place = places_.find(local);
-    if (place != places_.end() && *dtype == compute_type_) {
+    const bool converts = cuda::IsFloating(*dtype) && *dtype != compute_type_ &&
+                          KeptType(local) == compute_type_ &&
+                          *rows.rows() == Rows{1, 0};
+    if (place != places_.end() && (converts || *dtype == compute_type_)) {
       REFRACT_ASSIGN_OR_RETURN(const cuda::ValueId root,
                                GroupRoot(place->second.group));
       tensor.value = builder_.InputView(root, value.name, place->second.first,
-                                        *cols.constant());
+                                        *cols.constant(), *dtype);
+      tensor.dtype = compute_type_;
       placed_[local] = true;
     } else {
-      tensor.value =
-          builder_.Input(value.name, *dtype, *rows.rows(), *cols.constant());
+      if (converts && dims->size() == 2 && OnlyProductsRead(local)) {
+        tensor.dtype = compute_type_;
+      }
+      tensor.value = builder_.Input(value.name, tensor.dtype, *rows.rows(),
+                                    *cols.constant(), *dtype);
     }
     inputs_.push_back(static_cast<int>(i));
     tensor.strides.assign(dims->size(), 0);

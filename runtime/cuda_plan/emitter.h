@@ -232,6 +232,9 @@ class Emitter {
   // is neither.
   std::optional<Tensor> AddBagInput(size_t i, const models::Value& value,
                                     cuda::DType dtype);
+  // Whether all readers of the local are products with weights, which read it in
+  // the compute type, and none is the program's output.
+  bool OnlyProductsRead(int local) const;
   // `value`, whose columns are the last of `dims` and whose rows are the
   // others, one behind the other.
   Tensor Stacked(cuda::ValueId value, const Sizes& dims) const;

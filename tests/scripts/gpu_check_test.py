@@ -427,7 +427,7 @@ class TorchModule(unittest.TestCase):
                 weights[f"cross{i}_{suffix}_weight"] = (
                     torch.randn(*shape, dtype=torch.float64) * shape[1] ** -0.5
                 )
-            weights[f"cross{i}_bias"] = torch.randn(top_width, dtype=torch.float64)
+            weights[f"cross{i}_u_bias"] = torch.randn(top_width, dtype=torch.float64)
         return weights
 
     def expected(self, w, dense, embeddings, cross_layers):
@@ -444,7 +444,7 @@ class TorchModule(unittest.TestCase):
             x0 = x = torch.cat([x, embeddings])
             for i in range(cross_layers):
                 low = w[f"cross{i}_v_weight"].mv(x)
-                full = w[f"cross{i}_u_weight"].mv(low) + w[f"cross{i}_bias"]
+                full = w[f"cross{i}_u_weight"].mv(low) + w[f"cross{i}_u_bias"]
                 x = x0 * full + x
         for i in range(5):
             x = w[f"top{i}_weight"].mv(x) + w[f"top{i}_bias"]

@@ -12,10 +12,11 @@
 namespace refract::runtime::cuda {
 
 // A table and the ids of the rows to take: `inner` ids for each of the call's
-// rows. Strides count elements.
+// rows. Strides count elements. Without ids, row r of the result is row r of the
+// table, and `inner` is 1.
 struct TakeTable {
   const void* table = nullptr;  // [table_rows, dim]: row_stride, 1
-  const void* ids = nullptr;    // [rows, inner], kInt32 or kInt64
+  const void* ids = nullptr;    // [rows, inner], kInt32 or kInt64; may be null
   void* out = nullptr;          // [rows, inner, dim]: …, …, 1
   int64_t table_rows = 0;
   int32_t row_stride = 0, dim = 0, inner = 1;
@@ -32,7 +33,8 @@ inline constexpr int kMaxTakeTables = 60;
 // out[r, i] = table[ids[r, i]] for each r < rows and i < inner of each table:
 // bit for bit if the types are equal. Rows from rows_per_item · *batch +
 // fixed_rows on are the bucket's padding: they are zeros, and their ids are not
-// read. `outside` chooses the result of an id outside its table.
+// read. A null `batch`: no padding. `outside` chooses the result of an id outside
+// its table.
 struct TakesCall {
   TakeTable tables[kMaxTakeTables];
   const int32_t* batch = nullptr;

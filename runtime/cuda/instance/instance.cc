@@ -66,6 +66,7 @@ Instance::Instance(DeviceApi& device, DeviceProgram program,
     slots_.push_back(std::make_unique<Slot>());
     slots_.back()->index = static_cast<size_t>(i);
     slots_.back()->counts.reserve(first.program.inputs.size());
+    slots_.back()->host_inputs.reserve(first.program.inputs.size());
   }
 }
 
@@ -85,6 +86,7 @@ std::vector<Instance::Segment> Instance::SegmentsOf(
 }
 
 void Instance::PlanBuckets(int64_t max_batch, Variant& variant) {
+  variant.staged = StagedInputs(variant.program);
   variant.buckets = Buckets(max_batch);
   for (int64_t bucket : variant.buckets) {
     variant.plans.push_back(PlanMemory(variant.program, bucket, max_batch));
@@ -95,8 +97,13 @@ int64_t Instance::PlacePinned(const DeviceProgram& program, int64_t max_batch,
                               std::vector<int64_t>& inputs,
                               std::vector<int64_t>& outputs) {
   // Dense rows, without the padding of the device: the host's tensors are
-  // dense.
+  // dense. Staged inputs of a smaller batch take a part of their room.
   int64_t bytes = 0;
+  inputs.assign(program.inputs.size(), -1);
+  for (const size_t i : StagedInputs(program)) {
+    inputs[i] = bytes;
+    bytes += StagedBytes(program.value(program.inputs[i]), max_batch);
+  }
   const auto place = [&](ValueId id) {
     const Value& value = program.value(id);
     const int64_t offset = bytes;
@@ -104,9 +111,10 @@ int64_t Instance::PlacePinned(const DeviceProgram& program, int64_t max_batch,
                      kAllocationAlignBytes);
     return offset;
   };
-  inputs.clear();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i] < 0) inputs[i] = place(program.inputs[i]);
+  }
   outputs.clear();
-  for (ValueId id : program.inputs) inputs.push_back(place(id));
   for (ValueId id : program.outputs) outputs.push_back(place(id));
   return bytes;
 }

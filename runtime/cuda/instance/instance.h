@@ -159,7 +159,8 @@ class Instance {
   // A free slot for a request of `batch` items. InvalidArgument names the limit
   // if no bucket is large enough, ResourceExhausted: all slots are taken.
   Result<SlotId> Acquire(int64_t batch, VariantId variant = kFirstProgram);
-  // Pinned memory for input `i`: dense rows of that batch.
+  // Pinned memory for input `i`: dense rows of that batch, of the input's
+  // host_dtype.
   std::byte* input(SlotId slot, size_t i);
   int64_t input_bytes(SlotId slot, size_t i) const;
   // Sets the number of elements of a counted input (Value::counted) in the
@@ -246,6 +247,8 @@ class Instance {
   Status Name(const Status& status, const DeviceProgram& program, const Op& op,
               int64_t batch) const;
   Status StartUpload(Slot& slot);
+  // Copies the staged inputs, and lays them out where operators read them.
+  Status UploadStaged(Slot& slot);
   Status SubmitTo(Slot& slot);
   Status Compute(Slot& slot);
   Status Finish(Slot& slot);

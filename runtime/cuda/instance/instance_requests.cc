@@ -84,6 +84,13 @@ Result<SlotId> Instance::Acquire(int64_t batch, VariantId variant) {
     for (const ValueId input : program->program.inputs) {
       slot.counts.push_back(program->program.value(input).cols);
     }
+    slot.host_inputs = program->host_inputs;
+    slot.staged_bytes = 0;
+    for (const size_t input : program->staged) {
+      slot.host_inputs[input] = slot.staged_bytes;
+      slot.staged_bytes += StagedBytes(
+          program->program.value(program->program.inputs[input]), batch);
+    }
     return static_cast<SlotId>(i);
   }
   return Status(Code::kResourceExhausted, "model " + name() + ": all " +
@@ -93,7 +100,7 @@ Result<SlotId> Instance::Acquire(int64_t batch, VariantId variant) {
 
 std::byte* Instance::input(SlotId id, size_t i) {
   const Slot& slot = *slots_[static_cast<size_t>(id)];
-  return slot.host + Find(slot.variant)->host_inputs[i];
+  return slot.host + slot.host_inputs[i];
 }
 void Instance::SetCount(SlotId id, size_t i, int64_t count) {
   Slot& slot = *slots_[static_cast<size_t>(id)];
@@ -164,7 +171,10 @@ Status Instance::StartUpload(Slot& slot) {
     }
     slot.cleared_for = place.variant.serial;
   }
+  const std::vector<size_t>& staged = place.variant.staged;
+  if (!staged.empty()) REFRACT_CUDA_RETURN_IF_ERROR(UploadStaged(slot));
   for (size_t i = 0; i < program.inputs.size(); ++i) {
+    if (std::binary_search(staged.begin(), staged.end(), i)) continue;
     const ValueId id = program.inputs[i];
     const Value& value = program.value(id);
     const int64_t row_bytes = value.counted
@@ -173,7 +183,7 @@ Status Instance::StartUpload(Slot& slot) {
     if (row_bytes == 0) continue;
     REFRACT_CUDA_RETURN_IF_ERROR(device_.CopyToDevice(
         {Address(id, place), value.ld * SizeOf(value.dtype),
-         slot.host + place.variant.host_inputs[i], DenseRowBytes(value),
+         slot.host + slot.host_inputs[i], DenseRowBytes(value),
          row_bytes, value.rows.At(slot.batch)},
         upload_));
   }
@@ -190,6 +200,44 @@ Status Instance::StartUpload(Slot& slot) {
                              upload_));
   }
   return device_.Record(slot.uploaded, upload_);
+}
+
+Status Instance::UploadStaged(Slot& slot) {
+  const Place place = PlaceOf(slot);
+  const DeviceProgram& program = place.variant.program;
+  std::byte* const arrived =
+      slot.device + place.variant.plans[slot.bucket].staging_offset;
+  REFRACT_CUDA_RETURN_IF_ERROR(
+      device_.CopyToDevice({arrived, slot.staged_bytes, slot.host,
+                            slot.staged_bytes, slot.staged_bytes, 1},
+                           upload_));
+  TakesCall call;
+  call.rows = slot.batch;
+  const std::vector<size_t>& staged = place.variant.staged;
+  for (size_t i = 0; i < staged.size(); ++i) {
+    const ValueId id = program.inputs[staged[i]];
+    const Value& value = program.value(id);
+    TakeTable& input = call.tables[call.num_tables++];
+    input.table = arrived + slot.host_inputs[staged[i]];
+    input.out = Address(id, place);
+    input.table_rows = slot.batch;
+    input.dtype = value.host_dtype;
+    input.out_dtype = value.dtype;
+    // Integers are moved as words of 4 bytes.
+    const auto words = static_cast<int32_t>(
+        IsFloating(value.dtype) ? 1 : SizeOf(value.dtype) / 4);
+    if (!IsFloating(value.dtype)) {
+      input.dtype = input.out_dtype = DType::kInt32;
+    }
+    input.dim = static_cast<int32_t>(value.cols) * words;
+    input.row_stride = input.dim;
+    input.out_stride = static_cast<int32_t>(value.ld) * words;
+    if (call.num_tables == kMaxTakeTables || i + 1 == staged.size()) {
+      REFRACT_CUDA_RETURN_IF_ERROR(device_.Launch(call, upload_));
+      call.num_tables = 0;
+    }
+  }
+  return {};
 }
 
 Status Instance::SubmitTo(Slot& slot) {

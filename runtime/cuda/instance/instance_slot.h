@@ -20,7 +20,7 @@ struct Control {
 };
 
 inline int64_t DenseRowBytes(const Value& value) {
-  return value.cols * SizeOf(value.dtype);
+  return value.cols * SizeOf(value.host_dtype);
 }
 
 // A program with its addresses.
@@ -29,8 +29,10 @@ struct Instance::Variant {
   std::vector<Segment> segments;
   std::vector<int64_t> buckets;
   std::vector<MemoryPlan> plans;  // per bucket
-  // Offsets in a slot's pinned memory.
+  // Offsets in a slot's pinned memory; those of staged inputs depend on the
+  // batch (Slot::host_inputs).
   std::vector<int64_t> host_inputs, host_outputs;
+  std::vector<size_t> staged;  // StagedInputs()
   // Per value, offset in the weights of the instance; -1: not among them.
   std::vector<int64_t> shared_weights;
   // Weights that only this program has, if any; and their offsets per value.
@@ -49,8 +51,9 @@ struct Instance::Variant {
   std::vector<std::vector<Captured>> captured;  // per slot and bucket
 };
 
-// Memory of the slot on the host and on the device, laid out alike: roots of
-// inputs and outputs, then the control block. Host rows are dense.
+// Memory of the slot on the host: staged inputs, other inputs, outputs, the
+// control block, all with dense rows. On the device: roots of inputs and
+// outputs, staged inputs as they lie on the host, the control block.
 struct Instance::Slot {
   size_t index = 0;
   Phase phase = Phase::kFree;
@@ -61,6 +64,9 @@ struct Instance::Slot {
   uint64_t cleared_for = 0;
   // Elements of counted inputs.
   std::vector<int64_t> counts;
+  // Offsets of the inputs in `host`, and the bytes of all staged ones.
+  std::vector<int64_t> host_inputs;
+  int64_t staged_bytes = 0;
   Status refused;  // the error of a foreign operator about this request
 
   std::byte* device = nullptr;

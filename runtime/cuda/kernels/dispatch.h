@@ -35,6 +35,25 @@ auto Dispatch(const InteractionCall& call, Launcher& launcher) {
   return LaunchAs<InteractionPairs>(call, launcher);
 }
 
+// `call` is one that MapWide<T, kWidth> takes. Uses the first of the programs
+// that is the call's.
+template <typename T, int kWidth, typename Program, typename... Others,
+          typename Launcher>
+auto LaunchWide(const MapCall& call, Launcher& launcher) {
+  using Fixed = MapFixed<T, kWidth, Program>;
+  if (Fixed::Takes(call)) return LaunchAs<Fixed>(call, launcher);
+  if constexpr (sizeof...(Others) > 0) {
+    return LaunchWide<T, kWidth, Others...>(call, launcher);
+  } else {
+    return LaunchAs<MapWide<T, kWidth>>(call, launcher);
+  }
+}
+template <typename T, int kWidth, typename Launcher>
+auto LaunchWide(const MapCall& call, Launcher& launcher) {
+  return LaunchWide<T, kWidth, CrossProgram, FirstCrossProgram, ProductProgram,
+                    SumProgram, SigmoidProgram, CopyProgram>(call, launcher);
+}
+
 template <typename Launcher>
 auto Dispatch(const MapCall& call, Launcher& launcher) {
   // The type of the first input that has a type, or of the result.
@@ -47,18 +66,18 @@ auto Dispatch(const MapCall& call, Launcher& launcher) {
   if (dtype == DType::kFloat16) {
     const MapCall prepared = MapWideHalf::Prepared(call);
     if (MapWideHalf::Takes(prepared)) {
-      return LaunchAs<MapWideHalf>(prepared, launcher);
+      return LaunchWide<Half, 8>(prepared, launcher);
     }
   }
   if (dtype == DType::kBFloat16) {
     const MapCall prepared = MapWideBFloat16::Prepared(call);
     if (MapWideBFloat16::Takes(prepared)) {
-      return LaunchAs<MapWideBFloat16>(prepared, launcher);
+      return LaunchWide<BFloat16, 8>(prepared, launcher);
     }
   }
   const MapCall prepared = MapWideFloat::Prepared(call);
   if (MapWideFloat::Takes(prepared)) {
-    return LaunchAs<MapWideFloat>(prepared, launcher);
+    return LaunchWide<float, 4>(prepared, launcher);
   }
   return LaunchAs<Map>(call, launcher);
 }

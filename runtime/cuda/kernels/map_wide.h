@@ -34,6 +34,15 @@ struct MapWide {
   static constexpr int kMaxSlots =
       kWidth > 4 ? 8 : kMaxMapInputs + kMaxMapInstructions;
 
+  REFRACT_DEVICE static uint32_t Offset(const uint32_t* index,
+                                        const int64_t* strides, int rank) {
+    uint32_t offset = 0;
+    REFRACT_UNROLL
+    for (int d = 0; d < kMaxRank; ++d) {
+      if (d < rank) offset += index[d] * static_cast<uint32_t>(strides[d]);
+    }
+    return offset;
+  }
   // The call with its packed inputs counted, so that threads need no look-up.
   static MapCall Prepared(MapCall call) {
     call.packed = 0;
@@ -165,15 +174,6 @@ struct MapWide {
     }
     return true;
   }
-  REFRACT_DEVICE static uint32_t Offset(const uint32_t* index,
-                                        const int64_t* strides, int rank) {
-    uint32_t offset = 0;
-    REFRACT_UNROLL
-    for (int d = 0; d < kMaxRank; ++d) {
-      if (d < rank) offset += index[d] * static_cast<uint32_t>(strides[d]);
-    }
-    return offset;
-  }
   REFRACT_DEVICE static void LoadInput(const StridedOperand& input,
                                        const uint32_t* index, int rank,
                                        float (&out)[kWidth]) {
@@ -197,6 +197,105 @@ struct MapWide {
 using MapWideHalf = MapWide<Half, 8>;
 using MapWideBFloat16 = MapWide<BFloat16, 8>;
 using MapWideFloat = MapWide<float, 4>;
+
+// MapWide for one program that is known at compile time: nothing is decoded, and
+// no register lies in shared memory. All inputs must be packed. On a GPU a
+// product and the sum that follows it may be rounded once, not twice.
+template <typename T, int kWidth, typename Program>
+struct MapFixed {
+  using Wide = MapWide<T, kWidth>;
+  static constexpr int kMaxThreads = Wide::kMaxThreads;
+  static constexpr int kInputs = Program::kInputs;
+  static constexpr int kInstructions =
+      static_cast<int>(sizeof(Program::kCode) / sizeof(Program::kCode[0]));
+
+  // `call` must be prepared.
+  static bool Takes(const MapCall& call) {
+    if (call.num_inputs != kInputs || call.packed != kInputs ||
+        call.num_instructions != kInstructions || !IsFloating(call.out_dtype) ||
+        !Wide::Takes(call)) {
+      return false;
+    }
+    for (int n = 0; n < kInstructions; ++n) {
+      const MapInstruction& want = Program::kCode[n];
+      const MapInstruction& got = call.code[n];
+      if (got.code != want.code || got.a != want.a ||
+          (ArgumentsOf(want.code) > 1 && got.b != want.b)) {
+        return false;
+      }
+    }
+    return true;
+  }
+  static LaunchShape Shape(const MapCall& call) {
+    return {CeilDiv(call.count / kWidth, kMaxThreads), kMaxThreads, 0};
+  }
+
+  template <typename Thread>
+  REFRACT_DEVICE static void Run(const MapCall& call, Thread& t) {
+    const auto group =
+        static_cast<uint32_t>(t.block() * t.threads() + t.thread());
+    if (group >= static_cast<uint32_t>(call.count / kWidth)) return;
+    uint32_t index[kMaxRank] = {};
+    IndexOf(group * kWidth, call.dims, call.rank, index);
+    float registers[kInputs + kInstructions][kWidth];
+    Vector16 inputs[kInputs];
+    REFRACT_UNROLL
+    for (int n = 0; n < kInputs; ++n) {
+      inputs[n] = *reinterpret_cast<const Vector16*>(
+          static_cast<const T*>(call.inputs[n].data) +
+          Wide::Offset(index, call.inputs[n].strides, call.rank));
+    }
+    REFRACT_UNROLL
+    for (int n = 0; n < kInputs; ++n) {
+      T values[kWidth];
+      memcpy(values, &inputs[n], sizeof(values));
+      for (int i = 0; i < kWidth; ++i) registers[n][i] = ToFloat(values[i]);
+    }
+    Step<0>(registers);
+    StoreWide<kWidth>(registers[kInputs + kInstructions - 1], call.out,
+                      call.out_dtype,
+                      Wide::Offset(index, call.out_strides, call.rank));
+  }
+
+ private:
+  template <int n>
+  REFRACT_DEVICE static void Step(
+      float (&registers)[kInputs + kInstructions][kWidth]) {
+    constexpr MapInstruction kInstruction = Program::kCode[n];
+    Compute(kInstruction, registers[kInstruction.a], registers[kInstruction.b],
+            registers[0], registers[kInputs + n]);
+    if constexpr (n + 1 < kInstructions) Step<n + 1>(registers);
+  }
+};
+
+// The programs that MapFixed has kernels for: without numbers, and with two
+// arguments per instruction at most.
+struct CopyProgram {  // changes of type
+  static constexpr int kInputs = 1;
+  static constexpr MapInstruction kCode[] = {{ElementCode::kCopy, 0}};
+};
+struct SigmoidProgram {
+  static constexpr int kInputs = 1;
+  static constexpr MapInstruction kCode[] = {{ElementCode::kSigmoid, 0}};
+};
+struct SumProgram {  // residuals
+  static constexpr int kInputs = 2;
+  static constexpr MapInstruction kCode[] = {{ElementCode::kAdd, 0, 1}};
+};
+struct ProductProgram {  // gates
+  static constexpr int kInputs = 2;
+  static constexpr MapInstruction kCode[] = {{ElementCode::kMultiply, 0, 1}};
+};
+struct FirstCrossProgram {  // DCN-v2: x0 · y + x0
+  static constexpr int kInputs = 2;
+  static constexpr MapInstruction kCode[] = {{ElementCode::kMultiply, 0, 1},
+                                             {ElementCode::kAdd, 2, 0}};
+};
+struct CrossProgram {  // DCN-v2: x0 · y + x
+  static constexpr int kInputs = 3;
+  static constexpr MapInstruction kCode[] = {{ElementCode::kMultiply, 0, 1},
+                                             {ElementCode::kAdd, 3, 2}};
+};
 
 }  // namespace refract::runtime::cuda
 

@@ -106,8 +106,10 @@ struct Takes {
     // The batch comes with the request; ids of rows beyond it are not read, so
     // that they cause no fault.
     const int64_t used =
-        static_cast<int64_t>(*call.batch) * call.rows_per_item +
-        call.fixed_rows;
+        call.batch == nullptr
+            ? call.rows
+            : static_cast<int64_t>(*call.batch) * call.rows_per_item +
+                  call.fixed_rows;
     const auto inner = static_cast<uint32_t>(table.inner);
     const auto width = static_cast<uint32_t>(units);
     const uint32_t all = static_cast<uint32_t>(call.rows) * inner * width;
@@ -117,7 +119,9 @@ struct Takes {
       const uint32_t outer = line / inner;
       const uint32_t place = line - outer * inner;
       int64_t row = -1;
-      if (outer < used) {
+      if (outer < used && table.ids == nullptr) {
+        row = outer;
+      } else if (outer < used) {
         const int64_t at = static_cast<int64_t>(outer) * table.id_stride +
                            static_cast<int64_t>(place) * table.inner_id_stride;
         const int64_t id = table.id_dtype == DType::kInt64

@@ -128,6 +128,20 @@ bool DeviceProgram::reads_batch() const {
   });
 }
 
+std::vector<size_t> StagedInputs(const DeviceProgram& program) {
+  std::vector<size_t> staged;
+  bool any_converted = false;
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    const Value& value = program.value(program.inputs[i]);
+    // The kernel moves elements of two bytes or more.
+    if (value.rows != Rows{1, 0} || value.host_dtype == DType::kBool) continue;
+    staged.push_back(i);
+    any_converted |= value.host_dtype != value.dtype;
+  }
+  if (staged.size() <= 2 && !any_converted) staged.clear();
+  return staged;
+}
+
 std::vector<bool> InSlot(const DeviceProgram& program) {
   std::vector<bool> in_slot(program.values.size(), false);
   for (const Value& value : program.values) {
@@ -156,6 +170,7 @@ DeviceProgramBuilder::DeviceProgramBuilder(std::string name, bool tf32) {
 
 ValueId DeviceProgramBuilder::Add(Value value) {
   const auto id = static_cast<ValueId>(program_.values.size());
+  value.host_dtype = value.dtype;
   if (value.root == kNone) {
     value.root = id;
     // Indices and masks are read as dense arrays.
@@ -167,9 +182,11 @@ ValueId DeviceProgramBuilder::Add(Value value) {
 }
 
 ValueId DeviceProgramBuilder::Input(std::string name, DType dtype, Rows rows,
-                                    int64_t cols) {
+                                    int64_t cols,
+                                    std::optional<DType> host_dtype) {
   const ValueId id =
       Add({std::move(name), ValueKind::kInput, dtype, rows, cols});
+  program_.values.back().host_dtype = host_dtype.value_or(dtype);
   program_.inputs.push_back(id);
   return id;
 }
@@ -215,9 +232,11 @@ ValueId DeviceProgramBuilder::Reshape(ValueId of, std::string name, Rows rows,
               cols, cols, parent.root, 0, true});
 }
 ValueId DeviceProgramBuilder::InputView(ValueId of, std::string name,
-                                        int64_t first_col, int64_t cols) {
+                                        int64_t first_col, int64_t cols,
+                                        DType host_dtype) {
   const ValueId id = View(of, std::move(name), first_col, cols);
   program_.values.back().kind = ValueKind::kInput;
+  program_.values.back().host_dtype = host_dtype;
   program_.inputs.push_back(id);
   return id;
 }

@@ -12,6 +12,7 @@
 // dimensions lie in a value's memory with strides (strided.h).
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -40,6 +41,9 @@ struct Value {
   // An input of one row. Each request sets its number of columns
   // (Instance::SetCount()); operators read that number from another input.
   bool counted = false;
+  // Type of an input's elements where the caller writes them. A floating type
+  // other than `dtype` is converted on the device, which needs one row per item.
+  DType host_dtype = DType::kFloat32;
 };
 
 struct LinearOp {
@@ -90,6 +94,13 @@ Status Validate(const DeviceProgram& program, int64_t max_batch);
 // of our own kernels; a matrix product leaves them alone.
 bool HasZeroPadding(const DeviceProgram& program, ValueId root);
 
+// The inputs, by their place in program.inputs, that reach the device side by
+// side in one copy; a kernel then lays them out. An input with a copy of its own
+// costs the CPU and the copy engine some microseconds, and a model may have an
+// input per table. These are all inputs with one row per item, if they are more
+// than two or any is converted: two copies cost what a copy and a kernel cost.
+std::vector<size_t> StagedInputs(const DeviceProgram& program);
+
 // Roots in memory of a slot, not of the shared arena: values uploaded or
 // downloaded while another request computes, wholly or in views.
 std::vector<bool> InSlot(const DeviceProgram& program);
@@ -101,7 +112,9 @@ class DeviceProgramBuilder {
  public:
   explicit DeviceProgramBuilder(std::string name, bool tf32 = false);
 
-  ValueId Input(std::string name, DType dtype, Rows rows, int64_t cols);
+  // `host_dtype`: Value::host_dtype; `dtype` without it.
+  ValueId Input(std::string name, DType dtype, Rows rows, int64_t cols,
+                std::optional<DType> host_dtype = std::nullopt);
   ValueId Weight(std::string name, DType dtype, int64_t rows, int64_t cols);
   ValueId Intermediate(std::string name, DType dtype, Rows rows, int64_t cols);
   ValueId Output(std::string name, DType dtype, Rows rows, int64_t cols);
@@ -110,9 +123,9 @@ class DeviceProgramBuilder {
   ValueId Reshape(ValueId of, std::string name, Rows rows, int64_t cols);
   // A vector of up to `capacity` elements (Value::counted).
   ValueId CountedInput(std::string name, DType dtype, int64_t capacity);
-  // A view that callers upload.
+  // A view that callers upload, as `host_dtype` (Value::host_dtype).
   ValueId InputView(ValueId of, std::string name, int64_t first_col,
-                    int64_t cols);
+                    int64_t cols, DType host_dtype);
 
   void Linear(LinearOp op);
   void Interaction(InteractionOp op);

@@ -48,6 +48,12 @@ int64_t RootBytes(const DeviceProgram& program, ValueId id, int64_t batch) {
   return value.rows.At(batch) * value.ld * SizeOf(value.dtype);
 }
 
+int64_t StagedBytes(const Value& input, int64_t batch) {
+  return RoundUp(
+      input.rows.At(batch) * input.cols * SizeOf(input.host_dtype),
+      kAllocationAlignBytes);
+}
+
 namespace {
 
 // Consecutive, aligned.
@@ -100,6 +106,10 @@ MemoryPlan PlanMemory(const DeviceProgram& program, int64_t batch,
       lifetimes.push_back({first[i], last[i], RootBytes(program, id, batch)});
       roots.push_back(i);
     }
+  }
+  plan.staging_offset = plan.slot_bytes;
+  for (const size_t i : StagedInputs(program)) {
+    plan.slot_bytes += StagedBytes(program.value(program.inputs[i]), max_batch);
   }
   const Arena arena = PlanArena(lifetimes);
   for (size_t i = 0; i < roots.size(); ++i) {

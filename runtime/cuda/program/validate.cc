@@ -98,6 +98,12 @@ class Validator {
     if (value.rows.per_item < 0 || value.rows.fixed < 0) {
       return Error("has negative rows");
     }
+    if (value.host_dtype != value.dtype &&
+        (!IsFloating(value.host_dtype) || !IsFloating(value.dtype) ||
+         value.kind != ValueKind::kInput || value.rows != Rows{1, 0})) {
+      return Error(std::string("is converted from ") + Name(value.host_dtype) +
+                   ", which only floating inputs with one row per item may be");
+    }
     REFRACT_CUDA_RETURN_IF_ERROR(CheckId(value.root));
     const Value& root = program_.value(value.root);
     if (root.root != value.root) return Error("is a view of a view");

@@ -164,6 +164,87 @@ TEST_F(MapWideTest, GivesTheBitsOfTheGeneralKernel) {
   EXPECT_GT(packed_, 20);
 }
 
+// Programs of a kernel of their own, in every type; almost the same programs go
+// to the general kernels.
+class MapFixedTest : public MapWideTest {
+ protected:
+  template <typename T, int kWidth, typename Program>
+  void ExpectTheBitsOfMap() {
+    using Fixed = MapFixed<T, kWidth, Program>;
+    for (const DType out_dtype :
+         {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+      std::vector<std::unique_ptr<Memory>> all;
+      MapCall call;
+      call.rank = 2;
+      call.dims[0] = Draw(1, 40);
+      call.dims[1] = kWidth * Draw(1, 5);
+      call.count = call.dims[0] * call.dims[1];
+      const auto place = [&](DType dtype, int64_t ld) {
+        all.push_back(std::make_unique<Memory>(
+            call.dims[0] * ld * SizeOf(dtype), 0, random_));
+        return all.back()->data();
+      };
+      call.num_inputs = Program::kInputs;
+      for (int i = 0; i < Program::kInputs; ++i) {
+        StridedOperand& input = call.inputs[i];
+        input.dtype = kDTypeOf<T>;
+        input.strides[1] = 1;
+        input.strides[0] = call.dims[1] + 8 * Draw(0, 1);
+        input.data = place(input.dtype, input.strides[0]);
+        if (Draw(0, 3) == 0) input.strides[0] = 0;
+      }
+      call.num_instructions = Fixed::kInstructions;
+      for (int i = 0; i < Fixed::kInstructions; ++i) {
+        call.code[i] = Program::kCode[i];
+      }
+      call.out_dtype = out_dtype;
+      call.out_strides[0] = call.dims[1] + 8;
+      call.out_strides[1] = 1;
+      call.out = place(out_dtype, call.out_strides[0]);
+      const MapCall prepared = MapWide<T, kWidth>::Prepared(call);
+      ASSERT_TRUE(Fixed::Takes(prepared));
+      const std::vector<unsigned char> before = all.back()->Bytes();
+      launcher_.Launch<Map>(Map::Shape(call), call);
+      const std::vector<unsigned char> want = all.back()->Bytes();
+      ASSERT_NE(want, before);
+      std::memcpy(call.out, before.data(), before.size());
+      launcher_.Launch<Fixed>(Fixed::Shape(prepared), prepared);
+      ASSERT_EQ(all.back()->Bytes(), want);
+
+      MapCall other = prepared;
+      other.code[0].code = ElementCode::kNegate;
+      EXPECT_FALSE(Fixed::Takes(other));
+      other = prepared;
+      ++other.code[Fixed::kInstructions - 1].a;
+      EXPECT_FALSE(Fixed::Takes(other));
+      other = prepared;
+      other.out_dtype = DType::kBool;
+      EXPECT_FALSE(Fixed::Takes(other));
+      other = prepared;
+      other.inputs[0].strides[1] = 0;  // one number for all columns
+      EXPECT_FALSE(Fixed::Takes(MapWide<T, kWidth>::Prepared(other)));
+      other = prepared;
+      other.dims[1] -= 1;
+      EXPECT_FALSE(Fixed::Takes(other));
+    }
+  }
+  template <typename Program>
+  void ExpectTheBitsOfMapInEveryType() {
+    ExpectTheBitsOfMap<Half, 8, Program>();
+    ExpectTheBitsOfMap<BFloat16, 8, Program>();
+    ExpectTheBitsOfMap<float, 4, Program>();
+  }
+};
+
+TEST_F(MapFixedTest, GivesTheBitsOfTheGeneralKernel) {
+  ExpectTheBitsOfMapInEveryType<CopyProgram>();
+  ExpectTheBitsOfMapInEveryType<SigmoidProgram>();
+  ExpectTheBitsOfMapInEveryType<SumProgram>();
+  ExpectTheBitsOfMapInEveryType<ProductProgram>();
+  ExpectTheBitsOfMapInEveryType<FirstCrossProgram>();
+  ExpectTheBitsOfMapInEveryType<CrossProgram>();
+}
+
 // One instruction at a time, against the reference in double.
 TEST_F(MapWideTest, EveryInstructionAsInDouble) {
   constexpr int64_t kBatch = 40;

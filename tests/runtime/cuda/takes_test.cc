@@ -218,6 +218,43 @@ TEST_F(TakesKernelTest, AgreesWithLoopsAndWithOneTableAtATime) {
   }
 }
 
+// A table without ids gives its rows in their order.
+TEST_F(TakesKernelTest, WithoutIds) {
+  for (int round = 0; round < 10; ++round) {
+    TakesCall call;
+    call.rows = Pick({1, 3, 8, 40});
+    call.num_tables = static_cast<int32_t>(Pick({1, 2, 7, kMaxTakeTables}));
+    std::vector<Table> tables;
+    for (int32_t i = 0; i < call.num_tables; ++i) {
+      // The table is as long as the result.
+      Table table = Make(call.rows);
+      while (table.call.table_rows < call.rows || table.call.inner != 1) {
+        table = Make(call.rows);
+      }
+      auto* ids = table.memory[1].data();
+      for (int64_t row = 0; row < call.rows; ++row) {
+        if (table.call.id_dtype == DType::kInt64) {
+          reinterpret_cast<int64_t*>(ids)[row * table.call.id_stride] = row;
+        } else {
+          reinterpret_cast<int32_t*>(ids)[row * table.call.id_stride] =
+              static_cast<int32_t>(row);
+        }
+      }
+      call.tables[i] = table.call;
+      call.tables[i].ids = nullptr;
+      tables.push_back(std::move(table));
+    }
+    Dispatch(call, launcher_);
+    for (size_t i = 0; i < tables.size(); ++i) {
+      Bytes& out = tables[i].memory[2];
+      const std::vector<unsigned char> got = out.all();
+      out.Clear();
+      Want(tables[i].call, call.rows, call.rows, out.data());
+      ASSERT_TRUE(got == out.all()) << "table " << i;
+    }
+  }
+}
+
 // More work than the blocks of a launch process at once.
 TEST_F(TakesKernelTest, ManyRows) {
   constexpr int64_t kRows = 20000;

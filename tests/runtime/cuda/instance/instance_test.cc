@@ -76,6 +76,10 @@ struct Fixture {
       for (int64_t i = 0; i < value.rows.At(batch) * value.cols; ++i) {
         // As the device sees it.
         unsigned char memory[4];
+        if (!IsFloating(value.dtype)) {
+          input.push_back(static_cast<int32_t>(random()));
+          continue;
+        }
         Store(static_cast<float>(values(random)), memory, value.dtype, 0);
         input.push_back(Load(memory, value.dtype, 0));
       }
@@ -91,9 +95,12 @@ struct Fixture {
         if (value.dtype == DType::kInt32) {
           const auto number = static_cast<int32_t>(inputs[i][e]);
           std::memcpy(instance->input(slot, i) + 4 * e, &number, 4);
+        } else if (value.dtype == DType::kInt64) {
+          const auto number = static_cast<int64_t>(inputs[i][e]);
+          std::memcpy(instance->input(slot, i) + 8 * e, &number, 8);
         } else {
           Store(static_cast<float>(inputs[i][e]), instance->input(slot, i),
-                value.dtype, static_cast<int64_t>(e));
+                value.host_dtype, static_cast<int64_t>(e));
         }
       }
     }
@@ -290,7 +297,8 @@ DenseModel LookUpModel(DType dtype, int64_t max_batch, unsigned seed) {
   const ValueId index = builder.Input("index", DType::kInt32, items, 1);
   const ValueId table = builder.Weight("table", dtype, kTableRows, kDim);
   const ValueId both = builder.Intermediate("both", dtype, items, kDim + kOwn);
-  builder.InputView(both, "own", kDim, kOwn);
+  // Sent as float32, whatever the type on the device.
+  builder.InputView(both, "own", kDim, kOwn, DType::kFloat32);
   const ValueId found = builder.View(both, "found", 0, kDim);
   const auto matrix = [&](ValueId id) {
     return TensorRef{id, {0, 0}, {{0, builder.value(id).ld}, {0, 1}}};
@@ -339,6 +347,86 @@ DenseModel LookUpModel(DType dtype, int64_t max_batch, unsigned seed) {
     }
   }
   return model;
+}
+
+// An input per table, of several widths and types, more than one launch takes;
+// ids, and an input that all rows share.
+TEST_F(InstanceTest, ManyInputsReachTheDeviceTogether) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16}) {
+    constexpr int64_t kTables = kMaxTakeTables + 5;
+    DeviceProgramBuilder builder("many");
+    const Rows items{1, 0};
+    const auto width = [](int64_t table) { return 1 + table % 9; };
+    int64_t total = 0;
+    for (int64_t i = 0; i < kTables; ++i) total += width(i);
+    const ValueId all = builder.Intermediate("all", dtype, items, total);
+    const ValueId ids = builder.Input("ids", DType::kInt64, items, 3);
+    const ValueId shared = builder.Input("shared", dtype, kOneRow, total);
+    int64_t first = 0;
+    for (int64_t i = 0; i < kTables; ++i) {
+      builder.InputView(all, "table" + std::to_string(i), first, width(i),
+                        i % 4 == 3 ? dtype : DType::kFloat32);
+      first += width(i);
+    }
+    const auto matrix = [&](ValueId id, bool one_row = false) {
+      return TensorRef{
+          id, {0, 0}, {{0, one_row ? 0 : builder.value(id).ld}, {0, 1}}};
+    };
+    const ValueId sum = builder.Output("sum", DType::kFloat32, items, total);
+    builder.Map({.dims = {items, {0, total}},
+                 .inputs = {{matrix(all)}, {matrix(shared, true)}},
+                 .code = {{ElementCode::kAdd, 0, 1}},
+                 .out = matrix(sum)});
+    const ValueId same = builder.Output("same", DType::kInt64, items, 3);
+    builder.Integers({.code = IntegerCode::kCopy,
+                      .dims = {items, {0, 3}},
+                      .inputs = {{matrix(ids)}},
+                      .out = matrix(same)});
+    DenseModel model;
+    auto program = std::move(builder).Build(40);
+    ASSERT_TRUE(program.ok()) << program.status().ToString();
+    model.program = *std::move(program);
+    EXPECT_EQ(StagedInputs(model.program).size(), kTables + 1);
+    Fixture f(std::move(model), seed_, {.max_batch = 40, .workspace_bytes = 0});
+    ASSERT_TRUE(f.instance->Load().ok());
+    // A smaller batch after a larger one: its inputs lie elsewhere.
+    for (int64_t batch : {40, 1, 7, 33}) {
+      const Inputs inputs = f.RandomInputs(batch);
+      const SlotId slot = *f.instance->Acquire(batch);
+      f.Fill(slot, inputs);
+      ASSERT_TRUE(f.instance->Submit(slot).ok());
+      ASSERT_TRUE(f.instance->Wait(slot).ok());
+      f.device.HostAccess(f.instance->output(slot, 0),
+                          f.instance->output_bytes(slot, 0), false);
+      f.device.HostAccess(f.instance->output(slot, 1),
+                          f.instance->output_bytes(slot, 1), false);
+      const auto* sums =
+          reinterpret_cast<const float*>(f.instance->output(slot, 0));
+      const auto* copies =
+          reinterpret_cast<const int64_t*>(f.instance->output(slot, 1));
+      for (int64_t row = 0; row < batch; ++row) {
+        int64_t col = 0;
+        for (int64_t i = 0; i < kTables; ++i) {
+          for (int64_t c = 0; c < width(i); ++c, ++col) {
+            const float want = static_cast<float>(
+                inputs[static_cast<size_t>(2 + i)]
+                      [static_cast<size_t>(row * width(i) + c)] +
+                inputs[1][static_cast<size_t>(col)]);
+            ASSERT_EQ(sums[row * total + col], want)
+                << "row " << row << ", table " << i << ", batch " << batch;
+          }
+        }
+        for (int64_t c = 0; c < 3; ++c) {
+          ASSERT_EQ(copies[row * 3 + c],
+                    inputs[0][static_cast<size_t>(row * 3 + c)]);
+        }
+      }
+      f.instance->Release(slot);
+    }
+    f.instance->Unload();
+    EXPECT_THAT(f.device.violations(), IsEmpty());
+    EXPECT_EQ(f.device.live(), 0u);
+  }
 }
 
 Inputs LookUpInputs(Fixture& f, int64_t batch) {

@@ -491,7 +491,7 @@ Status RunOnce(Instance& instance, int64_t batch,
   auto slot = instance.Acquire(batch);
   if (!slot.ok()) return slot.status();
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const DType dtype = program.value(program.inputs[i]).dtype;
+    const DType dtype = program.value(program.inputs[i]).host_dtype;
     for (size_t e = 0; e < inputs[i].size(); ++e) {
       if (dtype == DType::kInt32) {
         const auto number = static_cast<int32_t>(inputs[i][e]);
