@@ -50,12 +50,13 @@ def quartiles(entry):
 
 
 def gpu_check():
-    """Ratios of the kept run of scripts/gpu_check.sh."""
-    run = report("h100/gpu_check.json")
-    text = header("ratio", "bar", "median [quartiles]")
-    for entry in run["bench"]["rows"] + run["torch"]["rows"]:
+    """Ratios of the kept runs of scripts/gpu_check.sh."""
+    runs = [report("h100/gpu_check.json"), report("h200/gpu_check.json")]
+    text = header("ratio", "bar", "H100", "H200")
+    for entries in zip(*(run["bench"]["rows"] + run["torch"]["rows"] for run in runs)):
+        entry = entries[0]
         side, sign = ("at_most", "≤") if "at_most" in entry else ("at_least", "≥")
-        text += row(entry["name"], f"{sign} {entry[side]:g}", quartiles(entry))
+        text += row(entry["name"], f"{sign} {entry[side]:g}", *map(quartiles, entries))
     return text
 
 
