@@ -1,6 +1,7 @@
 """Tables of docs/measurements are those of their reports."""
 
 import pathlib
+import re
 import sys
 import tempfile
 import unittest
@@ -29,7 +30,9 @@ class Figures(unittest.TestCase):
             self.assertEqual(self.check(folder), 0)
             page = folder / "figures.md"
             text = page.read_text()
-            page.write_text(text.replace("| 0.564 [", "| 0.563 ["))
+            start = text.index("<!-- table: gpu_check -->")
+            other = re.sub(r"\| \d\.\d+ \[", "| 9.99 [", text[start:], count=1)
+            page.write_text(text[:start] + other)
             self.assertEqual(self.check(folder), 1)
             page.write_text(text.replace("<!-- table: gpu_check -->", ""))
             self.assertEqual(self.check(folder), 1)
