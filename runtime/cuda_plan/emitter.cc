@@ -253,20 +253,22 @@ std::optional<Tensor> Emitter::AddBagInput(size_t i, const models::Value& value,
   return std::nullopt;
 }
 
-bool Emitter::OnlyProductsRead(int local) const {
+bool Emitter::ReadInComputeType(int local) const {
   for (const PlanOutput& output : plan_.outputs) {
     if (output.local == local) return false;
   }
   return std::all_of(
       plan_.steps.begin(), plan_.steps.end(), [&](const Step& step) {
-        const auto reads = std::count(step.operands.begin(),
-                                      step.operands.end(), local);
-        if (reads == 0) return true;
+        const auto reads =
+            std::count(step.operands.begin(), step.operands.end(), local);
+        // A step of sizes reads no elements.
+        if (reads == 0 || step.size != nullptr || GroupOf(step)) return true;
         const auto* const product =
             step.fused ? std::get_if<MatMulOp>(&*step.fused) : nullptr;
         return product != nullptr && !product->batched && reads == 1 &&
                step.operands[product->a] == local &&
-               IsConstant(step.operands[product->b]);
+               IsConstant(step.operands[product->b]) &&
+               (product->bias < 0 || IsConstant(step.operands[product->bias]));
       });
 }
 
@@ -304,11 +306,13 @@ absl::Status Emitter::AddInputs() {
     tensor.dtype = *dtype;
     tensor.dims = *dims;
     // An input that a concatenation or interaction reads is uploaded into its
-    // columns there.
+    // columns there. The upload converts inputs of which no reader needs more
+    // than the compute type; any other reader gets all digits of the request.
     const auto place = places_.find(local);
     const bool converts = cuda::IsFloating(*dtype) && *dtype != compute_type_ &&
                           KeptType(local) == compute_type_ &&
-                          *rows.rows() == Rows{1, 0};
+                          *rows.rows() == Rows{1, 0} && dims->size() == 2 &&
+                          ReadInComputeType(local);
     if (place != places_.end() && (converts || *dtype == compute_type_)) {
       REFRACT_ASSIGN_OR_RETURN(const cuda::ValueId root,
                                GroupRoot(place->second.group));
@@ -317,9 +321,7 @@ absl::Status Emitter::AddInputs() {
       tensor.dtype = compute_type_;
       placed_[local] = true;
     } else {
-      if (converts && dims->size() == 2 && OnlyProductsRead(local)) {
-        tensor.dtype = compute_type_;
-      }
+      if (converts) tensor.dtype = compute_type_;
       tensor.value = builder_.Input(value.name, tensor.dtype, *rows.rows(),
                                     *cols.constant(), *dtype);
     }

@@ -232,9 +232,10 @@ class Emitter {
   // is neither.
   std::optional<Tensor> AddBagInput(size_t i, const models::Value& value,
                                     cuda::DType dtype);
-  // Whether all readers of the local are products with weights, which read it in
-  // the compute type, and none is the program's output.
-  bool OnlyProductsRead(int local) const;
+  // Whether all readers of the matrix `local` are products with weights and
+  // steps with a group (SetGroup()), which read it in the compute type, and it
+  // is no output of the program.
+  bool ReadInComputeType(int local) const;
   // `value`, whose columns are the last of `dims` and whose rows are the
   // others, one behind the other.
   Tensor Stacked(cuda::ValueId value, const Sizes& dims) const;

@@ -38,12 +38,17 @@ TEST(TranslateTest, TheHnPartOfASmallDlrmInEveryType) {
   }
 }
 
-// DLRM's form: bottom, vectors, all pairs below the diagonal, top.
+// DLRM's form: bottom, vectors, all pairs below the diagonal, top. The number
+// of rows is read from an input, as exporters write it.
 TEST(TranslateTest, InteractionsAreWrittenWhereTheNextLayerReadsThem) {
   for (const Precision precision : kPrecisions) {
     SCOPED_TRACE(Name(precision));
     Model m;
     const ValueId dense = m.In("dense", {13});
+    const ValueId rows =
+        m.Node("aten.sym_size.int", {Ref("self", dense), Int("dim", 0)},
+               {base::DType::kInt64, {}, models::ValueKind::kSymInt});
+    m.graph().values[rows].sym_value = runtime::testing::Sym("b");
     std::vector<ValueId> vectors = {
         m.Layer(dense, 13, 16, {}, "aten.relu.default")};
     for (int i = 0; i < 4; ++i) {
@@ -59,7 +64,9 @@ TEST(TranslateTest, InteractionsAreWrittenWhereTheNextLayerReadsThem) {
         "aten.bmm.default", {Ref("self", stack), Ref("mat2", turned)}, {5, 5});
     const ValueId flat =
         m.Op("aten.view.default",
-             {Ref("self", products), Ints("size", {-1, 25})}, {25});
+             {Ref("self", products),
+              {"size", models::IntList{{0, rows}, {25, models::kNoValue}}}},
+             {25});
     const std::vector<int64_t> places = {5, 10, 11, 15, 16, 17, 20, 21, 22, 23};
     const ValueId pairs =
         m.Op("aten.index_select.default",
@@ -74,6 +81,50 @@ TEST(TranslateTest, InteractionsAreWrittenWhereTheNextLayerReadsThem) {
     ExpectSame(m, precision, &program);
     // Bottom, interaction, top, sigmoid. The upload converts float32 inputs.
     EXPECT_EQ(program.ops.size(), 4u);
+  }
+}
+
+// In float16 100000 is infinity and 2049 is 2048. Only readers that compute in
+// float16 anyway may get such a number.
+TEST(TranslateTest, InputsOfACatKeepTheirDigitsForOtherReaders) {
+  for (const Precision precision : kPrecisions) {
+    SCOPED_TRACE(Name(precision));
+    Model m;
+    const ValueId x = m.In("x", {2});
+    const ValueId y = m.In("y", {2});
+    const ValueId joined =
+        m.Op("aten.cat.default", {List("tensors", {x, y}), Int("dim", 1)}, {4});
+    const ValueId small =
+        m.Op("aten.clamp.default",
+             {Ref("self", joined), runtime::testing::Float("max", 1)}, {4});
+    m.Output(m.Layer(small, 4, 3, {}));
+    m.Output(m.Op("aten.log.default", {Ref("self", x)}, {2}));
+    m.Output(m.Op("aten.eq.Tensor", {Ref("self", x), Ref("other", y)}, {2},
+                  base::DType::kBool));
+    m.graph().batch_symbol.assign(1, 'b');
+    std::vector<base::Tensor> inputs;
+    for (const std::vector<float>& values :
+         {std::vector<float>{2049, 1e5F, 7, 2051}, {2049, 1e5F, 7, 2052}}) {
+      inputs.push_back(runtime::testing::Must(
+          base::Tensor::Allocate(base::DType::kFloat32, {2, 2})));
+      std::copy(values.begin(), values.end(),
+                inputs.back().as<float>().begin());
+    }
+    const std::vector<base::Tensor> want =
+        runtime::testing::Must(runtime::testing::RunWhole(m, inputs));
+    auto device = runtime::testing::Must(testing::OnDevice::Load(
+        runtime::testing::Must(Translate(m.graph(), Part::Whole(m.graph()),
+                                         m.Weights(),
+                                         testing::OptionsFor(precision))),
+        testing::kMaxBatch, Seed()));
+    const auto got = device->Run(runtime::testing::Views(inputs), 2);
+    ASSERT_TRUE(got.ok()) << got.status();
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_LE(testing::Difference((*got)[i], want[i].view()),
+                testing::Tolerance(precision))
+          << "output " << i;
+    }
+    EXPECT_THAT(device->violations(), ::testing::IsEmpty());
   }
 }
 
