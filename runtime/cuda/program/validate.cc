@@ -129,7 +129,10 @@ class Validator {
                           value.rows != kOneRow)) {
       return Error("is marked as counted, which only inputs of one row may be");
     }
-    const int64_t limit = kMostElements;
+    // The upload moves a number of 8 bytes as two of 4 (Instance).
+    const bool in_halves = value.kind == ValueKind::kInput &&
+                           value.rows == Rows{1, 0} && SizeOf(value.dtype) == 8;
+    const int64_t limit = in_halves ? kMostElements / 2 : kMostElements;
     if (value.kind == ValueKind::kWeight && value.rows.per_item == 0 &&
         value.ld <= limit) {
       // Run() checks that only look-ups read a weight as large as a table.
@@ -142,8 +145,8 @@ class Validator {
     if (value.ld > limit || value.rows.per_item > limit / max_batch_ ||
         value.rows.fixed > limit - value.rows.per_item * max_batch_ ||
         value.rows.At(max_batch_) > limit / value.ld) {
-      return Error("has more than 2^31 elements at batch " +
-                   std::to_string(max_batch_));
+      return Error(std::string("has more than 2^") + (in_halves ? "30" : "31") +
+                   " elements at batch " + std::to_string(max_batch_));
     }
     where_.clear();
     return {};

@@ -653,6 +653,18 @@ TEST_F(InstanceTest, WrongWeightsAndOptionsAreNamed) {
   EXPECT_THAT(create(weights, {.num_slots = 0}), HasSubstr("num_slots"));
   EXPECT_THAT(create(weights, {.max_batch = int64_t{1} << 40}),
               HasSubstr("more than 2^31 elements"));
+  for (const auto& [dtype, most] :
+       {std::pair{DType::kInt64, 30}, {DType::kInt32, 31}}) {
+    const auto built = [&](int64_t cols) {
+      DeviceProgramBuilder builder("ids");
+      (void)builder.Input("ids", dtype, Rows{1, 0}, cols);
+      return std::move(builder).Build(1).status();
+    };
+    const int64_t cols = (int64_t{1} << most) - 1;
+    EXPECT_TRUE(built(cols).ok());
+    EXPECT_THAT(built(cols + 1).message(),
+                HasSubstr("more than 2^" + std::to_string(most) + " elements"));
+  }
 }
 
 }  // namespace
