@@ -102,7 +102,7 @@ int rc_run(void* model, int batch, const float* dense, const float* embeddings,
   const float* const inputs[] = {dense, embeddings};
   for (size_t i = 0; i < 2; ++i) {
     const DType dtype =
-        instance.program().value(instance.program().inputs[i]).dtype;
+        instance.program().value(instance.program().inputs[i]).host_dtype;
     const int64_t count =
         instance.input_bytes(*slot, i) / refract::runtime::cuda::SizeOf(dtype);
     for (int64_t e = 0; e < count; ++e) {

@@ -35,8 +35,8 @@ auto Dispatch(const InteractionCall& call, Launcher& launcher) {
   return LaunchAs<InteractionPairs>(call, launcher);
 }
 
-// `call` is one that MapWide<T, kWidth> takes. Uses the first of the programs
-// that is the call's.
+// Launches MapFixed for the first of `Program` and `Others` that equals the
+// call's program, else MapWide. MapWide<T, kWidth> must take `call`.
 template <typename T, int kWidth, typename Program, typename... Others,
           typename Launcher>
 auto LaunchWide(const MapCall& call, Launcher& launcher) {

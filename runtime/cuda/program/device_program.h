@@ -41,8 +41,8 @@ struct Value {
   // An input of one row. Each request sets its number of columns
   // (Instance::SetCount()); operators read that number from another input.
   bool counted = false;
-  // Type of an input's elements where the caller writes them. A floating type
-  // other than `dtype` is converted on the device, which needs one row per item.
+  // Inputs: type of the elements that the caller writes. A floating type other
+  // than `dtype` is converted on the device, which needs one row per item.
   DType host_dtype = DType::kFloat32;
 };
 
@@ -95,10 +95,10 @@ Status Validate(const DeviceProgram& program, int64_t max_batch);
 bool HasZeroPadding(const DeviceProgram& program, ValueId root);
 
 // The inputs, by their place in program.inputs, that reach the device side by
-// side in one copy; a kernel then lays them out. An input with a copy of its own
+// side in one copy; a kernel then lays them out. These are all inputs with one
+// row per item but bools, if they are more than two or any is converted. A copy
 // costs the CPU and the copy engine some microseconds, and a model may have an
-// input per table. These are all inputs with one row per item, if they are more
-// than two or any is converted: two copies cost what a copy and a kernel cost.
+// input per table; two copies cost what a copy and a kernel cost.
 std::vector<size_t> StagedInputs(const DeviceProgram& program);
 
 // Roots in memory of a slot, not of the shared arena: values uploaded or

@@ -33,7 +33,7 @@ Arena PlanArena(const std::vector<Lifetime>& lifetimes);
 // Bytes of root `id` at `batch`.
 int64_t RootBytes(const DeviceProgram& program, ValueId id, int64_t batch);
 
-// Bytes of a staged input of `batch` items, the next one's alignment included.
+// Aligned bytes that a staged input of `batch` items takes.
 int64_t StagedBytes(const Value& input, int64_t batch);
 
 // Addresses of the roots. Offsets are -1 for values that are no roots or live
@@ -48,7 +48,7 @@ struct MemoryPlan {
   std::vector<int64_t> slot_offsets;
   int64_t slot_bytes = 0;
   // Where the slot's staged inputs arrive (StagedInputs()), as the host wrote
-  // them.
+  // them: the same offset in every bucket.
   int64_t staging_offset = 0;
   std::vector<int64_t> weight_offsets;
   int64_t weight_bytes = 0;
