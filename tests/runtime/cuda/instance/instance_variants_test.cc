@@ -35,7 +35,8 @@ constexpr int64_t kMostRows = 6;
 constexpr int64_t kRowsAtMost = 2;
 
 // out[r] = Σ_t scale[t] · relu(x[r, t] · wᵀ) over `steps` steps t, and the row
-// that id[r] names added to it.
+// that id[r] names and shift[r], which callers send in fp16, added to it. The
+// inputs with a row per item, which are staged, include x at one step only.
 struct StepModel {
   explicit StepModel(unsigned seed) {
     std::mt19937 random(seed);
@@ -58,6 +59,8 @@ struct StepModel {
     DeviceProgramBuilder builder("m");
     const ValueId x = builder.Input("x", DType::kFloat32, {steps, 0}, kWidth);
     const ValueId id = builder.Input("id", DType::kInt64, {1, 0}, 1);
+    const ValueId shift = builder.Input("shift", DType::kFloat32, {1, 0},
+                                        kHidden, DType::kFloat16);
     const ValueId w = builder.Weight("w", DType::kFloat32, kHidden, kWidth);
     const ValueId rows =
         builder.Weight("table", DType::kFloat32, kTableRows, kHidden);
@@ -102,8 +105,10 @@ struct StepModel {
     const ValueId out = builder.Output("out", DType::kFloat32, {1, 0}, kHidden);
     MapOp adds;
     adds.dims = {{1, 0}, {0, kHidden}};
-    adds.inputs = {{per_row}, {found}};
-    adds.code = {{ElementCode::kAdd, 0, 1}};
+    adds.inputs = {{per_row},
+                   {found},
+                   {{shift, {0, 0}, {{0, builder.value(shift).ld}, {0, 1}}}}};
+    adds.code = {{ElementCode::kAdd, 0, 1}, {ElementCode::kAdd, 3, 2}};
     adds.out = {out, {0, 0}, {{0, builder.value(out).ld}, {0, 1}}};
     builder.Map(std::move(adds));
     auto program = std::move(builder).Build(1);
@@ -125,6 +130,7 @@ struct Request {
   SlotId slot = -1;
   std::vector<float> x;
   std::vector<int64_t> ids;
+  std::vector<uint16_t> shift;  // fp16
 };
 
 class VariantsTest : public ::testing::Test {
@@ -166,7 +172,12 @@ class VariantsTest : public ::testing::Test {
       request.ids.push_back(random_() % StepModel::kTableRows);
     }
     Write(request.slot, 0, request.x.data(), request.x.size() * 4);
+    request.shift.resize(request.rows * kHidden);
+    for (int64_t i = 0; i < request.rows * kHidden; ++i) {
+      Store(values(random_), request.shift.data(), DType::kFloat16, i);
+    }
     Write(request.slot, 1, request.ids.data(), request.ids.size() * 8);
+    Write(request.slot, 2, request.shift.data(), request.shift.size() * 2);
     return true;
   }
   void Write(SlotId slot, size_t input, const void* data, size_t bytes) {
@@ -201,6 +212,7 @@ class VariantsTest : public ::testing::Test {
           sum += scale[t] * std::max(product, 0.0);
         }
         sum += model_.table[request.ids[r] * kHidden + h];
+        sum += Load(request.shift.data(), DType::kFloat16, r * kHidden + h);
         ASSERT_NEAR(got[r * kHidden + h], sum, 1e-4)
             << "row " << r << " of " << request.rows << ", " << request.steps
             << " steps";
