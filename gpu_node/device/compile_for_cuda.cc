@@ -45,8 +45,11 @@ class CudaProgram final : public runtime::Program {
   // or a program for all sizes that does not fit.
   absl::Status Load() const {
     absl::MutexLock lock(&mu_);
-    if (translator_->sizes().empty()) return LoadFor({}, options_.max_rows);
-    return translator_->Translate(translator_->sizes().Smallest()).status();
+    const runtime::cuda_plan::FreeSizes& sizes = translator_->sizes();
+    if (sizes.empty()) {
+      return LoadFor({}, sizes.has_batch() ? 1 : options_.max_rows);
+    }
+    return translator_->Translate(sizes.Smallest()).status();
   }
 
   const runtime::Part& part() const override { return cpu_->part(); }
@@ -82,8 +85,10 @@ class CudaProgram final : public runtime::Program {
                    RunContext& context, std::vector<TensorView>& outputs,
                    runtime::RunStats* stats) const override {
     REFRACT_ASSIGN_OR_RETURN(const auto specs, cpu_->OutputSpecs(inputs));
-    const int64_t rows = cpu_->BatchOf(inputs).value_or(1);
     absl::MutexLock lock(&mu_);
+    const int64_t rows = translator_->sizes().has_batch()
+                             ? 1
+                             : cpu_->BatchOf(inputs).value_or(1);
     REFRACT_ASSIGN_OR_RETURN(const SizeValues sizes,
                              translator_->sizes().Of(inputs));
     if (AnyIsZero(sizes)) {
@@ -225,11 +230,13 @@ absl::StatusOr<std::unique_ptr<const runtime::Program>> CompileForCuda(
   translate.foreign = options.foreign.get();
   // Memory is allocated for the sizes of each request.
   translate.max_size = std::numeric_limits<int32_t>::max();
-  REFRACT_ASSIGN_OR_RETURN(auto translator,
-                           Translator::Create(graph, part, weights, translate));
+  const bool alone =
+      models::FindRowDependence(graph).use == models::RowUse::kAlone;
+  REFRACT_ASSIGN_OR_RETURN(
+      auto translator, Translator::CreateForSingleRequests(graph, part, weights,
+                                                           translate, alone));
   const bool may_cut =
-      models::FindRowDependence(graph).use == models::RowUse::kAlone &&
-      runtime::FindBagInputs(graph, part).why_not.empty();
+      alone && runtime::FindBagInputs(graph, part).why_not.empty();
   auto program =
       std::make_unique<CudaProgram>(std::move(device), std::move(cpu),
                                     std::move(translator), may_cut, fitting);

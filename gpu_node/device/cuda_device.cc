@@ -88,15 +88,6 @@ absl::StatusOr<CudaDevice::Loaded> CudaDevice::AddHere(
   const models::Graph& graph = model.model().graph;
   const std::string label =
       absl::StrCat("model '", model.name(), "' version ", model.version());
-  const models::RowDependence& rows = model.rows();
-  if (rows.use != models::RowUse::kAlone) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        label, " cannot run on ", options_.name,
-        ": a GPU pads batches with extra rows, and in this model extra rows "
-        "change the results of others",
-        rows.node.empty() ? "" : absl::StrCat(" at node ", rows.node),
-        rows.why.empty() ? "" : absl::StrCat(": ", rows.why)));
-  }
   auto entry = std::make_unique<Entry>();
   entry->model = &model;
   entry->memory = std::make_unique<ReadMemory>(model.program());
@@ -114,6 +105,8 @@ absl::StatusOr<CudaDevice::Loaded> CudaDevice::AddHere(
   translate.precision = loaded.precision;
   translate.max_batch = max_rows;
   translate.max_size = options_.max_size;
+  // A bucket has extra rows, which would change the results of others.
+  translate.fix_batch = model.rows().use != models::RowUse::kAlone;
   translate.compile.config = model.model().config;
   translate.foreign = options_.foreign.get();
   REFRACT_ASSIGN_OR_RETURN(
@@ -185,11 +178,16 @@ absl::Status CudaDevice::Measure(Entry& entry, Loaded& loaded) {
   const cuda_plan::SizeValues sizes = entry.programs->TypicalSizes();
   REFRACT_ASSIGN_OR_RETURN(const DevicePrograms::Use use,
                            entry.programs->At(sizes, 0, instance));
+  const bool fixed = entry.programs->sizes().has_batch();
+  const models::SymbolBindings bound = entry.programs->sizes().Bind(sizes);
+  const auto batch = bound.find(graph.batch_symbol);
   int64_t rows = std::min(std::max<int64_t>(graph.min_batch, 1), use.max_rows);
   bool compared = false;
   while (true) {
-    const auto inputs = MakeInputs(graph, model.program().part(), rows, 1,
-                                   entry.programs->sizes().Bind(sizes));
+    // Rows of the request; a program of a fixed batch takes it as one row.
+    const int64_t items = fixed && batch != bound.end() ? batch->second : rows;
+    const auto inputs =
+        MakeInputs(graph, model.program().part(), items, 1, bound);
     // The model's times are learnt from requests instead.
     if (!inputs.ok()) return absl::OkStatus();
     std::vector<base::TensorView> views;
@@ -239,7 +237,7 @@ absl::Status CudaDevice::Measure(Entry& entry, Loaded& loaded) {
       instance.Release(*slot);
     }
     if (options_.warm_up > absl::ZeroDuration()) {
-      loaded.times.Prime(rows, fastest);
+      loaded.times.Prime(items, fastest);
     }
     const absl::Duration spent = options_.clock->Now() - begin;
     if (rows >= use.max_rows ||

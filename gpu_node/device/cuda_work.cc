@@ -162,7 +162,9 @@ absl::Status ReadMember(const DeviceModel& model,
     }
     part.specs.push_back(*spec);
   }
-  part.rows = model.program().BatchOf(part.inputs->views).value_or(1);
+  part.rows = sizes.has_batch()
+                  ? 1
+                  : model.program().BatchOf(part.inputs->views).value_or(1);
   if (!sizes.empty()) {
     REFRACT_ASSIGN_OR_RETURN(part.sizes, sizes.Of(part.inputs->views));
   }

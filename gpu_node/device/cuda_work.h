@@ -57,9 +57,9 @@ struct CudaPart {
   // On the heap, because its views may point into itself.
   std::unique_ptr<DeviceModel::Inputs> inputs;
   std::vector<base::TensorSpec> specs;  // of the results
-  int64_t rows = 0;
+  int64_t rows = 0;   // of its program: 1 where the batch is a size
   int64_t first = 0;  // its first row in the slot
-  // Values of the sizes besides the batch.
+  // Values of the sizes besides the rows.
   runtime::cuda_plan::SizeValues sizes;
   // Results of a member that ran alone; other results are in the slot.
   std::vector<base::Tensor> results;

@@ -38,17 +38,19 @@ absl::StatusOr<std::unique_ptr<DevicePrograms>> DevicePrograms::Create(
   REFRACT_ASSIGN_OR_RETURN(
       std::unique_ptr<Translator> translator,
       Translator::Create(graph, part, std::move(weights), with_bags));
+  Options own = options;
+  if (translator->sizes().has_batch()) own.max_rows = 1;
   std::unique_ptr<DevicePrograms> programs(
-      new DevicePrograms(std::move(translator), options));
+      new DevicePrograms(std::move(translator), own));
   programs->goes_whole_ = !runtime::FindBagInputs(graph, part).why_not.empty();
   REFRACT_ASSIGN_OR_RETURN(programs->first_,
                            programs->Make(programs->sizes().Largest()));
-  programs->first_rows_ = options.max_rows;
+  programs->first_rows_ = own.max_rows;
   if (programs->sizes().empty()) return programs;
   // The number of rows that fits into the memory of a model with other sizes.
   const cuda::DeviceProgram& program = programs->first().program;
   programs->first_rows_ = 1;
-  for (const int64_t rows : cuda::Buckets(options.max_rows)) {
+  for (const int64_t rows : cuda::Buckets(own.max_rows)) {
     if (!cuda::Validate(program, rows).ok()) break;
     const cuda::MemoryPlan plan = cuda::PlanMemory(program, rows, rows);
     if (rows > 1 && plan.arena_bytes + options.num_slots * plan.slot_bytes >
@@ -97,8 +99,11 @@ std::string DevicePrograms::Describe() const {
                     "') up to ", one.max,
                     one.declared ? ", " : " (--max-size), ");
   }
-  if (!text.empty())
+  if (sizes().has_batch()) {
+    absl::StrAppend(&text, "a program per request size: rows may mix");
+  } else if (!text.empty()) {
     absl::StrAppend(&text, first_rows_, " rows at these sizes");
+  }
   const std::vector<runtime::cuda_plan::BagRoom>& bags = translator_->bags();
   const auto least = std::min_element(
       bags.begin(), bags.end(),

@@ -123,7 +123,9 @@ absl::StatusOr<Size> Emitter::SizeOf(const models::SymExpr& expr,
   Size size;
   models::SymbolBindings bindings = sizes_;
   for (size_t p = 0; p < kProbes.size(); ++p) {
-    bindings[graph_.batch_symbol] = kProbes[p];
+    if (!sizes_.contains(graph_.batch_symbol)) {
+      bindings[graph_.batch_symbol] = kProbes[p];
+    }
     const auto value = expr.Evaluate(bindings);
     if (!value.ok()) {
       return absl::UnimplementedError(absl::StrCat("a size of ", of, " is ",

@@ -29,9 +29,9 @@ namespace refract::runtime::cuda_plan {
 class Emitter {
  public:
   // All arguments must outlive the emitter, `plan` and `pool` also the result
-  // of Finish(). `sizes`: known values of symbols other than the batch.
-  // `rooms`: the bags among the inputs, whose numbers of entries are not in
-  // `sizes`.
+  // of Finish(). `sizes`: known values of symbols, the batch's among them only
+  // if it is fixed. `rooms`: the bags among the inputs, whose numbers of
+  // entries are not in `sizes`.
   Emitter(const models::Graph& graph, const Plan& plan,
           const TranslateOptions& options, const models::SymbolBindings& sizes,
           const std::vector<BagRoom>& rooms, ConstantPool& pool);

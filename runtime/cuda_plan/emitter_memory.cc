@@ -138,7 +138,11 @@ absl::StatusOr<Tensor> Emitter::NewResult(int local, const Sizes& dims,
 
 absl::StatusOr<Tensor> Emitter::NewRows(int local, const Sizes& dims,
                                         DType dtype) {
-  if (dims.size() == 2) return NewResult(local, dims, dtype);
+  // New() lays a tensor of fixed sizes into a single row.
+  const bool one_row = dims.size() == 2 && dims[0].constant() == 1;
+  if (dims.size() == 2 && (one_row || !dims[0].constant())) {
+    return NewResult(local, dims, dtype);
+  }
   const std::string& name = plan_.locals[local].name;
   if (!BatchDimOf(dims)) {
     return absl::UnimplementedError(

@@ -27,16 +27,21 @@ bool Shows(const models::SymExpr& expr) {
 
 absl::StatusOr<FreeSizes> FreeSizes::Find(const models::Graph& graph,
                                           const Part& part, int64_t limit,
-                                          const std::vector<bool>& skipped) {
+                                          const std::vector<bool>& skipped,
+                                          std::optional<int64_t> batch_limit) {
   FreeSizes sizes;
+  sizes.has_batch_ = batch_limit.has_value();
+  const auto is_rows = [&](const std::string& symbol) {
+    return symbol == graph.batch_symbol && !batch_limit;
+  };
   std::set<std::string> wanted;
   const auto look = [&](const models::SymExpr& expr, size_t input, int dim) {
     for (const std::string& symbol : expr.Symbols()) {
-      if (symbol != graph.batch_symbol) wanted.insert(symbol);
+      if (!is_rows(symbol)) wanted.insert(symbol);
     }
     if (!Shows(expr)) return;
     const std::string symbol = expr.Symbols()[0];
-    if (symbol == graph.batch_symbol ||
+    if (is_rows(symbol) ||
         std::any_of(sizes.all_.begin(), sizes.all_.end(),
                     [&](const One& one) { return one.symbol == symbol; })) {
       return;
@@ -52,6 +57,10 @@ absl::StatusOr<FreeSizes> FreeSizes::Find(const models::Graph& graph,
       one.min = std::max<int64_t>(range.min, 0);
       one.declared = range.max < kNoLimit;
       if (one.declared) one.max = range.max;
+    }
+    if (symbol == graph.batch_symbol && one.max > *batch_limit) {
+      one.declared = false;
+      one.max = *batch_limit;
     }
     one.max = std::max(one.max, one.min);
     sizes.all_.push_back(std::move(one));

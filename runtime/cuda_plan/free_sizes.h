@@ -3,8 +3,10 @@
 
 // Sizes of a part's inputs that are neither constant nor the batch's, such as
 // the steps of a sequence. A program for a GPU is made for one value of each.
+// Where a part mixes the rows of a request, the batch is one of these sizes.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,13 +42,18 @@ class FreeSizes {
 
   // `limit` ≥ 1: the largest value of a size that the model does not declare.
   // `skipped`: inputs whose sizes are handled elsewhere (empty: none).
+  // `batch_limit`: the largest batch, if the batch is one of the sizes.
   // Unimplemented for a size that no input has by itself.
-  static absl::StatusOr<FreeSizes> Find(const models::Graph& graph,
-                                        const Part& part, int64_t limit,
-                                        const std::vector<bool>& skipped = {});
+  static absl::StatusOr<FreeSizes> Find(
+      const models::Graph& graph, const Part& part, int64_t limit,
+      const std::vector<bool>& skipped = {},
+      std::optional<int64_t> batch_limit = std::nullopt);
 
   const std::vector<One>& all() const { return all_; }
   bool empty() const { return all_.empty(); }
+  // Whether the batch is one of the sizes: a program then has no rows, and
+  // takes a request as a whole.
+  bool has_batch() const { return has_batch_; }
   SizeValues Largest() const;
   SizeValues Smallest() const;  // at least 1 each
   // The sizes of a request, whose inputs are known to fit each other
@@ -59,6 +66,7 @@ class FreeSizes {
 
  private:
   std::vector<One> all_;
+  bool has_batch_ = false;
 };
 
 }  // namespace refract::runtime::cuda_plan

@@ -233,8 +233,9 @@ absl::StatusOr<std::unique_ptr<Translator>> Translator::Create(
                                        translator->options_.compile));
   const FoundBags found = FindBagInputs(graph, part);
   std::vector<bool> entries(part.inputs.size(), false);
-  if (found.why_not.empty()) {
-    const TranslateOptions& own = translator->options_;
+  const TranslateOptions& own = translator->options_;
+  // Room for bags has rows.
+  if (found.why_not.empty() && !own.fix_batch) {
     const int64_t most =
         own.max_size <= std::numeric_limits<int64_t>::max() / own.max_batch
             ? own.max_size * own.max_batch
@@ -245,8 +246,10 @@ absl::StatusOr<std::unique_ptr<Translator>> Translator::Create(
       for (const size_t i : bag.entries) entries[i] = true;
     }
   }
-  absl::StatusOr<FreeSizes> sizes =
-      FreeSizes::Find(graph, part, translator->options_.max_size, entries);
+  absl::StatusOr<FreeSizes> sizes = FreeSizes::Find(
+      graph, part, own.max_size, entries,
+      own.fix_batch ? std::optional(std::min(own.max_batch, own.max_size))
+                    : std::nullopt);
   if (!sizes.ok()) {
     return absl::Status(
         sizes.status().code(),
@@ -261,11 +264,29 @@ absl::StatusOr<std::unique_ptr<Translator>> Translator::Create(
   return translator;
 }
 
+absl::StatusOr<std::unique_ptr<Translator>> Translator::CreateForSingleRequests(
+    const models::Graph& graph, const Part& part,
+    std::shared_ptr<const models::WeightStore> weights,
+    const TranslateOptions& options, bool rows_alone) {
+  absl::StatusOr<std::unique_ptr<Translator>> by_rows =
+      Create(graph, part, weights, options);
+  if (rows_alone) return by_rows;
+  absl::Status status = by_rows.status();
+  if (status.ok()) {
+    status = (*by_rows)->Translate((*by_rows)->sizes().Smallest()).status();
+  }
+  if (!absl::IsUnimplemented(status)) return by_rows;
+  TranslateOptions fixed = options;
+  fixed.fix_batch = true;
+  fixed.max_batch = options.max_size;
+  return Create(graph, part, std::move(weights), std::move(fixed));
+}
+
 absl::StatusOr<Translation> Translator::Translate(const SizeValues& values) {
   // With other sizes the memory for rows depends on them, so the program is
   // checked for one row, and its user finds the rows that fit.
   TranslateOptions options = options_;
-  if (!sizes_.empty()) options.max_batch = 1;
+  if (!sizes_.empty() || options.fix_batch) options.max_batch = 1;
   const models::SymbolBindings bindings = sizes_.Bind(values);
   REFRACT_ASSIGN_OR_RETURN(
       Translation result,

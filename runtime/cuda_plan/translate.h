@@ -17,13 +17,14 @@
 //
 // Sizes that depend on something else than the batch (free_sizes.h) are fixed
 // in a program: a Translator makes one for each combination that requests
-// bring. The entries of bags are not among them: a program has room for so many
-// (bags.h).
+// bring. With TranslateOptions::fix_batch the batch is fixed as well: rows then
+// are a dimension like any other, and may mix. The entries of bags are not
+// among them: a program has room for so many (bags.h).
 //
 // What cannot be translated is refused by name, never run wrongly: operators
 // that nobody computes there, sizes that depend on data, types other than
 // float32, float16, bfloat16, int32, int64 and bool. Integers are exact. In our
-// own kernels rows of the batch do not mix.
+// own kernels rows of a batch that is not fixed do not mix.
 
 #include <cstddef>
 #include <cstdint>
@@ -63,6 +64,9 @@ struct TranslateOptions {
   int64_t max_batch = 1024;
   // The largest value of such a size, if the model does not declare it. ≥ 1.
   int64_t max_size = 1024;
+  // Whether the batch is such a size, too, of `max_batch` and `max_size` at
+  // most: for a part whose rows depend on each other, or may.
+  bool fix_batch = false;
   // Memory of the entries of a request's bags, bytes, all tables together. Room
   // is reserved for the number of ids that the model declares, or `max_size`
   // per row of the largest batch, up to this limit.
@@ -106,6 +110,14 @@ class Translator {
       const models::Graph& graph, const Part& part,
       std::shared_ptr<const models::WeightStore> weights,
       TranslateOptions options);
+  // For a user that runs each request alone and whole, of any size up to
+  // `max_size`: with the batch fixed, if the part's rows are not independent
+  // (`rows_alone`) and it cannot be translated otherwise. `max_batch` is the
+  // limit of a batch that is not fixed.
+  static absl::StatusOr<std::unique_ptr<Translator>> CreateForSingleRequests(
+      const models::Graph& graph, const Part& part,
+      std::shared_ptr<const models::WeightStore> weights,
+      const TranslateOptions& options, bool rows_alone);
   ~Translator();
 
   const FreeSizes& sizes() const { return sizes_; }

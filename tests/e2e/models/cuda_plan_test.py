@@ -5,11 +5,15 @@ imported and partitioned, and compares it with what the CPU computes. What a
 GPU cannot run is refused by name.
 """
 
+import os
 import pathlib
+import random
+import re
 import sys
 import tempfile
 import unittest
 
+from models.zoo import safetensors_io
 from tests.e2e import support
 from scripts.lib.nodes import BUILD
 
@@ -27,6 +31,11 @@ SUFFIXES = {
 }
 # Of the largest value: rounding of the data, through a whole model.
 TOLERANCES = {"fp32": 1e-5, "tf32": 1e-2, "fp16": 1e-2, "bf16": 5e-2}
+# DLRM-v3's users in a request, and its plans. Without a size per item the HN
+# is not worth its messages.
+USERS = (1, 2, 9)
+PER_ITEM = {"history": 60, "user": 10}
+SMALL_TABLES_MIB = 0.01
 
 
 class CudaPlanTest(unittest.TestCase):
@@ -101,6 +110,91 @@ class CudaPlanTest(unittest.TestCase):
                 self.assertRegex(
                     done.stdout, rf"din_{suffix}, \w+ {length}, batch 33"
                 )
+
+
+class DlrmV3Test(unittest.TestCase):
+    """Ragged users, whose rows mix: each size of a request has a program."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        folder = pathlib.Path(folder.name)
+        seed = int(os.environ.get("REFRACT_TEST_SEED", random.randrange(2**31)))
+        print(f"seed {seed} (repeat with REFRACT_TEST_SEED)")
+        exported = support.export("dlrm_v3", folder / "dlrm_v3")
+        cls.repository = folder / "repo"
+        for suffix in ("pt2", "pt"):
+            support.refract(
+                "import", exported / f"dlrm_v3.{suffix}",
+                "--repo", cls.repository, "--name", suffix,
+                "--tables", exported / "tables",
+                "--no-golden", "--sample", exported / "sample.safetensors",
+            )
+        cls.requests = []
+        for i, users in enumerate(USERS):
+            tensors = support.make_inputs(
+                exported / "dlrm_v3.json", users, seed + i,
+                bags="ragged" if users > 2 else "published",
+            )
+            if users > 2:
+                # The first user has no history, the second no candidates.
+                tensors["history_offsets"][1] = 0
+                tensors["candidate_offsets"][2] = tensors["candidate_offsets"][1]
+            path = folder / f"{users}.safetensors"
+            safetensors_io.write(path, tensors)
+            cls.requests += ["--inputs", path]
+
+    def partition(self, model, *options):
+        support.refract(
+            "partition", self.repository / model, "--write", *options
+        )
+
+    def optimal(self, model, *options):
+        printed = support.refract("inspect", self.repository / model).stdout
+        sizes = []
+        for name, per_item in PER_ITEM.items():
+            symbol = re.search(rf"^  {name} +int64 +\[(\w+)\]", printed, re.M)[1]
+            sizes += ["--size", f"{symbol}={per_item}"]
+        self.partition(model, "--batch", 30, *sizes, *options)
+
+    def check(self, model, *options):
+        done = support.run(
+            CHECK, self.repository, model, *options, check=False
+        )
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def test_requests_get_what_the_cpu_computes(self):
+        for model in ("pt2", "pt"):
+            plans = {
+                "optimal": lambda: self.optimal(model),
+                "small tables on the HN": lambda: self.optimal(
+                    model, "--hn-table-mib", SMALL_TABLES_MIB
+                ),
+                "heuristic": lambda: self.partition(
+                    model, "--method", "heuristic"
+                ),
+            }
+            for plan, write in plans.items():
+                with self.subTest(model=model, plan=plan):
+                    write()
+                    printed = self.check(model, *self.requests)
+                    self.assertEqual(
+                        printed.count("of the largest value"), len(USERS)
+                    )
+
+    def test_the_optimal_plan_in_every_type_needs_no_libtorch(self):
+        self.optimal("pt2")
+        for precision, tolerance in TOLERANCES.items():
+            with self.subTest(precision=precision):
+                printed = self.check(
+                    "pt2", "--precision", precision, "--tolerance", tolerance,
+                    "--sizes", "1,7", 1, 5,
+                )
+                self.assertNotIn("LibTorch", printed)
+                for batch in (1, 5):
+                    self.assertIn(f"history 7, user 7, batch {batch}", printed)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/cuda_aten/operators.h"
 #include "runtime/split_run.h"
 #include "tests/base/random_seed.h"
 #include "tests/cpu_node/small_model.h"
@@ -111,8 +110,8 @@ TEST_F(CompileForCudaTest, ABadIdIsTheRequestsFault) {
   EXPECT_TRUE((*gpu)->Run(ViewsOf(Request(20))).ok());
 }
 
-TEST_F(CompileForCudaTest, RowsThatDependOnEachOtherAreNotRunInPieces) {
-  // The mean over all rows of the request, which LibTorch computes.
+TEST_F(CompileForCudaTest, RowsThatDependOnEachOtherHaveAProgramPerBatch) {
+  // The mean over all rows of the request.
   models::Graph& graph = model_.graph;
   graph.nodes[5].op = "aten.mean.dim";
   graph.nodes[5].args = {{"self", models::ValueRef{graph.FindValue("rows")}},
@@ -120,21 +119,10 @@ TEST_F(CompileForCudaTest, RowsThatDependOnEachOtherAreNotRunInPieces) {
                          {"keepdim", true}};
   graph.values[graph.FindValue("twice")].shape[0] = models::SymExpr(1);
   auto cpu = RequestRunner::Whole(graph, model_.weights, {});
-  auto gpu = RequestRunner::Whole(
-      graph, model_.weights, {},
-      [this](const models::Graph& graph, const runtime::Part& part,
-             std::shared_ptr<const models::WeightStore> weights,
-             const runtime::CompileOptions& compile) {
-        return CompileForCuda(
-            device_, graph, part, std::move(weights),
-            {.model = "small",
-             .max_rows = 8,
-             .compile = compile,
-             .foreign = runtime::cuda_aten::MakeOperators({})});
-      });
+  auto gpu = RequestRunner::Whole(graph, model_.weights, {}, OnGpu());
   ASSERT_TRUE(cpu.ok()) << cpu.status();
   ASSERT_TRUE(gpu.ok()) << gpu.status();
-  for (const int64_t rows : {1, 5, 8}) {
+  for (const int64_t rows : {1, 5, 8, 5, 30}) {
     const std::vector<base::Tensor> inputs = Request(rows);
     const auto want = (*cpu)->Run(ViewsOf(inputs));
     const auto got = (*gpu)->Run(ViewsOf(inputs));
@@ -144,10 +132,7 @@ TEST_F(CompileForCudaTest, RowsThatDependOnEachOtherAreNotRunInPieces) {
     ASSERT_EQ(a.size(), b.size());
     for (size_t e = 0; e < b.size(); ++e) EXPECT_NEAR(a[e], b[e], 1e-5);
   }
-  const auto many = (*gpu)->Run(ViewsOf(Request(9)));
-  EXPECT_EQ(many.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(many.status().message()),
-              HasSubstr("cannot be run in pieces"));
+  EXPECT_THAT(device_->violations(), IsEmpty());
 }
 
 // Entries that grow with the rows, in bags that count from a request's first

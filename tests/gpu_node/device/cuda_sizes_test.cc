@@ -131,6 +131,49 @@ TEST(CudaSizesTest, RequestsOfManySizesAloneTogetherAndInPieces) {
   EXPECT_THAT(cuda.api().violations(), IsEmpty());
 }
 
+// Rows that mix have no buckets, and the batch is a size like the steps.
+TEST(CudaSizesTest, RowsThatMixHaveAProgramPerBatch) {
+  models::Graph graph = StepGraph(12);
+  constexpr auto kFloat = base::DType::kFloat32;
+  const auto sum = AddValue(graph, "sum", kFloat, {1});
+  const auto shifted =
+      AddValue(graph, "shifted", kFloat, {SymExpr::Symbol("B")});
+  AddNode(graph, "aten.sum.dim_IntList",
+          {{"self", ValueRef{graph.outputs[0]}},
+           {"dim", models::IntList{models::IntOrValue{.literal = 0}}},
+           {"keepdim", true}},
+          sum);
+  AddNode(graph, "aten.sub.Tensor",
+          {{"self", ValueRef{graph.outputs[0]}}, {"other", ValueRef{sum}}},
+          shifted);
+  graph.outputs = {shifted};
+  for (const bool declared : {true, false}) {
+    CudaDevice::Options cuda_options;
+    cuda_options.max_size = 5;
+    if (!declared) graph.symbols.pop_back();
+    CudaNode cuda({NewHnModel("steps", graph)}, Batching(), int64_t{1} << 26,
+                  false, cuda_options);
+    ASSERT_EQ(cuda.node().served().size(), 1u);
+    std::vector<std::unique_ptr<Exchange>> requests;
+    for (int i = 0; i < 40; ++i) {
+      // A declared history has a step at least.
+      const int64_t least = declared ? 1 : 0;
+      requests.push_back(
+          StepRequest(1 + i % 5, least + cuda.random()() % 5, cuda.random()));
+      cuda.Send(*requests.back());
+    }
+    for (const auto& request : requests) cuda.Expect(*request);
+    const auto large = StepRequest(6, 3, cuda.random());
+    cuda.Send(*large);
+    large->done.WaitForNotification();
+    EXPECT_EQ(large->status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(
+        std::string(large->status.message()),
+        HasSubstr("size B is 6, more than the 5 that the device has memory"));
+    EXPECT_THAT(cuda.api().violations(), IsEmpty());
+  }
+}
+
 TEST(CudaSizesTest, MemoryIsReservedOnce) {
   CudaNode cuda({StepModel()}, Batching());
   const int64_t free = cuda.api().Memory()->free_bytes;
