@@ -108,7 +108,7 @@ class CheckedDevice : public DeviceApi {
   };
   struct Past {
     Access access;
-    int stream, number;
+    int number;
   };
   enum Rule : uint8_t { kAny, kNotInCapture, kReleases };
 
@@ -157,7 +157,8 @@ class CheckedDevice : public DeviceApi {
   int next_stream_ = 0;
 
   std::vector<Task> waiting_;
-  std::vector<Past> history_;
+  // Of each stream by its id, `number` ascending.
+  std::map<int, std::vector<Past>> history_;
   Clock done_, host_clock_;
   std::vector<std::string> violations_;
 };

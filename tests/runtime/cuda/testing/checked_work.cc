@@ -134,7 +134,7 @@ Status CheckedDevice::Give(Stream handle, Task task) {
     CheckAccess(access, task.after, "work");
   }
   for (const Access& access : task.accesses) {
-    history_.push_back({access, task.stream, task.number});
+    history_[task.stream].push_back({access, task.number});
   }
   waiting_.push_back(std::move(task));
   return {};
@@ -157,27 +157,34 @@ void CheckedDevice::CheckMemory(const Access& access, const char* who) {
 void CheckedDevice::CheckAccess(const Access& access, const Clock& seen,
                                 const char* who) {
   CheckMemory(access, who);
-  for (const Past& past : history_) {
-    if (!past.access.write && !access.write) continue;
-    if (past.access.begin + past.access.bytes <= access.begin ||
-        access.begin + access.bytes <= past.access.begin) {
-      continue;
+  for (const auto& [stream, pasts] : history_) {
+    // All up to the number seen is over.
+    const auto it = seen.find(stream);
+    auto past = it == seen.end()
+                    ? pasts.begin()
+                    : std::upper_bound(pasts.begin(), pasts.end(), it->second,
+                                       [](int number, const Past& past) {
+                                         return number < past.number;
+                                       });
+    for (; past != pasts.end(); ++past) {
+      if (!past->access.write && !access.write) continue;
+      if (past->access.begin + past->access.bytes <= access.begin ||
+          access.begin + access.bytes <= past->access.begin) {
+        continue;
+      }
+      Violation(std::string(who) + " races with work of stream " +
+                std::to_string(stream));
+      return;
     }
-    const auto it = seen.find(past.stream);
-    if (it != seen.end() && it->second >= past.number) continue;
-    Violation(std::string(who) + " races with work of stream " +
-              std::to_string(past.stream));
-    return;
   }
 }
 
 void CheckedDevice::Forget() {
-  history_.erase(std::remove_if(history_.begin(), history_.end(),
-                                [&](const Past& past) {
-                                  return host_clock_[past.stream] >=
-                                         past.number;
-                                }),
-                 history_.end());
+  for (auto& [stream, pasts] : history_) {
+    const int over = host_clock_[stream];
+    std::erase_if(pasts,
+                  [over](const Past& past) { return past.number <= over; });
+  }
 }
 
 void CheckedDevice::RunUntil(const std::function<bool()>& stop,
