@@ -163,9 +163,7 @@ int Run(int argc, char** argv) {
   const std::shared_ptr<ForeignOperators> foreign = Foreign();
   options.foreign = foreign.get();
   if (!files.empty()) return RunRequests(**model, options, files, tolerance);
-  for (const int64_t batch : batches) {
-    options.max_batch = std::max(options.max_batch, batch);
-  }
+  options.max_batch = *std::max_element(batches.begin(), batches.end());
   const models::RowDependence rows =
       whole ? models::FindRowDependence(graph)
             : models::FindHnRowDependence(graph, *(*model)->plan);
