@@ -253,8 +253,11 @@ class Reference {
                                 : at(input.tensor, index));
       }
       for (const MapInstruction& i : op.code) {
-        registers.push_back(
-            Mapped(i, registers[i.a], registers[i.b], registers[i.c]));
+        // A register beyond the instruction's arguments need not exist.
+        const int arguments = ArgumentsOf(i.code);
+        registers.push_back(Mapped(i, registers[i.a],
+                                   arguments > 1 ? registers[i.b] : 0,
+                                   arguments > 2 ? registers[i.c] : 0));
       }
       at(op.out, index) = registers.back();
     });
