@@ -375,14 +375,17 @@ class ModelControl(unittest.TestCase):
         cn_repository.with_suffix(".away").rename(cn_repository)
         shutil.rmtree(cn_repository / MODEL / "3")
         self.await_version(client, 2)
-        # Each poll of the GPU node fails, too, and its log says so once.
+        # Each poll of the GPU node fails, too, and its log says so once per reason.
         hn_repository.rename(hn_repository.with_suffix(".away"))
         nodes.wait_until(
             lambda: "cannot be polled" in hn.output(), "the log says so"
         )
         time.sleep(1)
         self.await_version(client, 2)
-        self.assertEqual(hn.output().count("cannot be polled"), 1)
+        # A poll during the renaming may fail for another reason than the others.
+        reasons = re.findall(r"cannot be polled.*", hn.output())
+        self.assertEqual(len(reasons), len(set(reasons)), reasons)
+        self.assertLessEqual(len(reasons), 2, reasons)
         hn_repository.with_suffix(".away").rename(hn_repository)
         nodes.wait_until(
             lambda: "can be polled again" in hn.output(), "the log says so"
