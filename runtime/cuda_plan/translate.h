@@ -18,8 +18,8 @@
 // Sizes that depend on something else than the batch (free_sizes.h) are fixed
 // in a program: a Translator makes one for each combination that requests
 // bring. With TranslateOptions::fix_batch the batch is fixed as well: rows then
-// are a dimension like any other, and may mix. The entries of bags are not
-// among them: a program has room for so many (bags.h).
+// are a dimension like any other, and may mix. The number of entries of a bag is
+// not among these sizes: a program has room for a largest number (bags.h).
 //
 // What cannot be translated is refused by name, never run wrongly: operators
 // that nobody computes there, sizes that depend on data, types other than

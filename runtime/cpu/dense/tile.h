@@ -37,8 +37,9 @@ struct Tile {
   // Elements from k to k + 1. Tiles of more than kStreamingRows ignore it and
   // assume panels.
   int64_t b_step = kPanelColumns;
-  // Prefetched into the second-level cache by tiles of more than a few rows:
+  // Prefetched into the second-level cache by tiles of more than kStreamingRows:
   // `next_step` elements further with each k, from the panels after these.
+  // `next_step` 0: nothing.
   const void* next = nullptr;
   int64_t next_step = 0;
   int64_t k = 0;

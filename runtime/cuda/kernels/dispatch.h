@@ -50,8 +50,7 @@ auto LaunchWide(const MapCall& call, Launcher& launcher) {
 }
 template <typename T, int kWidth, typename Launcher>
 auto LaunchWide(const MapCall& call, Launcher& launcher) {
-  return LaunchWide<T, kWidth, CrossProgram, FirstCrossProgram, ProductProgram,
-                    SumProgram, SigmoidProgram, CopyProgram>(call, launcher);
+  return LaunchWide<T, kWidth, CrossProgram, FirstCrossProgram>(call, launcher);
 }
 
 template <typename Launcher>

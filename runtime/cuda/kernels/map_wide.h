@@ -270,22 +270,6 @@ struct MapFixed {
 
 // The programs that MapFixed has kernels for: without numbers, and with two
 // arguments per instruction at most.
-struct CopyProgram {  // changes of type
-  static constexpr int kInputs = 1;
-  static constexpr MapInstruction kCode[] = {{ElementCode::kCopy, 0}};
-};
-struct SigmoidProgram {
-  static constexpr int kInputs = 1;
-  static constexpr MapInstruction kCode[] = {{ElementCode::kSigmoid, 0}};
-};
-struct SumProgram {  // residuals
-  static constexpr int kInputs = 2;
-  static constexpr MapInstruction kCode[] = {{ElementCode::kAdd, 0, 1}};
-};
-struct ProductProgram {  // gates
-  static constexpr int kInputs = 2;
-  static constexpr MapInstruction kCode[] = {{ElementCode::kMultiply, 0, 1}};
-};
 struct FirstCrossProgram {  // DCN-v2: x0 · y + x0
   static constexpr int kInputs = 2;
   static constexpr MapInstruction kCode[] = {{ElementCode::kMultiply, 0, 1},
