@@ -185,9 +185,9 @@ void RunTerms(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
         // Prefetches once per group of panels. With few rows, where weights
         // pass through the cache, this hides half of their latency.
         const bool ahead = t == 0 && panel + width < num_panels;
-        tile.next = static_cast<const std::byte*>(tile.b) +
-                    static_cast<size_t>(width * tile.panel_elements) *
-                        b.element_bytes;
+        tile.next =
+            static_cast<const std::byte*>(tile.b) +
+            static_cast<size_t>(width * tile.panel_elements) * b.element_bytes;
         tile.next_step = ahead ? kPanelColumns : 0;
         if (!skips) tile.a = from + row * tile.a_stride;
         tile.c = c + (top + row) * c_stride + column;

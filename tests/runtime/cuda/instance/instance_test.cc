@@ -15,9 +15,7 @@
 #include <vector>
 
 #include "bench/cuda/dense_models.h"
-#include "tests/base/random_seed.h"
-#include "tests/runtime/cuda/testing/checked_device.h"
-#include "tests/runtime/cuda/testing/reference.h"
+#include "tests/runtime/cuda/testing/instance_fixture.h"
 
 namespace refract::runtime::cuda {
 namespace {
@@ -26,10 +24,12 @@ using bench::DenseModel;
 using bench::DlrmShape;
 using bench::Precision;
 using testing::CheckedDevice;
+using testing::Fixture;
 using ::testing::HasSubstr;
+using testing::Inputs;
+using testing::InstanceTest;
 using ::testing::IsEmpty;
-
-using Inputs = std::vector<std::vector<double>>;
+using testing::LookUpModel;
 
 DlrmShape SmallDlrm(int64_t cross_layers) {
   DlrmShape shape;
@@ -55,94 +55,6 @@ double Tolerance(Precision precision) {
   }
   return 0;
 }
-
-// A model on a checked device.
-struct Fixture {
-  Fixture(DenseModel m, unsigned seed, const InstanceOptions& options,
-          int64_t memory = int64_t{1} << 30)
-      : model(std::move(m)), device(seed, memory), random(seed) {
-    auto created =
-        Instance::Create(device, model.program, model.weight_data(), options);
-    EXPECT_TRUE(created.ok()) << created.status().ToString();
-    instance = *std::move(created);
-  }
-
-  Inputs RandomInputs(int64_t batch) {
-    std::uniform_real_distribution<double> values(-1, 1);
-    Inputs inputs;
-    for (ValueId id : model.program.inputs) {
-      const Value& value = model.program.value(id);
-      auto& input = inputs.emplace_back();
-      for (int64_t i = 0; i < value.rows.At(batch) * value.cols; ++i) {
-        // As the device sees it.
-        unsigned char memory[4];
-        if (!IsFloating(value.dtype)) {
-          input.push_back(static_cast<int32_t>(random()));
-          continue;
-        }
-        Store(static_cast<float>(values(random)), memory, value.dtype, 0);
-        input.push_back(Load(memory, value.dtype, 0));
-      }
-    }
-    return inputs;
-  }
-  void Fill(SlotId slot, const Inputs& inputs) {
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      const Value& value = model.program.value(model.program.inputs[i]);
-      device.HostAccess(instance->input(slot, i),
-                        instance->input_bytes(slot, i), true);
-      for (size_t e = 0; e < inputs[i].size(); ++e) {
-        if (value.dtype == DType::kInt32) {
-          const auto number = static_cast<int32_t>(inputs[i][e]);
-          std::memcpy(instance->input(slot, i) + 4 * e, &number, 4);
-        } else if (value.dtype == DType::kInt64) {
-          const auto number = static_cast<int64_t>(inputs[i][e]);
-          std::memcpy(instance->input(slot, i) + 8 * e, &number, 8);
-        } else {
-          Store(static_cast<float>(inputs[i][e]), instance->input(slot, i),
-                value.host_dtype, static_cast<int64_t>(e));
-        }
-      }
-    }
-  }
-  // Compares the outputs of a finished slot with the reference.
-  void Expect(SlotId slot, const Inputs& inputs, int64_t batch,
-              double tolerance) {
-    const auto want =
-        testing::RunReference(model.program, model.weights, inputs, batch);
-    for (size_t i = 0; i < want.size(); ++i) {
-      const DType dtype = model.program.value(model.program.outputs[i]).dtype;
-      device.HostAccess(instance->output(slot, i),
-                        instance->output_bytes(slot, i), false);
-      for (size_t e = 0; e < want[i].size(); ++e) {
-        const double got =
-            Load(instance->output(slot, i), dtype, static_cast<int64_t>(e));
-        ASSERT_NEAR(got, want[i][e], tolerance) << "element " << e;
-      }
-    }
-  }
-  void Serve(int64_t batch, double tolerance) {
-    const Inputs inputs = RandomInputs(batch);
-    auto slot = instance->Acquire(batch);
-    ASSERT_TRUE(slot.ok()) << slot.status().ToString();
-    Fill(*slot, inputs);
-    ASSERT_TRUE(instance->Submit(*slot).ok());
-    const Status status = instance->Wait(*slot);
-    ASSERT_TRUE(status.ok()) << status.ToString();
-    Expect(*slot, inputs, batch, tolerance);
-    instance->Release(*slot);
-  }
-
-  DenseModel model;
-  CheckedDevice device;
-  std::mt19937 random;
-  std::unique_ptr<Instance> instance;
-};
-
-class InstanceTest : public ::testing::Test {
- protected:
-  const unsigned seed_ = base::RandomSeed();
-};
 
 TEST_F(InstanceTest, DlrmAndDcnGiveTheReferencesScoresInEveryPrecision) {
   for (int64_t cross_layers : {0, 2}) {
@@ -286,194 +198,6 @@ TEST_F(InstanceTest, AnUploadCanComeBeforeTheSubmit) {
   f.instance->Unload();
   EXPECT_THAT(f.device.violations(), IsEmpty());
   EXPECT_EQ(f.device.live(), 0u);
-}
-
-// Rows of a table beside what the request brings, then attention-like weights:
-// operators that read the number of items and count faults.
-DenseModel LookUpModel(DType dtype, int64_t max_batch, unsigned seed) {
-  constexpr int64_t kTableRows = 3, kDim = 12, kOwn = 5, kOut = 6;
-  DeviceProgramBuilder builder("looks_up");
-  const Rows items{1, 0};
-  const ValueId index = builder.Input("index", DType::kInt32, items, 1);
-  const ValueId table = builder.Weight("table", dtype, kTableRows, kDim);
-  const ValueId both = builder.Intermediate("both", dtype, items, kDim + kOwn);
-  // Sent as float32, whatever the type on the device.
-  builder.InputView(both, "own", kDim, kOwn, DType::kFloat32);
-  const ValueId found = builder.View(both, "found", 0, kDim);
-  const auto matrix = [&](ValueId id) {
-    return TensorRef{id, {0, 0}, {{0, builder.value(id).ld}, {0, 1}}};
-  };
-  builder.LookUp({.dims = {items, {0, kDim}},
-                  .table = {table, {0, 0}, {{0, 0}, {0, 1}}},
-                  .index = {index, {0, 0}, {{0, 1}, {0, 0}}},
-                  .out = matrix(found),
-                  .row_stride = {0, builder.value(table).ld},
-                  .table_rows = kTableRows});
-  const ValueId gamma = builder.Weight("gamma", dtype, 1, kDim + kOwn);
-  const ValueId beta = builder.Weight("beta", dtype, 1, kDim + kOwn);
-  const ValueId normed =
-      builder.Intermediate("normed", dtype, items, kDim + kOwn);
-  builder.Reduce({.kind = ReduceKind::kLayerNorm,
-                  .dims = {items, {0, kDim + kOwn}},
-                  .in = matrix(both),
-                  .gamma = {gamma, {0, 0}, {{0, 1}}},
-                  .beta = {beta, {0, 0}, {{0, 1}}},
-                  .out = matrix(normed),
-                  .epsilon = 1e-5f});
-  const ValueId weight = builder.Weight("weight", dtype, kOut, kDim + kOwn);
-  const ValueId logits = builder.Intermediate("logits", dtype, items, kOut);
-  builder.Linear({.in = normed, .weight = weight, .out = logits});
-  const ValueId out = builder.Output("probabilities", dtype, items, kOut);
-  builder.Reduce({.kind = ReduceKind::kSoftmax,
-                  .dims = {items, {0, kOut}},
-                  .in = matrix(logits),
-                  .gamma = {},
-                  .beta = {},
-                  .out = matrix(out)});
-  DenseModel model;
-  auto program = std::move(builder).Build(max_batch);
-  EXPECT_TRUE(program.ok()) << program.status().ToString();
-  model.program = *std::move(program);
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, 0.3f);
-  for (int64_t count :
-       {kTableRows * kDim, kDim + kOwn, kDim + kOwn, kOut * (kDim + kOwn)}) {
-    auto& weights = model.weights.emplace_back(count);
-    for (float& w : weights) {
-      // As the device sees it.
-      unsigned char memory[4];
-      Store(normal(random), memory, dtype, 0);
-      w = Load(memory, dtype, 0);
-    }
-  }
-  return model;
-}
-
-// An input per table, of several widths and types, more than one launch takes;
-// ids, and an input that all rows share.
-TEST_F(InstanceTest, ManyInputsReachTheDeviceTogether) {
-  for (const DType dtype : {DType::kFloat32, DType::kFloat16}) {
-    constexpr int64_t kTables = kMaxTakeTables + 5;
-    DeviceProgramBuilder builder("many");
-    const Rows items{1, 0};
-    const auto width = [](int64_t table) { return 1 + table % 9; };
-    int64_t total = 0;
-    for (int64_t i = 0; i < kTables; ++i) total += width(i);
-    const ValueId all = builder.Intermediate("all", dtype, items, total);
-    const ValueId ids = builder.Input("ids", DType::kInt64, items, 3);
-    const ValueId shared = builder.Input("shared", dtype, kOneRow, total);
-    int64_t first = 0;
-    for (int64_t i = 0; i < kTables; ++i) {
-      builder.InputView(all, "table" + std::to_string(i), first, width(i),
-                        i % 4 == 3 ? dtype : DType::kFloat32);
-      first += width(i);
-    }
-    const auto matrix = [&](ValueId id, bool one_row = false) {
-      return TensorRef{
-          id, {0, 0}, {{0, one_row ? 0 : builder.value(id).ld}, {0, 1}}};
-    };
-    const ValueId sum = builder.Output("sum", DType::kFloat32, items, total);
-    builder.Map({.dims = {items, {0, total}},
-                 .inputs = {{matrix(all)}, {matrix(shared, true)}},
-                 .code = {{ElementCode::kAdd, 0, 1}},
-                 .out = matrix(sum)});
-    const ValueId same = builder.Output("same", DType::kInt64, items, 3);
-    builder.Integers({.code = IntegerCode::kCopy,
-                      .dims = {items, {0, 3}},
-                      .inputs = {{matrix(ids)}},
-                      .out = matrix(same)});
-    DenseModel model;
-    auto program = std::move(builder).Build(40);
-    ASSERT_TRUE(program.ok()) << program.status().ToString();
-    model.program = *std::move(program);
-    EXPECT_EQ(StagedInputs(model.program).size(), kTables + 1);
-    Fixture f(std::move(model), seed_, {.max_batch = 40, .workspace_bytes = 0});
-    ASSERT_TRUE(f.instance->Load().ok());
-    // A smaller batch after a larger one: its inputs lie elsewhere.
-    for (int64_t batch : {40, 1, 7, 33}) {
-      const Inputs inputs = f.RandomInputs(batch);
-      const SlotId slot = *f.instance->Acquire(batch);
-      f.Fill(slot, inputs);
-      ASSERT_TRUE(f.instance->Submit(slot).ok());
-      ASSERT_TRUE(f.instance->Wait(slot).ok());
-      f.device.HostAccess(f.instance->output(slot, 0),
-                          f.instance->output_bytes(slot, 0), false);
-      f.device.HostAccess(f.instance->output(slot, 1),
-                          f.instance->output_bytes(slot, 1), false);
-      const auto* sums =
-          reinterpret_cast<const float*>(f.instance->output(slot, 0));
-      const auto* copies =
-          reinterpret_cast<const int64_t*>(f.instance->output(slot, 1));
-      for (int64_t row = 0; row < batch; ++row) {
-        int64_t col = 0;
-        for (int64_t i = 0; i < kTables; ++i) {
-          for (int64_t c = 0; c < width(i); ++c, ++col) {
-            const float want = static_cast<float>(
-                inputs[static_cast<size_t>(2 + i)]
-                      [static_cast<size_t>(row * width(i) + c)] +
-                inputs[1][static_cast<size_t>(col)]);
-            ASSERT_EQ(sums[row * total + col], want)
-                << "row " << row << ", table " << i << ", batch " << batch;
-          }
-        }
-        for (int64_t c = 0; c < 3; ++c) {
-          ASSERT_EQ(copies[row * 3 + c],
-                    inputs[0][static_cast<size_t>(row * 3 + c)]);
-        }
-      }
-      f.instance->Release(slot);
-    }
-    f.instance->Unload();
-    EXPECT_THAT(f.device.violations(), IsEmpty());
-    EXPECT_EQ(f.device.live(), 0u);
-  }
-}
-
-Inputs LookUpInputs(Fixture& f, int64_t batch) {
-  Inputs inputs = f.RandomInputs(batch);
-  for (double& index : inputs[0]) index = static_cast<double>(f.random() % 3);
-  return inputs;
-}
-
-TEST_F(InstanceTest, RowsOfTablesAreFound) {
-  for (DType dtype : {DType::kFloat32, DType::kFloat16}) {
-    Fixture f(LookUpModel(dtype, 8, seed_), seed_,
-              {.max_batch = 8, .workspace_bytes = 256});
-    ASSERT_TRUE(f.instance->Load().ok());
-    for (int64_t batch : {8, 1, 3, 5, 8}) {
-      const Inputs inputs = LookUpInputs(f, batch);
-      const SlotId slot = *f.instance->Acquire(batch);
-      f.Fill(slot, inputs);
-      ASSERT_TRUE(f.instance->Submit(slot).ok());
-      const Status status = f.instance->Wait(slot);
-      ASSERT_TRUE(status.ok()) << status.ToString();
-      f.Expect(slot, inputs, batch, dtype == DType::kFloat32 ? 1e-5 : 1e-2);
-      f.instance->Release(slot);
-    }
-    EXPECT_EQ(f.instance->stats().bad_indices, 0u)
-        << "rows that a bucket adds are no faults";
-    EXPECT_THAT(f.device.violations(), IsEmpty());
-  }
-}
-
-TEST_F(InstanceTest, ABadIndexEndsItsRequestOnly) {
-  Fixture f(LookUpModel(DType::kFloat32, 8, seed_), seed_,
-            {.max_batch = 8, .workspace_bytes = 256});
-  ASSERT_TRUE(f.instance->Load().ok());
-  for (double bad : {3.0, -1.0, 2147483647.0}) {
-    Inputs inputs = LookUpInputs(f, 5);
-    inputs[0][2] = bad;
-    const SlotId slot = *f.instance->Acquire(5);
-    f.Fill(slot, inputs);
-    ASSERT_TRUE(f.instance->Submit(slot).ok());
-    const Status status = f.instance->Wait(slot);
-    EXPECT_EQ(status.code(), Code::kInvalidArgument);
-    EXPECT_THAT(status.message(), HasSubstr("1 ids are outside their tables"));
-    f.instance->Release(slot);
-  }
-  EXPECT_EQ(f.instance->stats().bad_indices, 3u);
-  EXPECT_EQ(f.instance->state(), Instance::State::kReady);
-  EXPECT_THAT(f.device.violations(), IsEmpty());
 }
 
 TEST_F(InstanceTest, NaNAndInfinityPassThroughAndAreCounted) {
