@@ -32,7 +32,8 @@ struct QueueKey {
   uint8_t priority = 0;  // level, 0 first; < kPriorityLevels
 };
 
-// A queue looks at each level that was ever used.
+// Number of levels. Calls of a queue look at each level up to the last that was
+// used.
 inline constexpr size_t kPriorityLevels = 16;
 
 // By level, then the earliest deadline first; equal deadlines in order of
@@ -164,13 +165,16 @@ class DeadlineQueue {
 
   // The work that runs before a new request of this priority and deadline, each
   // request executed alone. The sum stops once its time exceeds `enough`. For a
-  // request that goes last, as under overload, it is a kept total.
+  // request that would go last, as under overload, the sum is work() and is not
+  // counted again.
   struct Work {
     absl::Duration time;
     int64_t rows = 0;
   };
   Work WorkBefore(uint8_t priority, absl::Time deadline,
                   absl::Duration enough) const {
+    // The key of the new request: it comes after queued requests of equal
+    // deadline.
     const QueueKey last = {deadline, UINT64_MAX, priority};
     if (work_.time <= enough &&
         (entries_.empty() || RunsBefore(Last().key, last))) {
@@ -210,6 +214,9 @@ class DeadlineQueue {
   }
 
   typename Entries::const_iterator NextEntry() const {
+    // Within a level, requests without a deadline are the last entries, oldest
+    // first. Their turn never skips a level: it goes to the first level that
+    // has requests, and only if this level has a request without a deadline.
     const auto first = entries_.begin();
     if (run_with_deadline_ + 1 >= kTurnWithoutDeadline) {
       const uint8_t level = first->key.priority;

@@ -5,9 +5,12 @@
 namespace refract::scheduling {
 namespace {
 
-// Counters are sums of rounded numbers: smaller values count as 0.
+// Counters are sums of rounded numbers, in seconds: less than a nanosecond
+// counts as 0.
 constexpr double kZeroS = 1e-9;
 
+// Longest wait of the first request of a model that was quiet: while no model
+// below its share has asked lately, Quantum() has no request time to go by.
 constexpr absl::Duration kQuantum = absl::Milliseconds(50);
 
 }  // namespace
@@ -19,12 +22,17 @@ DeficitRoundRobin::DeficitRoundRobin(std::vector<double> shares, int instances)
 }
 
 void DeficitRoundRobin::SetShare(size_t model, double share) {
+  // A new model starts with a counter of 0 and the latest turn: it neither owes
+  // time nor goes before models that have waited longer.
   if (model == models_.size()) models_.emplace_back();
   models_[model] = {.share = share, .last_turn = turns_};
   BoundCounters();
 }
 
 void DeficitRoundRobin::BoundCounters() {
+  // The bound of a counter is the model's share of all instances over kMemory.
+  // A changed share changes every model's bound, so all counters are bounded
+  // anew. Share 0 marks a free number, which takes part in nothing.
   shares_ = 0;
   for (const Model& model : models_) shares_ += model.share;
   for (Model& model : models_) {
@@ -55,14 +63,18 @@ bool DeficitRoundRobin::BelowShare(size_t model) const {
 
 void DeficitRoundRobin::TakeTurn(size_t index, absl::Duration time) {
   Model& model = models_[index];
-  // Passes at once all rounds that bring this counter back to 0. These rounds
-  // keep the order of the counters, except that full counters stay full.
+  // Passes at once all rounds that bring this counter back to 0. A round adds
+  // the same number of seconds per share to each model, which keeps the order
+  // of the counters, except that full counters stay full.
   if (model.counter_s < 0) PassRounds(-model.counter_s / model.share);
   model.counter_s -= absl::ToDoubleSeconds(time);
   model.last_turn = ++turns_;
 }
 
 void DeficitRoundRobin::Correct(size_t index, absl::Duration difference) {
+  // A turn that took less than predicted raises the counter; the bound holds
+  // for this way, too. A counter below 0 needs no round here: the next turn
+  // passes it.
   Model& model = models_[index];
   model.counter_s = std::min(
       model.counter_s - absl::ToDoubleSeconds(difference), model.most_s);

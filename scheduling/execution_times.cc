@@ -8,6 +8,7 @@
 namespace refract::scheduling {
 
 int BucketOf(int64_t rows) {
+  // Bucket k holds 2^(k-1) + 1 to 2^k rows: the bits of rows - 1.
   if (rows <= 1) return 0;
   return std::min<int>(std::bit_width(static_cast<uint64_t>(rows - 1)),
                        kNumBuckets - 1);
@@ -41,6 +42,7 @@ void ExecutionTimes::Record(int64_t rows, absl::Duration time, absl::Time now) {
   const size_t count = bucket.count;
   std::copy_n(bucket.window.begin(), count, sorted.begin());
   std::sort(sorted.begin(), sorted.begin() + count);
+  // Nearest ranks: the lower median, and the value at rank ⌈0.9 · count⌉.
   bucket.median = sorted[(count - 1) / 2];
   bucket.mean = std::accumulate(sorted.begin(), sorted.begin() + count,
                                 absl::Duration()) /
@@ -64,6 +66,9 @@ std::optional<absl::Duration> ExecutionTimes::Of(const Bucket& bucket,
 }
 
 int ExecutionTimes::Below(int bucket, Which which, absl::Time now) const {
+  // Bits of the used buckets below `bucket`, from the nearest downwards. A used
+  // bucket may have no time now: its executions are older than kMemory and it
+  // was not primed.
   for (uint32_t left = used_ & ((uint32_t{1} << bucket) - 1); left != 0;) {
     const int highest = std::bit_width(left) - 1;
     if (Of(buckets_[highest], which, now)) return highest;
@@ -73,6 +78,8 @@ int ExecutionTimes::Below(int bucket, Which which, absl::Time now) const {
 }
 
 int ExecutionTimes::Above(int bucket, Which which, absl::Time now) const {
+  // Used buckets above `bucket`, from the nearest upwards; left & (left - 1)
+  // clears the lowest bit.
   for (uint32_t left = used_ & ~((uint32_t{2} << bucket) - 1); left != 0;
        left &= left - 1) {
     const int lowest = std::countr_zero(left);
@@ -97,7 +104,10 @@ absl::Duration ExecutionTimes::Estimate(int64_t rows, Which which,
   // The smallest known bucket bounds all smaller buckets.
   if (below < 0) return above >= 0 ? time(above) : absl::ZeroDuration();
   // Beyond the largest known bucket. High() is compared with deadlines and must
-  // not be optimistic: it grows with the rows. Typical() follows the slope.
+  // not be optimistic: it grows in proportion to the rows, as if an execution
+  // had no fixed cost. Typical() follows the line through the two largest known
+  // buckets. Its slope is at least 0: a larger bucket that was measured faster
+  // is noise.
   const double ratio = size(wanted) / size(below);
   if (above < 0) {
     if (which == Which::kHigh) return time(below) * ratio;
@@ -108,6 +118,7 @@ absl::Duration ExecutionTimes::Estimate(int64_t rows, Which which,
     return time(below) + absl::Seconds(slope * (size(wanted) - size(below)) /
                                        (size(below) - size(second)));
   }
+  // Between two known buckets: the straight line through them.
   const double part =
       (size(wanted) - size(below)) / (size(above) - size(below));
   return time(below) + (time(above) - time(below)) * part;
@@ -118,6 +129,8 @@ absl::Duration ExecutionTimes::Typical(int64_t rows, absl::Time now) const {
 }
 
 absl::Duration ExecutionTimes::High(int64_t rows, absl::Time now) const {
+  // Where times grow faster than the rows, the slope of Typical() is steeper
+  // than the proportion that High() extrapolates with.
   return std::max(Estimate(rows, Which::kHigh, now),
                   Estimate(rows, Which::kTypical, now));
 }
