@@ -26,7 +26,7 @@ using proto::otlp::ExportTraceServiceRequest;
 using proto::otlp::KeyValue;
 
 // A collector on the same machine answers within milliseconds. While it is
-// away, each batch blocks the queue for this time.
+// away, each batch waits this long, and the queue drops traces once it is full.
 constexpr absl::Duration kPatience = absl::Seconds(5);
 
 template <typename Bytes>
@@ -49,6 +49,7 @@ void Encode(const Trace& trace, const Span& span, proto::otlp::Span& to) {
   to.set_kind(static_cast<proto::otlp::Span::SpanKind>(span.kind));
   to.set_start_time_unix_nano(absl::ToUnixNanos(span.start));
   to.set_end_time_unix_nano(absl::ToUnixNanos(span.end));
+  // W3C trace flags: bit 0 is "sampled".
   to.set_flags(trace.sampled ? 1 : 0);
   for (const auto& [name, value] : span.attributes) {
     if (const std::string* text = std::get_if<std::string>(&value)) {
@@ -108,6 +109,8 @@ class FileExporter final : public Exporter {
   ~FileExporter() override { close(fd_); }
 
   absl::Status Export(absl::Span<const Trace> traces) override {
+    // A line per trace, so that a reader can take a trace at a time. All lines
+    // of a batch go out with as few calls as the file system allows.
     std::string lines;
     for (const Trace& trace : traces) {
       absl::StrAppend(&lines, tracing::ToJson(ToOtlp({&trace, 1}, resource_)),
@@ -146,6 +149,8 @@ class OtlpExporter final : public Exporter {
         const metrics::Reply reply,
         metrics::Post(address_, target_, "application/x-protobuf", body,
                       kPatience));
+    // The collector's list of refused spans (partial success) is not read:
+    // spans that arrived count as exported.
     if (reply.status / 100 == 2) return absl::OkStatus();
     return absl::UnavailableError(
         absl::StrCat(address_, target_, " answers with status ", reply.status));
@@ -163,7 +168,10 @@ ExportTraceServiceRequest ToOtlp(
     absl::Span<const Trace> traces,
     absl::Span<const std::pair<std::string, std::string>> resource) {
   ExportTraceServiceRequest request;
-  // Key: address of the node of the spans; "": this node.
+  // OTLP groups spans by the process that made them. Spans of GPU nodes are
+  // made by this process from the times in answers, and get resources of their
+  // own here. Key: address of the node; "": this node. The pointers stay valid
+  // while `request` grows, because repeated messages are allocated one by one.
   std::map<std::string, proto::otlp::ScopeSpans*> scopes;
   for (const Trace& trace : traces) {
     for (const Span& span : trace.spans) {
@@ -236,6 +244,7 @@ absl::StatusOr<std::unique_ptr<Exporter>> Exporter::Create(
                      "takes https through a local collector"));
   };
   if (!absl::ConsumePrefix(&rest, "http://")) return refused();
+  // Without a path, OTLP's default path. Without a port, the port of http.
   const size_t slash = rest.find('/');
   std::string address(rest.substr(0, slash));
   const std::string target(

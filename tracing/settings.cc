@@ -108,6 +108,8 @@ absl::Status SetOtlp(absl::string_view name, absl::string_view value,
 
 absl::Status ParseTraceConfig(const std::vector<std::string>& texts,
                               Settings& settings) {
+  // Which of the settings were given: they decide the defaults of the others
+  // below, independent of the order of the texts.
   bool level = false;
   bool target = false;
   bool mode = false;
@@ -143,6 +145,8 @@ absl::Status ParseTraceConfig(const std::vector<std::string>& texts,
       settings.otlp = value == kOtlp;
       mode = true;
     } else {
+      // --trace-config has Triton's short names, clients use the names of
+      // Triton's extension; slow_ms has no hyphen there.
       status = Set(name == "level" || name == "rate" || name == "count"
                        ? absl::StrCat("trace_", name)
                    : name == "slow-ms" ? "slow_ms"
@@ -152,6 +156,8 @@ absl::Status ParseTraceConfig(const std::vector<std::string>& texts,
     }
     if (!status.ok()) return wrong(status);
   }
+  // A URL alone means OTLP, and a place for traces alone means that traces are
+  // wanted. With a file and a URL the mode stays Triton's default, the file.
   if (!mode && settings.file.empty() && target) settings.otlp = true;
   if (!level && target) settings.on = true;
   if (settings.on && !settings.otlp && settings.file.empty()) {
@@ -177,6 +183,7 @@ Values ToValues(const Settings& settings) {
     values["url"] = {settings.url};
   } else {
     values["trace_file"] = {settings.file};
+    // Triton's setting; its only value here, 0, means a single file.
     values["log_frequency"] = {"0"};
   }
   return values;
@@ -184,6 +191,8 @@ Values ToValues(const Settings& settings) {
 
 absl::Status Apply(const Values& values, const Settings& at_start,
                    Settings& settings) {
+  // All or nothing: a later name that is wrong must not leave the earlier
+  // changes.
   Settings changed = settings;
   const Values defaults = ToValues(at_start);
   for (const auto& [name, list] : values) {

@@ -28,6 +28,8 @@ bool ReadHex(absl::string_view text, absl::Span<uint8_t> bytes) {
 
 template <typename Id>
 Id NewId() {
+  // Ids must differ, but need not be hard to guess. One generator per thread
+  // needs no lock.
   thread_local absl::InsecureBitGen random;
   Id id;
   do {
@@ -74,8 +76,12 @@ void ClockOffset::Add(absl::Time sent, absl::Time received, absl::Time answered,
   const absl::Duration way = (came - sent) - (answered - received);
   // Impossible times, from a broken peer.
   if (way < absl::ZeroDuration() || answered < received) return;
-  // An old difference is less certain: the clocks may have drifted since.
+  // The shortest round trip bounds the offset best. An older one is less
+  // certain by the drift since, so its length counts as grown by that much.
   if (way > way_ + kDrift * (came - at_)) return;
+  // received - sent is the offset plus the way there, answered - came the
+  // offset minus the way back. The ways cancel as far as they are equally long;
+  // the error is at most half of `way`.
   ahead_ = ((received - sent) + (answered - came)) / 2;
   way_ = way;
   at_ = came;

@@ -14,7 +14,8 @@ namespace {
 
 constexpr int kLinesPerSecond = 1;
 
-// Shortest interval of checking the queue.
+// Shortest interval of checking the queue: a bsp_schedule_delay of 0 would make
+// the thread spin.
 constexpr absl::Duration kLeastDelay = absl::Milliseconds(1);
 
 // GPU nodes whose clocks are remembered; more than a CPU node has at a time.
@@ -51,10 +52,15 @@ Tracer::~Tracer() {
     absl::MutexLock lock(&mu_);
     stop_ = true;
   }
+  // stop_ makes Due() true: Run() wakes, exports at most one batch and ends.
+  // More batches could delay the end of the process by kPatience each.
   if (thread_.joinable()) thread_.join();
 }
 
 void Tracer::TakeSettings() {
+  // Copies for Begin() and Keeps(), which run for every request and must not
+  // take mu_. A request that reads some values before a change and some after
+  // it is harmless.
   rate_ = settings_.rate;
   left_ = settings_.count;
   failed_ = settings_.failed;
@@ -65,6 +71,8 @@ void Tracer::TakeSettings() {
 }
 
 bool Tracer::TakeOne() {
+  // Not fetch_sub: a value below 0 means "no limit" and must stay, and a value
+  // of 0 must not fall below 0.
   int64_t left = left_.load(std::memory_order_relaxed);
   while (left > 0) {
     if (left_.compare_exchange_weak(left, left - 1,
@@ -85,6 +93,7 @@ RequestContext Tracer::Begin(absl::string_view traceparent) {
         rate > 0 &&
         requests_.fetch_add(1, std::memory_order_relaxed) % rate == 0;
   }
+  // The count goes down only for traces that are certain to be made.
   context.sampled = context.sampled && TakeOne();
   return context;
 }
@@ -104,6 +113,8 @@ bool Tracer::MayKeepLater() const {
 }
 
 void Tracer::Submit(Trace trace) {
+  // A full queue drops whole traces: a trace without some of its spans would
+  // mislead.
   absl::MutexLock lock(&mu_);
   if (queued_spans_ + trace.spans.size() > settings_.max_queue) {
     counts_.dropped += trace.spans.size();
@@ -127,6 +138,8 @@ void Tracer::Run() {
           mu_, absl::Condition(this, &Tracer::Due),
           clock_.Now() + std::max(settings_.delay, kLeastDelay));
       stop = stop_;
+      // Whole traces up to max_batch spans, and at least one trace, however
+      // long it is.
       size_t spans = 0;
       size_t taken = 0;
       while (taken < queue_.size() &&
@@ -140,6 +153,7 @@ void Tracer::Run() {
       queued_spans_ -= spans;
     }
     if (!batch.empty()) {
+      // Without mu_: Submit() must not wait for a collector.
       const absl::Status status = exporter_->Export(batch);
       uint64_t spans = 0;
       for (const Trace& trace : batch) spans += trace.spans.size();
@@ -168,6 +182,8 @@ void Tracer::AddTimes(absl::string_view address, absl::Time sent,
   absl::MutexLock lock(&mu_);
   auto found = offsets_.find(address);
   if (found == offsets_.end()) {
+    // Addresses come and go with GPU nodes. Forgetting all is safe: an offset
+    // is learnt anew from the next answer, and AheadOf() follows AddTimes().
     if (offsets_.size() >= kMaxOffsets) offsets_.clear();
     found = offsets_.emplace(address, ClockOffset()).first;
   }
@@ -183,12 +199,14 @@ absl::Duration Tracer::AheadOf(absl::string_view address) const {
 Settings Tracer::settings() const {
   absl::MutexLock lock(&mu_);
   Settings settings = settings_;
+  // settings_ holds the count as it was set; readers want what is left of it.
   settings.count = left_.load(std::memory_order_relaxed);
   return settings;
 }
 
 absl::Status Tracer::Change(const Values& values) {
   absl::MutexLock lock(&mu_);
+  // So that a change of other settings does not start the count again.
   settings_.count = left_.load(std::memory_order_relaxed);
   REFRACT_RETURN_IF_ERROR(Apply(values, at_start_, settings_));
   TakeSettings();
