@@ -49,6 +49,8 @@ absl::StatusOr<Reply> Send(const std::string& address,
     return absl::InvalidArgumentError(
         absl::StrCat("'", address, "' is not HOST:PORT"));
   }
+  // IPv6 addresses are in brackets in HOST:PORT; the resolver wants them
+  // without.
   std::string host = address.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
@@ -60,7 +62,9 @@ absl::StatusOr<Reply> Send(const std::string& address,
   if (error) return ToStatus(error, address);
   beast::tcp_stream stream(context);
   stream.expires_after(absl::ToChronoMilliseconds(timeout));
-  // The stream's timeout applies to asynchronous calls only.
+  // One time limit for all steps below. The stream's timeout applies to
+  // asynchronous calls only, so each step is started and `context` is run until
+  // it has ended. restart() is necessary after each run() that ran out of work.
   const auto wait = [&] {
     context.restart();
     context.run();
@@ -71,6 +75,8 @@ absl::StatusOr<Reply> Send(const std::string& address,
   if (!wait()) return ToStatus(error, address);
   request.set(http::field::host, address);
   request.set(http::field::connection, "close");
+  // prepare_payload() sets the Content-Length, which POST needs even without a
+  // body.
   if (request.method() == http::verb::post) request.prepare_payload();
   http::async_write(stream, request, [&](error_code e, size_t) { error = e; });
   if (!wait()) return ToStatus(error, address);

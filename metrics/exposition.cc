@@ -17,6 +17,8 @@ using prometheus::ClientMetric;
 // 50'000 * 1e-9 is not the double nearest to 0.00005, and would be shown with
 // 17 digits. No bound has more than 12.
 double Shown(uint64_t value, double unit) {
+  // Decimal digits with the exponent of `unit`, for example "50000e-9": reading
+  // them gives the nearest double.
   return std::stod(std::to_string(value) +
                    (unit == 1 ? ""
                               : "e" + std::to_string(static_cast<int>(
@@ -65,6 +67,9 @@ void Exposition::AddHistogram(absl::string_view name, absl::string_view help,
   ClientMetric::Histogram& shown =
       families_->Add(name, help, prometheus::MetricType::Histogram, labels)
           .histogram;
+  // Buckets are cumulative in Prometheus's format, and the last one is +Inf.
+  // The total is the sum of the buckets and not a counter of its own, so that
+  // both agree while requests are recorded.
   uint64_t count = 0;
   for (size_t i = 0; i < values.counts.size(); ++i) {
     count += values.counts[i];

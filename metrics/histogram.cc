@@ -10,8 +10,11 @@ Histogram::Histogram(absl::Span<const uint64_t> bounds)
       counts_(std::make_unique<std::atomic<uint64_t>[]>(bounds.size() + 1)) {}
 
 void Histogram::Record(uint64_t value) {
+  // Bounds are inclusive: the first bound that is not below the value.
   const size_t bucket =
       std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
+  // Relaxed: a scrape needs totals, not an order between the buckets and the
+  // sum.
   counts_[bucket].fetch_add(1, std::memory_order_relaxed);
   sum_.fetch_add(value, std::memory_order_relaxed);
 }

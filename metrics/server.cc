@@ -58,7 +58,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Read() {
     parser_.emplace();
     parser_->header_limit(kMaxHead);
-    // The target is not known yet: the limit of the route is checked later.
+    // The target is not known before the head is read, so the largest limit of
+    // all routes applies here. Answer() checks the limit of the route.
     uint64_t most = 0;
     for (const Route& route : routes_.routes) {
       most = std::max(most, route.most_body_bytes);
@@ -73,6 +74,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
  private:
   void OnRead(error_code error) {
+    // Errors of reading: a request over a limit or not HTTP gets an answer,
+    // after which the connection ends, because the place where the next request
+    // would begin is unknown. Without an answer: the client has closed the
+    // connection or was silent for kPatience.
     answer_ = {};
     answer_.set(http::field::content_type, "text/plain; charset=utf-8");
     if (!error) {
@@ -136,7 +141,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (route.changes) {
       error_code error;
       const tcp::endpoint peer = stream_.socket().remote_endpoint(error);
-      // A page in a browser can send a POST to this machine, too.
+      // A page in a browser can send a POST to this machine, too: its peer is a
+      // loopback address, so its Origin gives it away. Without an address of
+      // the peer the request counts as remote.
       const bool page = request.find(http::field::origin) != request.end();
       const bool local = !error && peer.address().is_loopback();
       if (page || (!local && !routes_.remote_changes)) {
@@ -166,6 +173,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void OnWritten(error_code error) {
+    // A client that is gone, or did not take its answer in time: the last
+    // reference goes with this call, which closes the socket.
     if (error) return;
     if (answer_.keep_alive()) return Read();
     stream_.socket().shutdown(tcp::socket::shutdown_send, error);
@@ -186,7 +195,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 struct Server::Impl {
   void Accept() {
     acceptor.async_accept([this](error_code error, tcp::socket socket) {
-      // Connections beyond the limit are closed here.
+      // Connections beyond the limit are closed here: `socket` goes out of
+      // scope. Counted are connections, not requests, since each may hold a
+      // buffer and an answer.
       if (!error && *connections < kMaxConnections) {
         std::make_shared<Connection>(std::move(socket), collect, routes,
                                      connections)
@@ -196,6 +207,8 @@ struct Server::Impl {
     });
   }
 
+  // The order matters at the end: `context` goes before `collect` and `routes`,
+  // since its pending operations own connections, which refer to both.
   Collect collect;
   Routes routes;
   std::shared_ptr<int> connections = std::make_shared<int>(0);
@@ -208,6 +221,8 @@ struct Server::Impl {
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Server::~Server() {
+  // run() returns after the handler under way. Handlers that have not begun are
+  // destroyed with `context`.
   impl_->context.stop();
   impl_->thread.join();
 }
