@@ -68,6 +68,8 @@ absl::Status Converter::ConvertLoop(const JitNode& node) {
     flat.push_back(flat_of_.at(input));
   }
   for (int64_t i = 0;; ++i) {
+    // carried[0] is the condition, carried[k] belongs to body.inputs()[k] and
+    // to node.output(k - 1). `flat` has the same order in the flat graph.
     const Item& goes_on = carried.front();
     const bool decided =
         rounds && rounds->kind == runtime::aten::Operand::Kind::kInt &&
@@ -117,6 +119,7 @@ absl::Status Converter::ConvertRange(const JitNode& node, bool length) {
   if (step == 0)
     return absl::InvalidArgumentError(
         "the step of this range() is 0, which Python refuses, too");
+  // The length of Python's range(): ceil(span / |step|), 0 for an empty span.
   const int64_t span = step > 0 ? numbers[1] - first : first - numbers[1];
   const int64_t stride = step > 0 ? step : -step;
   return Set(node, Item::Literal(span <= 0 ? int64_t{0}

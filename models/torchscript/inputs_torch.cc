@@ -46,6 +46,9 @@ absl::Status Converter::AddInputs(const torch::jit::Graph& source) {
 absl::Status Converter::ShareNames(const torch::jit::Graph& source) {
   renamed_.clear();
   shared_keys_.clear();
+  // Each pair of a dictionary argument and another argument whose name is the
+  // dictionary's name, "_" and a key. `both`: the sample has the second name as
+  // well, and no argument or look-up of its own explains that name.
   for (size_t d = 1; d < source.inputs().size(); ++d) {
     const JitValue* dict = source.inputs()[d];
     if (dict->type()->kind() != c10::TypeKind::DictType) continue;
@@ -61,6 +64,8 @@ absl::Status Converter::ShareNames(const torch::jit::Graph& source) {
                         !arguments_.contains(second) &&
                         !IsLookedUp(*dict, absl::StrCat(key, "_1"));
       if (!both) {
+        // One tensor in the sample and a look-up of the key: the tensor could
+        // belong to either input.
         if (examples_.empty() || !IsLookedUp(*dict, key)) continue;
         return absl::InvalidArgumentError(absl::StrCat(
             "the argument ", name, " and the key \"", key,
@@ -79,6 +84,8 @@ absl::Status Converter::ShareNames(const torch::jit::Graph& source) {
 bool Converter::IsLookedUp(const JitValue& dict, absl::string_view key) {
   return std::any_of(
       dict.uses().begin(), dict.uses().end(), [key](const auto& use) {
+        // Look-ups through a copy of the dictionary, or with a computed key,
+        // are not seen.
         if (use.user->kind() != c10::aten::__getitem__ || use.offset != 0) {
           return false;
         }
@@ -122,6 +129,8 @@ bool CanBeInput(const c10::Type& type) {
 
 absl::StatusOr<Item> Converter::InputOf(const c10::Type& type,
                                         const std::string& name) {
+  // Names are built outside in, "xs_0_user"; the sample answers at each level
+  // whether there is such an input.
   if (type.kind() == c10::TypeKind::TensorType) return AddInput(name);
   if (const auto* optional = type.castRaw<c10::OptionalType>()) {
     // An optional input that the sample lacks is None.
@@ -138,6 +147,7 @@ absl::StatusOr<Item> Converter::InputOf(const c10::Type& type,
     return Item::List(std::move(elements));
   }
   const auto* list = type.castRaw<c10::ListType>();
+  // The sample decides the list's length: a request has as many elements.
   if (list != nullptr && HasExample(absl::StrCat(name, "_0"))) {
     std::vector<Item> elements;
     for (int i = 0; HasExample(absl::StrCat(name, "_", i)); ++i) {
@@ -169,8 +179,12 @@ absl::StatusOr<Item> Converter::DictInput(const c10::DictType& type,
                                           const std::string& name) {
   Item dict = Item::Dict({}, {});
   dict.path = name;
+  // Keys that are no texts cannot be parts of input names in the sample.
+  // DictOp() adds an input per look-up.
   if (type.getKeyType()->kind() != c10::TypeKind::StringType) return dict;
   const std::string prefix = absl::StrCat(name, "_");
+  // Names of inputs that are arguments themselves, as ShareNames() renamed
+  // them.
   absl::flat_hash_set<std::string> others = arguments_;
   for (const auto& [argument, input] : renamed_) {
     others.erase(argument);
@@ -228,6 +242,8 @@ std::optional<Argument> NumberOf(const c10::IValue& literal) {
 
 ValueId Converter::TensorOfNumber(const Item& item) {
   Argument number = ValueRef{item.value};
+  // PyTorch's types for tensors of Python numbers in a trace: int64, float64,
+  // bool.
   base::DType dtype = base::DType::kInt64;
   if (item.kind == Item::Kind::kLiteral) {
     number = *NumberOf(item.literal);
@@ -251,6 +267,8 @@ absl::Status Converter::AddOutput(const Item& item, const c10::TypePtr& type) {
     return absl::OkStatus();
   }
   Graph& graph = build_.graph();
+  // Counts results that are left out, too: notes number results as the Python
+  // code does, output names number tensors alone.
   const size_t position = num_results_++;
   const bool number = item.is_number || (item.kind == Item::Kind::kLiteral &&
                                          NumberOf(item.literal));
@@ -309,10 +327,14 @@ class Maker {
       : examples_(examples), keys_(keys), graph_(graph) {}
 
   absl::Status Run() {
+    // Input 0 is the module. Parts are inserted behind the argument that they
+    // replace and the argument is erased, so the parts take its place in the
+    // order of inputs.
     for (size_t i = 1; i < graph_.inputs().size();) {
       JitValue* input = graph_.inputs()[i];
       const std::string name(NameWithoutVersion(input->debugName()));
       place_ = i + 1;
+      // Objects are made before the first node, since any node may read them.
       const torch::jit::WithInsertPoint first(*graph_.nodes().begin());
       REFRACT_ASSIGN_OR_RETURN(JitValue * made, Make(input->type(), name));
       if (made == nullptr) {
@@ -321,6 +343,7 @@ class Maker {
       }
       input->replaceAllUsesWith(made);
       graph_.eraseInput(i);
+      // After the erasure the first input behind the new parts has this index.
       i = place_ - 1;
     }
     for (const auto& [name, list] : keys_) {
@@ -341,6 +364,7 @@ class Maker {
     if (const auto* optional = type->castRaw<c10::OptionalType>()) {
       const auto object = ClassOf(optional->getElementType());
       if (object == nullptr) return nullptr;
+      // The sample decides whether an optional object is there.
       if (HasParts(name)) return MakeObject(object, name);
       return graph_.insertConstant(c10::IValue());
     }
@@ -385,6 +409,8 @@ class Maker {
     const std::string prefix = absl::StrCat(name, "_");
     std::set<std::string> keys;
     for (const auto& [input, tensor] : examples_) {
+      // The last "__" ends the key, because keys may contain "__". Names of
+      // constructor arguments are assumed to have none.
       const size_t end = input.rfind("__");
       if (!absl::StartsWith(input, prefix) || end == std::string::npos ||
           end <= prefix.size()) {
@@ -407,6 +433,8 @@ class Maker {
     };
     torch::jit::Function* init = type->findMethod("__init__");
     if (init == nullptr) return cannot(", whose class has no __init__()");
+    // __init__(self, …): `self` is an empty object, whose attributes the inlined
+    // constructor sets.
     std::vector<JitValue*> arguments = {
         graph_.insertNode(graph_.createObject(type))->output()};
     const auto& schema = init->getSchema().arguments();

@@ -45,6 +45,8 @@ absl::Status NoForm(absl::string_view what) {
       absl::StrCat(what, " cannot be an argument of a node of the graph"));
 }
 
+// A literal as an argument. TorchScript writes dtypes as integers, so only the
+// schema's real_type() tells a dtype from a number.
 absl::StatusOr<Argument> FromLiteral(const c10::Argument& argument,
                                      const c10::IValue& literal) {
   if (literal.isInt()) {
@@ -222,6 +224,8 @@ Item LiteralOf(const runtime::aten::Operand& number) {
 
 absl::StatusOr<std::optional<Argument>> ToArgument(
     const c10::Argument& argument, const Item& item) {
+  // Dropped arguments are tested first: a device or a generator has no form in
+  // the IR, and must not make the node opaque.
   if (IsDropped(argument)) return std::nullopt;
   absl::StatusOr<Argument> result = NoForm("it");
   switch (item.kind) {
@@ -263,6 +267,8 @@ namespace {
 
 std::optional<c10::IValue> ExampleOf(const c10::Type& type, const Item& item);
 
+// A typed c10::List of the elements' examples, because a boxed call checks the
+// element type of a list. `take` unboxes an element.
 template <typename T, typename Take>
 std::optional<c10::IValue> ListOf(const c10::Type& element, const Item& item,
                                   const Take& take) {
@@ -423,6 +429,8 @@ std::vector<c10::IValue> RunOnExamples(const c10::FunctionSchema& schema,
       if (!example) return {};
       stack.push_back(*example);
     }
+    // Without the guard an operator that checks nothing could read past the end
+    // of a tensor of the sample.
     const runtime::aten::OperatorRule rule =
         runtime::aten::RuleOf(schema.operator_name());
     if (!rule.why_not.empty()) return {};
@@ -454,6 +462,8 @@ std::string Builder::ConstantName(const std::string& wanted,
   for (int i = 1;; ++i) {
     const auto [it, inserted] = constants_.emplace(name, tensor);
     const at::Tensor& other = it->second;
+    // Same storage, place and layout: a second read of one constant. Any other
+    // constant under this name gets the next number.
     if (inserted || (other.storage().data() == tensor.storage().data() &&
                      other.storage_offset() == tensor.storage_offset() &&
                      other.sizes() == tensor.sizes() &&
@@ -524,6 +534,8 @@ absl::StatusOr<Item> Builder::Compute(const std::string& op,
           converted_.graph.value(item.value).kind == ValueKind::kSymFloat;
     }
   }
+  // All operands are literals: folding keeps the arithmetic out of the graph,
+  // and lets branches and loop bounds that depend on it be decided at import.
   if (known.size() == operands.size()) {
     REFRACT_ASSIGN_OR_RETURN(const runtime::aten::Operand result,
                              runtime::aten::EvaluateSizeOp(op, known));

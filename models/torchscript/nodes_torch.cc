@@ -16,6 +16,7 @@
 
 namespace refract::models::torchscript {
 absl::string_view NameWithoutVersion(absl::string_view name) {
+  // Only a suffix of digits is a version; "layer.weight" stays whole.
   const size_t dot = name.rfind('.');
   if (dot == absl::string_view::npos || dot == 0 || dot + 1 == name.size() ||
       !std::all_of(name.begin() + dot + 1, name.end(),
@@ -58,6 +59,10 @@ absl::Status Converter::SetOr(const JitNode& node, absl::StatusOr<Item> item) {
 
 absl::Status Converter::ConvertBlock(const JitBlock& block) {
   for (const JitNode* node : block.nodes()) {
+    // While tracing, each node is copied before its conversion is tried,
+    // because a failed conversion needs the copy for the interpreter. A branch
+    // or loop is copied only when its conversion fails: a decided branch and an
+    // unrolled loop leave their body's nodes in the flat graph instead.
     const bool tracing = traced_.graph != nullptr;
     const bool control =
         node->kind() == c10::prim::If || node->kind() == c10::prim::Loop;
@@ -68,6 +73,9 @@ absl::Status Converter::ConvertBlock(const JitBlock& block) {
                   "reads a list or object that LibTorch's interpreter makes, "
                   "and only the interpreter can read it")
             : ConvertNode(*node);
+    // Unimplemented means "no form in the IR" and makes the node opaque. Other
+    // errors hold for every request and end the import. Emit() makes no node
+    // opaque: its regions hold the nodes that Trace() could not convert.
     if (tracing && absl::IsUnimplemented(status)) {
       if (copy == nullptr) copy = Copy(*node);
       status = MakeOpaque(*node, copy, status);
@@ -93,6 +101,8 @@ absl::StatusOr<Traced> Converter::Trace(
   }
   REFRACT_RETURN_IF_ERROR(AddInputs(source));
   REFRACT_RETURN_IF_ERROR(ConvertBlock(*source.block()));
+  // ReturnFrom() also counts and names the outputs, so that a trace without
+  // opaque nodes is the finished model.
   for (const JitValue* output : source.outputs()) {
     REFRACT_RETURN_IF_ERROR(
         ReturnFrom(output, flat_of_.at(output), ItemOf(output)));
@@ -105,6 +115,8 @@ absl::Status Converter::Emit(const Traced& traced,
                              const std::vector<Unit>& units) {
   const torch::jit::Graph& source = *traced.graph;
   REFRACT_RETURN_IF_ERROR(AddInputs(source));
+  // `units` are in an order that keeps dependencies (PlanRegions()), not in the
+  // order of the flat graph.
   for (const Unit& unit : units) {
     const JitNode& first = *unit.nodes.front();
     const absl::Status status =
@@ -122,6 +134,10 @@ absl::Status Converter::Emit(const Traced& traced,
 }
 
 absl::Status Converter::ConvertNode(const JitNode& node) {
+  // The tests below go from special forms to general ones, and their order
+  // matters: aten::eq, aten::slice, aten::add and other names serve lists,
+  // numbers and tensors alike. Lists and dictionaries are tried before numbers,
+  // numbers before tensors.
   const absl::string_view op = node.kind().toQualString();
   if (op == "prim::Constant") return ConvertConstant(node);
   if (op == "prim::GetAttr") return ConvertGetAttr(node);
@@ -147,16 +163,21 @@ absl::Status Converter::ConvertNode(const JitNode& node) {
     return absl::InvalidArgumentError(
         "forward() reaches this raise statement whatever the request is");
   }
+  // A server has no reader for warnings and prints.
   if (op == "aten::warn" || op == "prim::Print") return absl::OkStatus();
+  // The value of a name on a path that does not reach its use.
   if (op == "prim::Uninitialized") return Set(node, Item());
   // Texts serve exceptions, and only whether a text is empty is ever asked.
   if (op == "aten::format" || op == "aten::str") {
     return Set(node, Item::Literal(std::string("(text)")));
   }
+  // Parts of models run on the CPU for the sample and wherever the plan says
+  // later, so questions about devices get the CPU's answer.
   if (op == "prim::type" && Input(node, 0).kind == Item::Kind::kLiteral &&
       Input(node, 0).literal.isDevice()) {
     return Set(node, Item::Literal(std::string("cpu")));
   }
+  // Served tensors are dense, need no gradient, and run no Python.
   if (op == "aten::is_grad_enabled" || op == "aten::is_autocast_enabled" ||
       op == "prim::is_nested" || op == "prim::requires_grad" ||
       op == "prim::is_sparse" || op == "prim::is_mkldnn" ||
@@ -164,6 +185,7 @@ absl::Status Converter::ConvertNode(const JitNode& node) {
     return Set(node, Item::Literal(false));
   }
   std::vector<Item> inputs = Inputs(node);
+  // Resolved dtypes are literals, which SameContents() compares.
   if (op == "aten::eq" || op == "aten::ne") {
     for (Item& input : inputs) {
       if (input.kind == Item::Kind::kDTypeOf) {
@@ -184,6 +206,8 @@ absl::Status Converter::ConvertNode(const JitNode& node) {
     if (node.outputs().empty()) return absl::OkStatus();
     return Set(node, *std::move(result));
   }
+  // Ranks and dtypes are the same for every request, so the sample's may be
+  // read.
   if (op == "aten::dim" || op == "aten::is_floating_point") {
     if (const at::Tensor* example = inputs[0].example_tensor()) {
       return Set(node, op == "aten::dim"
@@ -197,12 +221,16 @@ absl::Status Converter::ConvertNode(const JitNode& node) {
   if (op == "aten::__range_length" || op == "aten::__derive_index") {
     return ConvertRange(node, op == "aten::__range_length");
   }
+  // These operators change only the type in TorchScript's eyes, or the device.
+  // An item is the same before and after.
   if (op == "prim::NumToTensor" || op == "prim::unchecked_cast" ||
       op == "prim::unchecked_unwrap_optional" ||
       op == "aten::_unwrap_optional" || op == "aten::cpu" ||
       op == "aten::cuda") {
     return Set(node, Input(node, 0));
   }
+  // The item keeps value and example of its tensor: Resolved() needs the
+  // example, ConvertTo() the value.
   if (op == "prim::dtype") {
     Item item = Input(node, 0);
     item.kind = Item::Kind::kDTypeOf;
@@ -248,6 +276,9 @@ absl::StatusOr<Item> Converter::FromIValue(const c10::IValue& value,
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();
     if (!tensor.defined()) return Item();
+    // Attributes are named by their path in the module, constants of the code
+    // by their entry in the file ("constants.6"), because the code gives them
+    // no name.
     std::string name = path;
     if (name.empty()) {
       name = archive_.EntryName(tensor);
@@ -280,6 +311,8 @@ absl::StatusOr<Item> Converter::FromIValue(const c10::IValue& value,
   if (value.isObject()) {
     // Packed weights of a quantised layer, which freezing makes constants.
     if (absl::StartsWith(value.type()->str(), "__torch__.torch.classes.")) {
+      // torch::jit::tryInsertConstant() takes such an object only with a weak
+      // reference to its compilation unit.
       return Item::Literal(value.toObject()->copy_to_weak_compilation_ref());
     }
     if (!value.type()->is_module()) {
@@ -311,6 +344,7 @@ absl::Status Converter::ConvertGetAttr(const JitNode& node) {
 }
 
 absl::Status Converter::ConvertUnpack(const JitNode& node) {
+  // A size() of unknown rank and a constant list become lists of items first.
   Item list = Input(node, 0);
   if (list.kind == Item::Kind::kSizes) {
     // Unpacking to as many names fixes the rank.
@@ -343,6 +377,7 @@ absl::Status Converter::ConvertIs(const JitNode& node, bool is) {
   const bool both_none = Input(node, 0).is_none() && Input(node, 1).is_none();
   if (!Input(node, 0).is_none() && !Input(node, 1).is_none()) {
     // nn.MultiheadAttention asks whether query, key and value are one tensor.
+    // Two items of one IR value are one tensor.
     if (Input(node, 0).kind != Item::Kind::kValue ||
         Input(node, 1).kind != Item::Kind::kValue) {
       return absl::UnimplementedError(
@@ -357,7 +392,10 @@ absl::Status Converter::ConvertIs(const JitNode& node, bool is) {
 absl::Status Converter::ConvertTo(const JitNode& node) {
   const c10::FunctionSchema& schema = node.schema();
   const Item& self = Input(node, 0);
+  // A number of a trace: the cast of its tensor does not change the size behind
+  // it.
   if (IsNumber(self)) return Set(node, Item(self));
+  // to(other) takes dtype and device of another tensor; the IR has it as it is.
   if (schema.overload_name() == "other") return ConvertOperator(node, "to");
   std::optional<Item> dtype;
   bool copy = false;
@@ -372,6 +410,8 @@ absl::Status Converter::ConvertTo(const JitNode& node) {
   }
   const std::string name = NameOf(node, "to");
   if (!dtype) {
+    // Without a dtype the call only moves or rearranges memory, and the IR's
+    // tensors have no device or memory format.
     if (!copy) return Set(node, Item(self));
     Item clone = Item::Tensor(build_.Emit(name, "aten.clone.default",
                                           {{"self", ValueRef{self.value}}}));
@@ -380,6 +420,8 @@ absl::Status Converter::ConvertTo(const JitNode& node) {
     return Set(node, std::move(clone));
   }
   dtype = Resolved(*dtype, build_);
+  // The dtype of a tensor without an example: the cast is left to the operator
+  // that reads the tensor itself.
   if (dtype->kind == Item::Kind::kDTypeOf) {
     return Set(node,
                Item::Tensor(build_.Emit(name, "aten.type_as.default",
@@ -402,6 +444,7 @@ absl::Status Converter::ConvertTo(const JitNode& node) {
                                      {"dtype", type}};
   if (copy) args.push_back({"copy", true});
   const ValueId id = build_.Emit(name, "aten.to.dtype", std::move(args));
+  // Set here, since complex types are known only by it (MarkComplex()).
   build_.graph().values[id].dtype = type;
   Item cast = Item::Tensor(id);
   if (const at::Tensor* example = self.example_tensor()) {
@@ -413,6 +456,8 @@ absl::Status Converter::ConvertTo(const JitNode& node) {
 absl::Status Converter::ConvertOperator(const JitNode& node,
                                         absl::string_view op) {
   const c10::FunctionSchema* schema = node.maybeSchema();
+  // The schema gives argument names and the overload. prim:: operators without
+  // a schema and operators of TorchScript alone have no kernel to call.
   if (schema == nullptr ||
       !c10::Dispatcher::singleton().findSchema(schema->operator_name())) {
     return absl::UnimplementedError(
@@ -422,6 +467,8 @@ absl::Status Converter::ConvertOperator(const JitNode& node,
   const absl::string_view full = schema->name();
   const size_t colons = full.find("::");
   const absl::string_view name = full.substr(colons + 2);
+  // Resolved(): operators take a list of sizes and a dtype, not x.size() or
+  // x.dtype.
   std::vector<Item> inputs;
   for (size_t i = 0; i < schema->arguments().size(); ++i) {
     inputs.push_back(Resolved(Input(node, i), build_));
@@ -463,6 +510,9 @@ absl::Status Converter::AddResults(const JitNode& node,
                                    const std::string& name, Node out,
                                    const std::vector<c10::IValue>& examples) {
   const auto& returns = schema.returns();
+  // A node with a list result has one IR value per tensor of the list, so the
+  // length must be known now: from the example, or from the node's use and
+  // arguments.
   if (returns.size() == 1 &&
       returns[0].type()->kind() == c10::TypeKind::ListType) {
     std::vector<at::Tensor> tensors;
@@ -474,6 +524,7 @@ absl::Status Converter::AddResults(const JitNode& node,
       REFRACT_ASSIGN_OR_RETURN(length, ListLength(node, out));
     }
     std::vector<Item> elements;
+    // Asked before AddNode() moves `out` away.
     const bool complex = GivesComplex(build_.graph(), out);
     out.output_is_list = true;
     const ValueId first = build_.AddNode(name, std::move(out), length);
@@ -481,6 +532,8 @@ absl::Status Converter::AddResults(const JitNode& node,
       elements.push_back(Item::Tensor(first + static_cast<ValueId>(i)));
       if (i < tensors.size()) elements.back().example = tensors[i];
       MarkComplex(elements.back());
+      // Without an example the width is not known. complex64 is the complex
+      // type of float32, the usual type of models.
       if (complex && elements.back().example_tensor() == nullptr) {
         build_.graph().values[elements.back().value].dtype = kComplex64;
       }
@@ -510,6 +563,8 @@ absl::Status Converter::AddResults(const JitNode& node,
 
 absl::StatusOr<size_t> Converter::ListLength(const JitNode& node,
                                              const Node& out) {
+  // TorchScript's unpacking fails for another length, so its number of names is
+  // the list's length.
   for (const auto& use : node.output()->uses()) {
     if (absl::string_view(use.user->kind().toQualString()) ==
         "prim::ListUnpack") {

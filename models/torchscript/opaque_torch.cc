@@ -143,6 +143,8 @@ absl::Status Converter::MakeOpaque(const JitNode& node, JitNode* copy,
         absl::StrCat(why.message(), "; ", servable.message()));
   }
   traced_.opaque.insert(copy);
+  // The node runs on the sample only when all that it reads has a value there.
+  // Its results are the examples for the nodes behind it.
   std::vector<JitValue*> reads = ReadsOf(node);
   std::vector<c10::IValue> values;
   for (const JitValue* read : reads) {
@@ -152,6 +154,8 @@ absl::Status Converter::MakeOpaque(const JitNode& node, JitNode* copy,
   }
   std::vector<c10::IValue> results;
   if (values.size() == reads.size()) results = RunNode(node, reads, values);
+  // RunNode() takes a copy of `values`, but containers in it are shared, so the
+  // values show what the node wrote into them.
   values.resize(reads.size());
   ForgetContainers(reads, values);
   for (size_t i = 0; i < node.outputs().size(); ++i) {
@@ -181,6 +185,7 @@ void Converter::ForgetContainers(const std::vector<JitValue*>& read,
     if (kind != c10::TypeKind::ListType && kind != c10::TypeKind::DictType) {
       continue;
     }
+    // `contents` identifies a container: all names of it share them.
     const auto contents = ItemOf(read[i]).contents;
     if (contents == nullptr) continue;
     // The next node that reads the container joins the region if the container
@@ -208,6 +213,7 @@ absl::Status Converter::ReturnFrom(const JitValue* source, JitValue* value,
     return AddOutput(item, value->type());
   }
   const c10::IValue& example = item.example;
+  // Adds an opaque node that takes a part out, and goes on with the part.
   const auto each = [&](JitNode* node, const c10::IValue& contents) {
     AppendOpaque(node, contents);
     Item part;

@@ -72,6 +72,9 @@ bool IsArithmetic(const torch::jit::Node& node,
     return false;
   }
   const c10::FunctionSchema* schema = node.maybeSchema();
+  // A trace has `x.size(0) * 2` as aten::mul of two tensors without dimensions.
+  // A constant tensor among them is a number only if another operand is known
+  // to be made of a number; `constant * constant` may be a tensor of the model.
   bool has_tensors = false;
   bool has_number = false;  // where the schema wants a tensor, if anywhere
   for (size_t i = 0; i < NumOperands(inputs); ++i) {
@@ -93,6 +96,8 @@ absl::StatusOr<Item> Arithmetic(const torch::jit::Node& node,
   const std::vector<Item> operands(inputs.begin(),
                                    inputs.begin() + NumOperands(inputs));
   bool truncates = false;
+  // The third operand is rounding_mode of aten::div, alpha of aten::add and
+  // aten::sub.
   if (inputs.size() == 3) {
     const Item& last = inputs[2];
     const auto alpha = KnownNumber(last, /*constants=*/false);
@@ -111,6 +116,7 @@ absl::StatusOr<Item> Arithmetic(const torch::jit::Node& node,
     }
   }
   REFRACT_ASSIGN_OR_RETURN(Item result, builder.Compute(python, operands));
+  // rounding_mode "trunc" is a true division, then a cut towards zero.
   if (truncates) {
     REFRACT_ASSIGN_OR_RETURN(result, builder.Compute("py.trunc", {result}));
   }
@@ -126,6 +132,8 @@ absl::StatusOr<Item> ToNumber(const torch::jit::Node& node,
   const auto known = KnownNumber(item, /*constants=*/true);
   if (known || (item.kind == Item::Kind::kValue && item.is_number)) {
     // A size is an int already.
+    // ScalarImplicit, IntImplicit, FloatImplicit and item() have no name in
+    // PythonName(): they keep the number as it is.
     const bool same =
         python.empty() ||
         (op == "aten::Int" && item.kind == Item::Kind::kValue &&
@@ -138,6 +146,9 @@ absl::StatusOr<Item> ToNumber(const torch::jit::Node& node,
         "int(), float() or bool() of a value that is neither a tensor nor a "
         "number");
   }
+  // From here on the item is a tensor whose contents a request decides:
+  // aten.item reads it at run time. The operator's name gives the type of the
+  // number.
   ValueKind kind = ValueKind::kSymInt;
   if (absl::StrContains(op, "Float")) kind = ValueKind::kSymFloat;
   if (absl::StrContains(op, "Bool")) kind = ValueKind::kSymBool;
@@ -162,6 +173,8 @@ absl::StatusOr<Item> Size(const torch::jit::Node& node,
                           const std::vector<Item>& inputs, Builder& builder) {
   const absl::string_view op = node.kind().toQualString();
   const Item& of = inputs[0];
+  // A dictionary with a path is an input whose keys the sample did not list;
+  // DictOp() adds a key for each look-up, so its number of keys is not final.
   if (of.kind == Item::Kind::kDict && !of.path.empty()) {
     return absl::UnimplementedError(
         "the number of keys of this input dictionary is known only from an "
@@ -192,6 +205,7 @@ absl::StatusOr<Item> Size(const torch::jit::Node& node,
         "len(), size() or numel() of a value that is not known to be a tensor, "
         "list or dictionary");
   }
+  // len() of a tensor is the size of its first dimension.
   if (op == "aten::len") return builder.SizeOf(of, 0);
   if (op == "aten::numel") {
     Item count = Item::Number(builder.Emit("numel", "aten.sym_numel.default",
@@ -202,6 +216,8 @@ absl::StatusOr<Item> Size(const torch::jit::Node& node,
     }
     return count;
   }
+  // size() without a dimension: a list whose length is the rank, and the rank
+  // may not be known yet.
   if (inputs.size() == 1) {
     Item sizes = of;
     sizes.kind = Item::Kind::kSizes;
@@ -224,6 +240,7 @@ absl::StatusOr<Item> Element(const std::vector<Item>& inputs,
     return absl::UnimplementedError(
         "the index into this list or tuple depends on a request's tensors");
   }
+  // x.size()[i] needs no rank; SizeOf() takes negative dimensions, too.
   if (list.kind == Item::Kind::kSizes) {
     return builder.SizeOf(list, index->i);
   }
@@ -327,6 +344,9 @@ absl::StatusOr<Item> DictOp(
     return absl::InvalidArgumentError(absl::StrCat(
         "the dictionary has no key \"", TextOf(key.literal), "\""));
   }
+  // An input dictionary without keys from the sample: the look-up shows that
+  // requests have this key. `contents` and `keys` are shared with all copies of
+  // the item, so a second look-up finds the same input.
   Item input = add_input(absl::StrCat(dict.path, "_", TextOf(key.literal)));
   dict.keys->push_back(key.literal);
   dict.contents->push_back(input);
@@ -335,6 +355,8 @@ absl::StatusOr<Item> DictOp(
 
 absl::StatusOr<Item> Slice(const std::vector<Item>& inputs) {
   const auto size = static_cast<int64_t>(inputs[0].elements().size());
+  // Python clamps the bounds of a slice, and counts negative bounds from the
+  // end.
   const auto bound = [&](size_t i, int64_t missing) -> std::optional<int64_t> {
     if (i >= inputs.size() || inputs[i].is_none()) return missing;
     const std::optional<int64_t> at = IntOf(inputs[i]);
@@ -426,6 +448,7 @@ absl::StatusOr<Item> ListOp(absl::string_view op,
     }
     return Item::List(std::move(all));
   }
+  // insert(index, x), _set_item(index, x) and pop([index]) are left.
   const auto size = static_cast<int64_t>(list.size());
   std::optional<int64_t> at = inputs.size() > 1 ? IntOf(inputs[1]) : size - 1;
   if (!at) return NotKnown("the index into this list");
@@ -436,6 +459,7 @@ absl::StatusOr<Item> ListOp(absl::string_view op,
         "the index is outside its list or tuple; Python raises IndexError "
         "here, too");
   }
+  // insert() may put an element behind the last.
   if (inserts) {
     list.insert(list.begin() + *at, inputs[2]);
     return Item();
@@ -472,6 +496,7 @@ void ListSizes(absl::string_view op, std::vector<Item>& inputs,
         op == "aten::__contains__" || op == "aten::copy")) {
     return;
   }
+  // A tensor as the first input makes the operator one on tensors.
   const Item first = AsList(inputs[0], builder);
   if (first.kind != Item::Kind::kList) return;
   inputs[0] = first;
@@ -487,6 +512,7 @@ std::optional<absl::StatusOr<Item>> SameContents(
   }
   const Item a = AsList(inputs[0], builder);
   const Item b = AsList(inputs[1], builder);
+  // Texts, dtypes, devices. Lists of literals became kList in AsList().
   if (a.kind == Item::Kind::kLiteral && b.kind == Item::Kind::kLiteral) {
     return Item::Literal(a.literal == b.literal);
   }
@@ -494,6 +520,7 @@ std::optional<absl::StatusOr<Item>> SameContents(
     return std::nullopt;
   }
   if (a.elements().size() != b.elements().size()) return Item::Literal(false);
+  // all(x == y): Compute() folds what is known, and adds nodes for other sizes.
   Item same = Item::Literal(true);
   for (size_t i = 0; i < a.elements().size(); ++i) {
     const Item& x = a.elements()[i];

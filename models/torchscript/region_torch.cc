@@ -46,7 +46,10 @@ bool WritesAnything(const JitNode& node) {
 
 }  // namespace
 
-// Copies nodes of the flat graph into a graph of their own.
+// Copies nodes of the flat graph into a graph of their own. That graph is pure:
+// tensors and numbers enter as inputs, weights as inputs as well, constants and
+// containers are made inside, and a tensor that a node writes into is cloned
+// first.
 class RegionBuilder {
  public:
   RegionBuilder(Converter& converter, const std::vector<JitNode*>& nodes)
@@ -71,6 +74,8 @@ class RegionBuilder {
         values_[node->output(i)] = copy->output(i);
       }
     }
+    // Before CopyWhatIsWritten(): a write may reach an attribute, which is an
+    // input only after ResolveBlock().
     REFRACT_RETURN_IF_ERROR(ResolveBlock(*graph_->block()));
     for (const auto& [module, object] : modules_) {
       if (module->hasUses()) {
@@ -85,6 +90,9 @@ class RegionBuilder {
 
   // Adds the region's node to the IR graph and binds its results.
   absl::Status Emit(const Traced& traced) {
+    // Results of the region's nodes that others read, then tensors from outside
+    // that the region writes into and others read afterwards: they read the
+    // copy.
     std::vector<const JitValue*> outputs;
     for (JitNode* node : nodes_) {
       for (JitValue* output : node->outputs()) {
@@ -97,6 +105,8 @@ class RegionBuilder {
       if (!weight && IsReadOutside(*value)) outputs.push_back(value);
     }
     if (outputs.empty()) return absl::OkStatus();
+    // The conversions come before all other nodes, clones of written inputs
+    // included.
     JoinComplexInputs();
     std::vector<JitValue*> results;
     for (const JitValue* output : outputs) {
@@ -111,6 +121,8 @@ class RegionBuilder {
       graph_->registerOutput(
           graph_->insertNode(graph_->createTuple(results))->output());
     }
+    // Dead code includes clones of inputs and placeholders of modules that
+    // nobody reads.
     torch::jit::EliminateDeadCode(graph_);
     Node node;
     node.op = std::string(kScriptRegionOp);
@@ -184,6 +196,8 @@ class RegionBuilder {
         !example.toTensor().is_complex()) {
       return result;
     }
+    // view_as_real refuses lazy conjugates and negatives, so both are resolved
+    // first.
     for (const char* op : {"resolve_conj", "resolve_neg", "view_as_real"}) {
       JitNode* node =
           graph_->insertNode(graph_->create(c10::Symbol::aten(op), {result}));
@@ -193,6 +207,8 @@ class RegionBuilder {
     return result;
   }
 
+  // One input per IR value, however many values of the flat graph stand for it:
+  // a write through one name must be seen through the others.
   JitValue* AddInput(ValueId id, const c10::TypePtr& type) {
     const auto [it, inserted] = input_of_.try_emplace(id, nullptr);
     if (inserted) {
@@ -340,6 +356,8 @@ class RegionBuilder {
       } else {
         continue;
       }
+      // The input goes where the attribute was read: the node may be in a
+      // branch.
       const torch::jit::WithInsertPoint here(node);
       absl::StatusOr<JitValue*> value = FromItem(*item, node->output()->type());
       if (!value.ok()) return value.status();
@@ -352,6 +370,8 @@ class RegionBuilder {
   // A region must not write into requests, tables or results of other
   // operators: it writes into copies.
   void CopyWhatIsWritten() {
+    // The clone is the first node and replaces every use, so that reads before
+    // and after the write go to the same memory, as in the model.
     absl::flat_hash_set<const JitValue*> written;
     FindWrites(*graph_->block(), written);
     for (JitValue* input : std::vector<JitValue*>(graph_->inputs().begin(),
@@ -365,6 +385,8 @@ class RegionBuilder {
       input->replaceAllUsesAfterNodeWith(copy, copy->output());
       copies_[input] = copy->output();
       for (auto& [outside, inside] : values_) {
+        // A value from outside whose memory is written: Emit() returns the copy
+        // in its place.
         if (inside == input) written_[outside] = inside = copy->output();
       }
     }
@@ -379,6 +401,7 @@ class RegionBuilder {
       if (schema == nullptr) continue;
       for (size_t i = 0; i < schema->arguments().size(); ++i) {
         const auto* alias = schema->arguments()[i].alias_info();
+        // A write into a list changes no tensor.
         if (alias != nullptr && alias->isWrite() && IsTensor(*node->input(i))) {
           MarkSources(node->input(i), written);
         }
@@ -401,11 +424,15 @@ class RegionBuilder {
       return;
     }
     for (const JitBlock* block : node->blocks()) {
+      // A loop's block returns the condition before the carried values; its
+      // node takes the number of rounds and the condition before them.
       const size_t shift = node->kind() == c10::prim::Loop ? 1 : 0;
       MarkSources(block->outputs()[value->offset() + shift], written);
       if (shift == 1) MarkSources(node->input(value->offset() + 2), written);
     }
     if (!node->blocks().empty()) return;
+    // Without alias information in the schema an argument's memory is not in
+    // the result. An argument that is no tensor may be a container of tensors.
     const c10::FunctionSchema* schema = node->maybeSchema();
     for (size_t i = 0; i < node->inputs().size(); ++i) {
       const bool shares = schema == nullptr ||
@@ -430,6 +457,9 @@ class RegionBuilder {
       converter_.written_weights_.push_back(id);
     }
     for (const auto& [value, copy] : written_) {
+      // Views outside the region do not see the write into the copy. The
+      // examples show which tensors share memory: RunOnExamples() runs views as
+      // the model does.
       const Item& item = converter_.ItemOf(value);
       if (graph.value(item.value).is_weight()) continue;
       const at::Tensor* tensor = item.example_tensor();
@@ -446,6 +476,8 @@ class RegionBuilder {
         const auto& uses = other->uses();
         const JitBlock* top = nodes_.front()->owningBlock();
         if (std::any_of(uses.begin(), uses.end(), [&](const auto& use) {
+              // A read before the region sees the old contents in the model,
+              // too.
               return TopNode(use.user, top)->isAfter(nodes_.front());
             })) {
           return absl::UnimplementedError(
@@ -498,6 +530,8 @@ class RegionBuilder {
   }
 
   std::string Script() const {
+    // A module without attributes whose forward() is the graph, saved as
+    // torch.jit.save does; base64, because arguments of nodes are texts.
     torch::jit::Module module("__torch__.Region");
     graph_->insertInput(0, "self")->setType(module.type());
     auto* method = module._ivalue()->compilation_unit()->create_function(
@@ -525,6 +559,8 @@ class RegionBuilder {
 
 absl::Status Converter::CheckWrittenWeights() const {
   const Graph& graph = build_.graph();
+  // A node outside all regions that reads the buffer would see a value that the
+  // region no longer writes.
   for (const Node& node : graph.nodes) {
     if (IsScriptRegion(node)) continue;
     for (ValueId id : InputsOf(node)) {

@@ -60,6 +60,11 @@ bool Writes(const JitNode& node) {
   return false;
 }
 
+// Grows regions from the opaque nodes until no rule joins another node (see
+// PlanRegions()). Nodes are numbered by their place in the graph; `group_` is a
+// union-find over these numbers, and a group whose nodes are opaque is a
+// region. A rule may make another rule apply, so all rules run until none
+// changes anything. Joins only merge groups, hence the end.
 class Planner {
  public:
   Planner(const std::shared_ptr<torch::jit::Graph>& graph,
@@ -95,6 +100,8 @@ class Planner {
 
   // Puts both nodes into one region.
   void Join(size_t a, size_t b) {
+    // A node that joins a region runs in the interpreter, too, so it counts as
+    // opaque for the rules that follow.
     changed_ |= !opaque_[a] || !opaque_[b] || GroupOf(a) != GroupOf(b);
     opaque_[a] = opaque_[b] = true;
     group_[GroupOf(b)] = GroupOf(a);
@@ -120,6 +127,9 @@ class Planner {
       for (Value* value : nodes_[i]->outputs()) touched[i].insert(value);
       writes_.push_back(Writes(*nodes_[i]));
     }
+    // An edge from a write to each later node that may see it, and from each
+    // earlier node that must not see it to the write. Quadratic in the nodes,
+    // with writers alone in the outer loop.
     for (size_t w = 0; w < nodes_.size(); ++w) {
       if (!writes_[w]) continue;
       for (size_t i = 0; i < nodes_.size(); ++i) {
@@ -132,6 +142,8 @@ class Planner {
     }
   }
 
+  // A list, dictionary or object that a region makes exists in the interpreter
+  // alone, so all its readers join the region.
   void JoinWhatIsNotPlain() {
     for (size_t i = 0; i < nodes_.size(); ++i) {
       for (const Value* value : reads_[i]) {
@@ -145,6 +157,8 @@ class Planner {
     }
   }
 
+  // A region reads copies of containers that the converter made, so nobody
+  // outside would see a write into such a container.
   void JoinWrittenContainers() {
     for (size_t w = 0; w < nodes_.size(); ++w) {
       if (!opaque_[w] || !writes_[w]) continue;
@@ -231,12 +245,17 @@ class Planner {
   // connected components (Tarjan) of the graph of regions.
   void JoinCycles() {
     const size_t count = nodes_.size();
+    // Edges between groups, from a group to the groups that need it.
     std::vector<std::vector<size_t>> after(count);
     for (size_t i = 0; i < count; ++i) {
       for (size_t b : before_[i]) {
         if (GroupOf(b) != GroupOf(i)) after[GroupOf(b)].push_back(GroupOf(i));
       }
     }
+    // Tarjan's algorithm with a stack of its own: recursion would take a frame
+    // per node of a chain, and unrolled loops make long chains. `index`: order
+    // of discovery, 0 for not yet found; `low`: least index that the node's
+    // subtree reaches.
     std::vector<size_t> index(count, 0);
     std::vector<size_t> low(count, 0);
     std::vector<bool> on_stack(count, false);
@@ -252,6 +271,8 @@ class Planner {
       while (!frames.empty()) {
         Frame& frame = frames.back();
         const size_t node = frame.node;
+        // A node without edges passes here once, since its frame is popped
+        // below. A node with edges passes again only with edge > 0.
         if (frame.edge == 0) {
           index[node] = low[node] = next++;
           stack.push_back(node);
@@ -266,6 +287,8 @@ class Planner {
           }
           continue;
         }
+        // The node is the root of a component, which lies above it on the
+        // stack.
         if (low[node] == index[node]) {
           std::vector<size_t> component;
           do {
@@ -296,6 +319,9 @@ class Planner {
       first[GroupOf(i)] = std::min(first[GroupOf(i)], i);
       members[GroupOf(i)].push_back(i);
     }
+    // Kahn's algorithm over the groups: `waits` counts predecessors that have
+    // no place yet. JoinCycles() has left no cycle, so every group gets a
+    // place.
     std::vector<absl::flat_hash_set<size_t>> after(count);
     std::vector<size_t> waits(count, 0);
     for (size_t i = 0; i < count; ++i) {
