@@ -10,6 +10,8 @@
 namespace refract::partitioner {
 namespace {
 
+// The profile that `option` names by `said`: "" (the profile beside the
+// version, if `if_there` and it exists), "none", "model", or a path.
 absl::StatusOr<std::optional<CostProfile>> Load(
     absl::string_view option, const std::string& said, bool if_there,
     const models::LoadedModel& model) {
@@ -57,6 +59,8 @@ absl::StatusOr<CostProfiles> LoadCostProfiles(
 
 void FindSteps(const models::LoadedModel& model, CostProfiles& profiles) {
   if (profiles.cn && profiles.hn) return;
+  // Steps do not depend on the machine: a profile of either node has them, and
+  // compiling the model is saved.
   const std::optional<CostProfile>& known =
       profiles.cn ? profiles.cn : profiles.hn;
   if (known) {
@@ -83,6 +87,7 @@ void AddProfiledSizes(const CostProfiles& profiles,
   for (const std::optional<CostProfile>* side : {&profiles.cn, &profiles.hn}) {
     if (!*side) continue;
     for (const auto& [symbol, size] : (*side)->profile.sizes) {
+      // Sizes that the user gave stay; the CN's profile comes before the HN's.
       per_item.try_emplace(symbol, size);
     }
   }

@@ -60,6 +60,7 @@ absl::StatusOr<Objective> ParseObjective(const std::string& objective) {
 
 absl::StatusOr<std::optional<Prices>> MakePrices(
     const ConditionOptions& options, bool needed) {
+  // Options are prices per hour and per GB of 10^9 bytes.
   constexpr double kSecondsPerHour = 3600;
   if (!options.cn_price && !options.hn_price && !needed) return std::nullopt;
   if (!options.cn_price || !options.hn_price) {
@@ -106,6 +107,8 @@ MeasuredCosts UseProfile(const CostProfile& from, const models::Graph& graph,
   const absl::flat_hash_map<std::string, int64_t> per_item(
       profile.sizes.begin(), profile.sizes.end());
   MeasuredCosts costs =
+      // The sizes of the measurement at this batch show whether it must be
+      // scaled.
       MeasuredSeconds(graph, profile, {batch, result.conditions.sizes},
                       SizesForBatch(graph, batch, per_item), hardware);
   result.notes.push_back(absl::StrCat("costs of the ", side, ": measured, ",
@@ -133,6 +136,9 @@ MeasuredCosts UseProfile(const CostProfile& from, const models::Graph& graph,
   return costs;
 }
 
+// Replaces the estimates of RooflineCosts() by measured costs, for each node
+// that has a profile. The list of unknown operators is made anew: an operator
+// counts if it is priced by assumption on either node.
 void UseProfiles(const CostProfiles& profiles, const models::Graph& graph,
                  SplitConditions& result) {
   OperatorCosts& costs = result.conditions.costs;
@@ -221,6 +227,8 @@ absl::StatusOr<SplitConditions> MakeConditions(
   if (profiles.hn && !options.hn_given) {
     result.hn = ProfiledHardware(profiles.hn->profile, result.hn);
   }
+  // Look-ups run on the CN unless --hn-table-mib lets small tables move to the
+  // HN.
   if (!result.cn.row_s) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.cn,
@@ -233,6 +241,9 @@ absl::StatusOr<SplitConditions> MakeConditions(
         ": row_seconds: missing, but look-ups on the HN (--hn-table-mib) need "
         "it; add it to the hardware description"));
   }
+  // Limits of the plan: options first, else the memory of the hardware. The
+  // message limit holds only for models whose requests CPU nodes cannot cut
+  // into pieces.
   constexpr double kGib = 0x1p30;
   Budget& budget = result.goal.budget;
   budget.cn_memory_bytes = options.cn_memory_gib ? *options.cn_memory_gib * kGib
@@ -260,6 +271,8 @@ absl::StatusOr<SplitConditions> MakeConditions(
                          ? *options.request_sizes
                          : SizesForBatch(graph, options.batch, per_item);
   REFRACT_RETURN_IF_ERROR(CheckSizes(graph, conditions.sizes));
+  // Estimates for both nodes; UseProfiles() then replaces those of a node that
+  // has a profile.
   conditions.costs = RooflineCosts(graph, conditions.sizes, result.cn,
                                    result.hn, profiles.steps);
   if (!profiles.no_steps.empty()) {
@@ -277,6 +290,8 @@ absl::StatusOr<SplitConditions> MakeConditions(
         SomeNames(graph, regions)));
   }
   UseProfiles(profiles, graph, result);
+  // The link of the options, unless a calibration measured it. `result.options`
+  // then takes over the measured figures, because reports print options.
   conditions.link = {.bytes_per_s = options.link_gbps * 1e9 / 8,
                      .latency_s = options.link_latency_us * 1e-6};
   result.calibration = options.measured;
@@ -290,6 +305,7 @@ absl::StatusOr<SplitConditions> MakeConditions(
     result.options.link_gbps = conditions.link.bytes_per_s * 8 / 1e9;
     result.options.link_latency_us = conditions.link.latency_s * 1e6;
   }
+  // Without --cn-cores each HN unit gets an equal part of the CN's units.
   conditions.cn_units_per_hn =
       options.cn_cores.value_or(result.cn.units / result.hn.units);
   REFRACT_ASSIGN_OR_RETURN(

@@ -34,6 +34,8 @@ class Operators {
       works_.push_back(costs ? WorkOf(graph, graph.nodes[n], sizes)
                              : std::optional<Work>());
       if (!costs || !works_.back()) continue;
+      // What a request touches besides table rows: weights that are read in
+      // full, and results. It decides how much the cache keeps (CachedShare).
       touched_bytes_ += works_.back()->weight_bytes;
       for (const ValueId id : graph.nodes[n].outputs)
         touched_bytes_ += Bytes(id);
@@ -67,9 +69,13 @@ class Operators {
     int launches = 0;
     for (const NodeId node : step) {
       if (!costs_[node]) continue;
+      // An operator of unknown work adds nothing to a step; alone it costs
+      // `operator_s`.
       if (works_[node]) work += *works_[node];
       launches += IsLookUp(node) ? 1 : 0;
     }
+    // RooflineSeconds() adds one fixed time for the step. Each look-up beyond
+    // the first is a launch of its own.
     work.bytes = std::max(0.0, work.bytes - InnerBytes(step));
     return std::max(0, launches - 1) * hardware.operator_s +
            RooflineSeconds(hardware, work,
@@ -92,6 +98,8 @@ class Operators {
   }
   // The value of which `id` is a view, by views of `step`.
   ValueId RootOf(ValueId id, const Step& step) const {
+    // Follows views from result to operand. A view has the memory of its first
+    // tensor operand.
     for (;;) {
       const NodeId maker = graph_.value(id).producer;
       if (maker == models::kNoNode || !Has(step, maker) ||
@@ -111,6 +119,7 @@ class Operators {
   bool Leaves(ValueId id, const Step& step) const {
     if (is_result_[id]) return true;
     for (const NodeId user : users_[id]) {
+      // A view inside the step has no memory: its readers decide.
       if (!Has(step, user)) return true;
       if (!IsFree(graph_, user)) continue;
       for (const ValueId view : graph_.nodes[user].outputs) {
@@ -127,14 +136,19 @@ class Operators {
       if (!costs_[node] || !works_[node]) continue;
       for (const ValueId id : graph_.nodes[node].outputs) {
         if (id == kNoValue || users_[id].empty() || Leaves(id, step)) continue;
+        // Written by the separate operator, kept in registers by the fused
+        // step.
         bytes += Bytes(id);
       }
       if (IsLookUp(node)) continue;  // counts ids and rows alone
       std::vector<ValueId> read = models::InputsOf(graph_.nodes[node]);
+      // WorkOf() counts an operand once per operator, however often it appears.
       std::sort(read.begin(), read.end());
       read.erase(std::unique(read.begin(), read.end()), read.end());
       for (const ValueId id : read) {
         const NodeId maker = graph_.value(RootOf(id, step)).producer;
+        // An operand that another operator of the step computed, directly or
+        // through views.
         if (maker != models::kNoNode && Has(step, maker) && costs_[maker]) {
           bytes += Bytes(id);
         }
@@ -160,6 +174,9 @@ void PriceSide(const Graph& graph, const models::SymbolBindings& sizes,
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     node_s.push_back(operators.Alone(static_cast<NodeId>(n), hardware));
   }
+  // First every operator as if it stood alone. Then each step takes the time of
+  // its operators together: the operators share it in proportion to their
+  // separate times, and the difference is the price of a cut through the step.
   if (!steps.empty()) cut_s.assign(graph.values.size(), 0);
   for (const Step& step : steps) {
     double apart = 0;
@@ -168,11 +185,15 @@ void PriceSide(const Graph& graph, const models::SymbolBindings& sizes,
       apart += node_s[node];
       number += operators.Costs(node) ? 1 : 0;
     }
+    // Steps of one operator with a cost have nothing to share. A region is
+    // priced by assumption (RegionSeconds) and shares nothing.
     if (number < 2 || apart <= 0 ||
         std::any_of(step.begin(), step.end(),
                     [&](NodeId node) { return operators.IsRegion(node); })) {
       continue;
     }
+    // A step with look-ups has all its bytes priced at the memory's bandwidth
+    // (RooflineSeconds), which may exceed the sum.
     const double together = std::min(apart, operators.Together(step, hardware));
     for (const NodeId node : step) node_s[node] *= together / apart;
     ShareExcess(graph, step, sizes, apart - together, cut_s);
@@ -183,6 +204,8 @@ void PriceSide(const Graph& graph, const models::SymbolBindings& sizes,
 
 double RooflineSeconds(const Hardware& hardware, const Work& work,
                        double cached_share) {
+  // Work with table rows is priced at the memory's bandwidth alone, because
+  // rows differ between requests.
   double byte_s = 1 / hardware.bytes_per_s;
   if (hardware.cache && work.rows == 0) {
     byte_s = cached_share / hardware.cache->bytes_per_s +
@@ -194,6 +217,7 @@ double RooflineSeconds(const Hardware& hardware, const Work& work,
 
 double CachedShare(const Hardware& hardware, double touched_bytes) {
   if (!hardware.cache) return 0;
+  // Touched data that exceeds the cache is assumed to be kept in proportion.
   return touched_bytes <= hardware.cache->bytes
              ? 1
              : hardware.cache->bytes / touched_bytes;
@@ -204,6 +228,7 @@ double RegionSeconds(const models::Graph& graph, const models::Node& node,
                      const Hardware& hardware) {
   double operators = 1;
   const models::Argument* names = node.FindArg(models::kRegionOperatorsArg);
+  // Without the list of its operators a region counts as one operator.
   if (names != nullptr) {
     if (const auto* list = std::get_if<models::StringList>(names)) {
       operators = std::max<double>(1, static_cast<double>(list->size()));

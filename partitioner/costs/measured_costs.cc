@@ -26,7 +26,8 @@ double Estimate(const Graph& graph, NodeId node,
   return RooflineSeconds(hardware, work.value_or(Work()));
 }
 
-// Work at `now` ÷ work at `then`, as time on `hardware`; 1 if unknown.
+// Work at `now` ÷ work at `then`, as time on `hardware` without the fixed time
+// of an operator, which does not grow; 1 if unknown.
 double WorkRatio(const Graph& graph, const std::vector<NodeId>& nodes,
                  const models::SymbolBindings& now,
                  const models::SymbolBindings& then, const Hardware& hardware) {
@@ -53,10 +54,15 @@ MeasuredCosts MeasuredSeconds(const Graph& graph, const Profile& profile,
   costs.node_s.assign(graph.nodes.size(), 0);
   costs.cut_s.assign(graph.values.size(), 0);
   costs.run_s = profile.run.At(batch);
+  // The profile knows the batch only. Other sizes per item than it was measured
+  // with scale the part of the time that grows with the batch.
   costs.rescaled = request.sizes != profiled;
   std::vector<bool> known(graph.nodes.size(), false);
+  // `known`: nodes that the profile covers. A node left over at the end is
+  // priced by `hardware`.
   for (const NodeId node : profile.free_nodes) known[node] = true;
   for (const Profile::Operator& op : profile.operators) {
+    // A measured step or piece at the sizes of the request.
     const auto seconds_of = [&](const Timing& timing,
                                 const std::vector<NodeId>& nodes) {
       const double seconds = timing.At(batch);
@@ -65,6 +71,7 @@ MeasuredCosts MeasuredSeconds(const Graph& graph, const Profile& profile,
       return fixed + (seconds - fixed) * WorkRatio(graph, nodes, request.sizes,
                                                    profiled, hardware);
     };
+    // Divides `seconds` among the nodes of a step or piece, by their estimates.
     const auto share = [&](double seconds, const std::vector<NodeId>& nodes) {
       std::vector<double> shares;
       for (const NodeId node : nodes) {
@@ -80,10 +87,14 @@ MeasuredCosts MeasuredSeconds(const Graph& graph, const Profile& profile,
       }
     };
     const double seconds = seconds_of(op.timing, op.nodes);
+    // The pieces, measured one by one, take `apart` ≥ `seconds` because their
+    // values go through memory. A piece gets its part of the time of the step;
+    // the excess becomes the price of cutting the values between the pieces.
     double apart = 0;
     for (const Profile::Operator::Piece& piece : op.pieces) {
       apart += seconds_of(piece.timing, piece.nodes);
     }
+    // No pieces were measured: a cut through the step costs nothing extra.
     if (apart <= 0) {
       share(seconds, op.nodes);
       continue;

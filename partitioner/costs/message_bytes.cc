@@ -25,6 +25,9 @@ double MessageBytes(const models::Graph& graph,
                     const std::vector<models::ValueId>& values,
                     const std::vector<double>& bytes,
                     const std::vector<WirePrice>& wire) {
+  // Layout of a message: header, one entry per tensor with its dimensions, then
+  // the tensors, each at a multiple of 64 (transport/messages/wire.h). The last
+  // tensor has no padding behind it.
   double head = kHeaderBytes;
   double payload = 0;
   for (const models::ValueId id : values) {

@@ -17,6 +17,8 @@ using models::ValueId;
 
 ValueSizes SizesOf(const Graph& graph, const models::SymbolBindings& sizes) {
   ValueSizes result;
+  // A value of unknown size counts as the largest known size, so that a cut
+  // across it is not chosen for its small price.
   double largest = 8;
   for (size_t id = 0; id < graph.values.size(); ++id) {
     const models::Value& value = graph.values[id];
@@ -60,6 +62,8 @@ Prediction Predict(const Graph& graph, const SplitPlan& plan,
                                        : result.cn_post_s) +=
         hn ? costs.hn_s[n] : costs.cn_s[n];
   }
+  // Weights count once on each node that has a reader of them, and constants
+  // count as the weights that they are made of.
   const std::vector<std::vector<models::NodeId>> weight_readers =
       models::ReadersOfWeights(graph);
   for (size_t id = 0; id < weight_readers.size(); ++id) {
@@ -71,6 +75,7 @@ Prediction Predict(const Graph& graph, const SplitPlan& plan,
     if (on_cn[id]) result.cn_memory_bytes += sizes.bytes[id];
     if (on_hn[id]) result.hn_memory_bytes += sizes.bytes[id];
   }
+  // Bytes, link time and coding of one value that crosses.
   const auto cross = [&](ValueId id, bool up) {
     const Crossing crossing = CrossingOf(conditions, id, up, sizes.bytes[id]);
     (up ? result.bytes_up : result.bytes_down) += crossing.bytes;
@@ -85,6 +90,8 @@ Prediction Predict(const Graph& graph, const SplitPlan& plan,
   };
   for (const ValueId id : plan.up) cross(id, true);
   for (const ValueId id : plan.down) cross(id, false);
+  // A plan without HN is one run on the CN; a split plan is a run of CN-pre, of
+  // the HN part and of CN-post.
   result.cn_pre_s += costs.cn_run_s;
   if (plan.uses_hn()) {
     result.hn_s += costs.hn_run_s;
@@ -103,6 +110,8 @@ Prediction Predict(const Graph& graph, const SplitPlan& plan,
   // In the order of Station.
   const std::array<double, 4> stations = {cn_s / conditions.cn_units_per_hn,
                                           result.up_s, hn_s, result.down_s};
+  // Stations work side by side on different requests: the slowest bounds the
+  // rate.
   const auto slowest = std::max_element(stations.begin(), stations.end());
   result.slowest = static_cast<Station>(slowest - stations.begin());
   result.requests_per_s = *slowest > 0 ? 1 / *slowest : 0;

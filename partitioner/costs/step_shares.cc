@@ -41,6 +41,8 @@ std::vector<std::vector<models::ValueId>> InnerValues(
   std::sort(read.begin(), read.end());
   read.erase(std::unique(read.begin(), read.end()), read.end());
   std::vector<std::vector<models::ValueId>> memories;
+  // `memories`: one group of values per buffer. A view joins the group of its
+  // operand if that is an inner value as well.
   std::map<models::ValueId, size_t> memory_of;
   for (const models::ValueId id : read) {
     const NodeId maker = graph.value(id).producer;
@@ -66,12 +68,16 @@ void ShareExcess(const Graph& graph, const std::vector<NodeId>& step,
                  std::vector<double>& cut_s) {
   const auto memories = InnerValues(graph, step);
   std::vector<double> bytes;
+  // The first value of a group owns the buffer. At least 1 byte, so that groups
+  // of unknown size still carry a part of the excess.
   for (const std::vector<models::ValueId>& memory : memories) {
     bytes.push_back(
         std::max(1.0, BytesOf(graph.value(memory.front()), sizes).value_or(1)));
   }
   const double all = std::accumulate(bytes.begin(), bytes.end(), 0.0);
   for (size_t m = 0; m < memories.size(); ++m) {
+    // Each view is charged the whole price of its buffer, whichever of them
+    // crosses.
     for (const models::ValueId id : memories[m]) {
       cut_s[id] += excess * bytes[m] / all;
     }

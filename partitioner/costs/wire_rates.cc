@@ -8,6 +8,7 @@ namespace refract::partitioner {
 
 absl::Status AddWireRate(absl::string_view form, const WireRate& rate,
                          WireRates& rates) {
+  // kAsIs has no rate: a plain tensor is not encoded.
   const auto type = models::WireTypeFromName(form);
   if (form != kUniqueRows && (!type || *type == models::WireType::kAsIs)) {
     std::string known;
@@ -46,6 +47,8 @@ WireSeconds SecondsToCross(const WireRates& rates, double bytes_per_s,
     seconds.encode_s += bytes / at.encode_bytes_per_s;
     seconds.decode_s += bytes / at.decode_bytes_per_s;
   };
+  // Unique rows come first: rows are compared as they are, and only distinct
+  // rows are encoded in the wire type.
   if (form.unique_rows) add(kUniqueRows, plain_bytes);
   if (form.type != models::WireType::kAsIs) {
     add(models::Name(form.type),

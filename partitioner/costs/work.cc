@@ -27,6 +27,8 @@ using models::ValueKind;
 
 using Dims = std::vector<double>;
 
+// Sizes of the dimensions of a value; none for a number. Doubles, because a
+// product of sizes may exceed an int64.
 std::optional<Dims> DimsOf(const Value& value, const SymbolBindings& sizes) {
   if (value.kind != ValueKind::kTensor) return Dims{};
   if (!value.has_shape) return std::nullopt;
@@ -52,7 +54,7 @@ std::optional<double> ElementsOf(const Graph& graph, ValueId id,
   return Product(*dims);
 }
 
-// The first result with a reader, else the first; kNoValue without results.
+// The first result that the graph uses; kNoValue if it uses none.
 ValueId MainOutput(const Node& node) {
   for (const ValueId id : node.outputs) {
     if (id != kNoValue) return id;
@@ -91,6 +93,8 @@ std::optional<double> EinsumFlops(const Graph& graph, const Node& node,
   if (equation == nullptr || tensors == nullptr) return std::nullopt;
   const auto* text = std::get_if<std::string>(equation);
   const auto* ids = std::get_if<models::ValueList>(tensors);
+  // An ellipsis stands for dimensions that the equation does not name: unknown
+  // work.
   if (text == nullptr || ids == nullptr || absl::StrContains(*text, ".")) {
     return std::nullopt;
   }
@@ -131,6 +135,8 @@ std::optional<double> AttentionFlops(const Graph& graph, const Node& node,
     return std::nullopt;
   }
   const size_t rank = q->size();
+  // Shapes are [..., positions, width]. `rows` counts query positions over all
+  // batch entries and heads.
   const double keys = (*k)[rank - 2];
   const double rows = Product(*q) / std::max(1.0, (*q)[rank - 1]);
   return 2 * Product(*q) * keys + 2 * rows * keys * (*v)[rank - 1];
@@ -148,6 +154,7 @@ std::optional<double> TensordotFlops(const Graph& graph, const Node& node,
   if (list == nullptr || !dims) return std::nullopt;
   double flops = 2 * results;
   const int64_t rank = static_cast<int64_t>(dims->size());
+  // A summed dimension that the graph computes leaves the work unknown.
   for (const models::IntOrValue& item : *list) {
     const int64_t dim = item.literal < 0 ? item.literal + rank : item.literal;
     if (item.value != kNoValue || dim < 0 || dim >= rank) return std::nullopt;
@@ -171,6 +178,7 @@ std::optional<double> RecurrentFlops(const Graph& graph, const Node& node,
     weights += *elements;
   }
   if (weights == 0) return std::nullopt;
+  // The input is [..., features]: the other dimensions count rows and steps.
   return 2 * weights * Product(*dims) / std::max(1.0, dims->back());
 }
 
@@ -194,6 +202,8 @@ std::optional<double> ConvolutionFlops(const Graph& graph, const Node& node,
   if (weight == nullptr) return std::nullopt;
   const std::optional<Dims> dims = DimsOf(*weight, sizes);
   if (!dims || dims->empty() || (*dims)[0] <= 0) return std::nullopt;
+  // The first dimension of the weight counts output channels; the others are
+  // the window and the input channels behind one result.
   return 2 * results * Product(*dims) / (*dims)[0];
 }
 
@@ -227,7 +237,8 @@ std::optional<double> DenseFlops(const Graph& graph, const Node& node,
   return std::nullopt;
 }
 
-// Rows looked up, each added once to its bag.
+// A look-up reads one table row per id, reads the ids and writes its result. A
+// bag adds each element of each row once; a plain look-up computes nothing.
 std::optional<Work> LookUpWork(const Graph& graph, const Node& node,
                                const SymbolBindings& sizes) {
   const models::EmbeddingArgs args = models::EmbeddingArgsOf(node.op);
@@ -245,6 +256,8 @@ std::optional<Work> LookUpWork(const Graph& graph, const Node& node,
   if (!rows || rows->empty() || !count || !id_bytes || !written) {
     return std::nullopt;
   }
+  // The table is [rows, elements of a row]. Only rows that ids select are read,
+  // so the size of the table does not count.
   const double row_elements = Product(*rows) / std::max(1.0, (*rows)[0]);
   const double elements = Product(*count) * row_elements;
   Work work;
@@ -253,6 +266,7 @@ std::optional<Work> LookUpWork(const Graph& graph, const Node& node,
           ? elements
           : 0;
   work.rows = Product(*count);
+  // Tables in a row format have their own bytes per row.
   const double row_bytes =
       table->row_bytes != 0
           ? static_cast<double>(table->row_bytes)
@@ -286,6 +300,8 @@ std::optional<Work> WorkOf(const Graph& graph, const Node& node,
                            const SymbolBindings& sizes) {
   const OpClass op_class = models::ClassOf(graph, node);
   Work work;
+  // First the arithmetic of the classes that have a formula; then, for all
+  // classes left, the bytes: every operand and every result once.
   switch (op_class) {
     case OpClass::kView:
     case OpClass::kSize:
@@ -310,6 +326,7 @@ std::optional<Work> WorkOf(const Graph& graph, const Node& node,
       break;
   }
   double largest = 0;  // elements
+  // An operand that an operator has twice (x · x) is read once.
   std::vector<ValueId> moved = models::InputsOf(node);
   std::sort(moved.begin(), moved.end());
   moved.erase(std::unique(moved.begin(), moved.end()), moved.end());
@@ -331,6 +348,8 @@ std::optional<Work> WorkOf(const Graph& graph, const Node& node,
     work.bytes += *bytes;
     largest = std::max(largest, *elements);
   }
+  // One operation per element of the largest operand or result: right for
+  // element-wise operators and sums, too few for the others.
   const bool computes =
       op_class == OpClass::kElementwise || op_class == OpClass::kReduction ||
       op_class == OpClass::kNormalization || op_class == OpClass::kRowMixing;
@@ -370,6 +389,8 @@ int64_t LeastSize(const Graph& graph, const std::string& symbol, int64_t size,
                   SymbolBindings sizes) {
   // Longer than any kernel of a sequence model.
   constexpr int64_t kReach = 1024;
+  // Only dimensions that are empty at `size` ask for a larger value of the
+  // symbol, for example a sequence shorter than a convolution's window.
   std::vector<const SymExpr*> extents;
   for (const Value& value : graph.values) {
     if (value.kind != ValueKind::kTensor || !value.has_shape) continue;
@@ -405,6 +426,8 @@ SymbolBindings SizesForBatch(
   const auto bind = [&](const std::string& symbol, bool counts_rows) {
     if (sizes.contains(symbol)) return;
     const auto it = per_item.find(symbol);
+    // Order of the rules: the number per item, times the batch for symbols of
+    // rows, then the range that the model declares.
     int64_t size = it == per_item.end() ? 1 : it->second;
     if (size < 0) {
       size = -size;
@@ -417,7 +440,8 @@ SymbolBindings SizesForBatch(
     }
     sizes[symbol] = size;
   };
-  std::vector<std::string> steps;  // that nobody has said
+  // Symbols that count no rows and that `per_item` lacks.
+  std::vector<std::string> steps;
   // Symbols of rows first: a symbol that counts rows somewhere counts rows
   // everywhere.
   for (const bool rows : {true, false}) {
@@ -434,6 +458,7 @@ SymbolBindings SizesForBatch(
       }
     }
   }
+  // Other symbols are bound now, so LeastSize() can evaluate every dimension.
   for (const std::string& symbol : steps) {
     int64_t size = LeastSize(graph, symbol, sizes[symbol], sizes);
     for (const models::SymbolRange& range : graph.symbols) {

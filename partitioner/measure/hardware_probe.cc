@@ -35,8 +35,9 @@ using models::ValueRef;
 
 constexpr int64_t kWidth = 1024;  // of the layer that is measured
 constexpr int64_t kItems = 256;   // of its batch
-// Part of the cache that the measured weights take; other data may fill the
-// rest. The weights do not fit the caches of lower levels.
+// The measured weights take 1 / kCacheShare of the cache; other data may fill
+// the rest. Caches of fewer than kLeastCacheBytes are not measured: the weights
+// would fit the caches of lower levels.
 constexpr uint64_t kCacheShare = 4;
 constexpr uint64_t kLeastCacheBytes = uint64_t{8} << 20;
 constexpr int64_t kElements = int64_t{4} << 20;  // of each tensor that is read
@@ -101,14 +102,15 @@ absl::StatusOr<base::Tensor> RandomFloats(std::vector<int64_t> dims,
   return tensor;
 }
 
-// Runs one model over and over.
+// Compiles a model and measures its runs on the calling thread. Every
+// measurement gets its own weight file in the folder.
 class Probe {
  public:
   Probe(const ProbeOptions& options, std::string folder)
       : options_(options), folder_(std::move(folder)) {}
 
-  // Quartiles of the whole run's steps over the repetitions. `request` is
-  // called before each run.
+  // Quartiles, over the repetitions, of the sum of a run's step times.
+  // `request` is called before each run.
   absl::StatusOr<Quartiles> Measure(
       Model model,
       const std::function<absl::StatusOr<std::vector<base::Tensor>>()>&
@@ -122,9 +124,11 @@ class Probe {
     std::vector<base::TensorView> outputs;
     runtime::StepTimes times;
     std::vector<double> seconds;
-    // The first two grow buffers and warm code.
+    // Rounds below 0 grow buffers and warm code; their times are dropped.
     for (int round = -2; round < options_.repetitions; ++round) {
       int64_t least = INT64_MAX;
+      // As the profiler: a try that the scheduler interrupted is repeated, and
+      // the quickest try counts.
       for (int tries = 0; tries < kMostTries; ++tries) {
         REFRACT_ASSIGN_OR_RETURN(const auto inputs, request());
         const int64_t before = ThreadInterruptions();
@@ -140,6 +144,8 @@ class Probe {
   }
 
  private:
+  // Writes the weights to a file and opens it as nodes open a version's
+  // weights, so that look-ups read mapped pages and not memory of this program.
   absl::StatusOr<std::shared_ptr<const models::WeightStore>> Store(
       Model& model) {
     models::WeightTable table;
@@ -151,6 +157,8 @@ class Probe {
       views.emplace_back(weight, tensor.view());
     }
     REFRACT_RETURN_IF_ERROR(models::WriteSafetensors(path, views));
+    // Frees the tensors before the file is mapped: a large table is in memory
+    // twice only while it is written.
     model.weights.clear();
     REFRACT_ASSIGN_OR_RETURN(const models::SafetensorsFile file,
                              models::SafetensorsFile::Open(path));
@@ -163,6 +171,7 @@ class Probe {
       weight.dtype = entry.dtype;
       weight.sizes = entry.dims;
       weight.strides.assign(entry.dims.size(), 1);
+      // Strides in elements of a contiguous tensor.
       for (size_t d = entry.dims.size(); d-- > 1;) {
         weight.strides[d - 1] = weight.strides[d] * entry.dims[d];
       }
@@ -189,7 +198,7 @@ class Probe {
   int files_ = 0;
 };
 
-// `per` units of work per second, or seconds per unit.
+// A figure with its source: `how` says what was measured.
 proto::Figure Figure(double value, const std::string& how,
                      const Quartiles& seconds, int repetitions) {
   proto::Figure figure;
@@ -204,7 +213,10 @@ proto::Figure Figure(double value, const std::string& how,
   return figure;
 }
 
-// Small operators of the kinds that models consist of, each several times.
+// A chain of small operators of the kinds that models consist of: five per
+// round, on a row of kSmall numbers. Each needs the result of the operator
+// before it, so none can be left out, and its arithmetic takes next to no time.
+// `count`: number of operators.
 Model SmallOperators(int& count, base::Tensor weight) {
   Model model;
   constexpr int kRounds = 8;
@@ -237,6 +249,8 @@ Model SmallOperators(int& count, base::Tensor weight) {
 absl::StatusOr<proto::Figure> CachedBytesPerSecond(Probe& probe, uint64_t bytes,
                                                    std::mt19937_64& random,
                                                    int repetitions) {
+  // The weight is [rows, kWidth]. Batch 1 reads each weight once for two
+  // operations, so bandwidth bounds the time.
   const auto rows = static_cast<int64_t>(bytes / (kWidth * sizeof(float)));
   Model layer;
   const ValueId x = layer.Input("x", DType::kFloat32, {1, kWidth});
@@ -277,7 +291,8 @@ absl::StatusOr<std::string> ProbeHardware(const ProbeOptions& options) {
   Probe probe(options, folder.path());
   const MachineFacts& machine = options.machine;
   const int repetitions = options.repetitions;
-  // Made once: nothing below depends on the values.
+  // Copies of the same inputs for every run, because kernels' times do not
+  // depend on the values.
   const auto repeat = [](const std::vector<base::Tensor>& tensors)
       -> absl::StatusOr<std::vector<base::Tensor>> {
     std::vector<base::Tensor> copies;
@@ -344,6 +359,7 @@ absl::StatusOr<std::string> ProbeHardware(const ProbeOptions& options) {
   REFRACT_ASSIGN_OR_RETURN(
       const Quartiles moved,
       probe.Measure(std::move(product), [&] { return repeat(inputs); }));
+  // Two tensors are read and one is written.
   const double bytes_per_s = 3 * kElements * kFloatBytes / moved.median;
   *hardware.mutable_bytes_per_second() =
       Figure(bytes_per_s,
@@ -389,12 +405,16 @@ absl::StatusOr<std::string> ProbeHardware(const ProbeOptions& options) {
                       REFRACT_ASSIGN_OR_RETURN(
                           fresh[0],
                           base::Tensor::Allocate(DType::kInt64, {kLookUps}));
+                      // Fresh ids: rows of the run before would come from a
+                      // cache.
                       std::uniform_int_distribution<int64_t> id(0, rows - 1);
                       for (int64_t& value : fresh[0].as<int64_t>())
                         value = id(random);
                       return fresh;
                     }));
-  // The bytes that the cost of a look-up counts: rows read, rows written, ids.
+  // RooflineSeconds() solved for row_seconds: what a row takes besides the
+  // fixed time and the bytes that LookUpWork() counts per id, which are the row
+  // read, the row written and the id.
   const double row_bytes = 2 * kRowElements * kFloatBytes + sizeof(int64_t);
   *hardware.mutable_row_seconds() =
       Figure(std::max(0.0, (looked_up.median - operator_s) / kLookUps -

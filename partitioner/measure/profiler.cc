@@ -24,6 +24,7 @@ constexpr double kNanosecond = 1e-9;
 
 // The time that reading the clock adds to an interval.
 int64_t ClockTicks(runtime::TickClock clock) {
+  // The median of back-to-back readings; single readings may be interrupted.
   constexpr int kLooks = 2001;
   std::vector<int64_t> ticks;
   int64_t last = clock();
@@ -89,6 +90,8 @@ class Profiler {
     const int batches = static_cast<int>(options_.batches.size());
     for (int round = 0; round < rounds; ++round) {
       for (int turn = 0; turn < batches; ++turn) {
+        // Every round begins with another batch, so that no batch always
+        // follows the same one.
         const size_t batch = (turn + round) % batches;
         // The first round grows buffers and warms code.
         const absl::Status status = Repeat(batch, /*keep=*/round > 0);
@@ -112,6 +115,7 @@ class Profiler {
       profile.operators.push_back({steps[i].nodes, steps[i].kernel,
                                    ToTiming(options_.batches, steps_[i])});
     }
+    // Nodes without a step: views, sizes and constants.
     for (size_t n = 0; n < covered.size(); ++n) {
       if (!covered[n]) {
         profile.free_nodes.push_back(static_cast<models::NodeId>(n));
@@ -135,6 +139,8 @@ class Profiler {
         const auto is_of_op = [&](models::NodeId node) {
           return std::binary_search(op.nodes.begin(), op.nodes.end(), node);
         };
+        // A step of `apart` is a piece if all its nodes belong to this
+        // operator.
         if (!std::all_of(steps[i].nodes.begin(), steps[i].nodes.end(),
                          is_of_op)) {
           continue;
@@ -143,6 +149,8 @@ class Profiler {
             {steps[i].nodes, ToTiming(options_.batches, apart_steps_[i])});
         found += steps[i].nodes.size();
       }
+      // Values written out may change how `apart` is fused. Pieces count only
+      // if they cover the operator.
       if (op.pieces.size() < 2 || found != op.nodes.size()) op.pieces.clear();
     }
   }
@@ -182,6 +190,8 @@ class Profiler {
               program_.Run(padded_.inputs(), {}, context_, outputs_));
           return options_.clock() - begin;
         }));
+    // The program of the pieces, in the same turn: a slow spell hits both
+    // programs alike.
     if (apart_ != nullptr) {
       runtime::StepTimes times;
       REFRACT_RETURN_IF_ERROR(MakeRequest(batch));
@@ -196,6 +206,8 @@ class Profiler {
     for (size_t i = 0; i < steps_.size(); ++i) {
       steps_[i][batch].push_back(Seconds(quickest.steps[i], 1));
     }
+    // Each interval contains readings of the clock (Program::RunTimed): one per
+    // step, two around them.
     run_[batch].push_back(Seconds(quickest.before + quickest.after, 2));
     whole_[batch].push_back(Seconds(whole, 0));
     return absl::OkStatus();
@@ -223,6 +235,7 @@ class Profiler {
     return padding_.Pad(views_, padded_);
   }
 
+  // Subtracts the time of `looks` readings of the clock.
   double Seconds(int64_t ticks, int looks) const {
     return static_cast<double>(
                std::max<int64_t>(0, ticks - looks * clock_ticks_)) *
@@ -269,6 +282,7 @@ std::vector<models::ValueId> InnerValues(const models::Graph& graph,
       }
     }
   }
+  // Outputs of the graph are written anyway.
   for (const models::ValueId id : graph.outputs) inner.erase(id);
   return {inner.begin(), inner.end()};
 }
@@ -292,6 +306,8 @@ absl::StatusOr<Profile> MeasureProfile(const models::LoadedModel& model,
                                 model.weights, compile));
   runtime::Part part = runtime::Part::Whole(model.graph);
   const std::vector<models::ValueId> inner = InnerValues(model.graph, *program);
+  // As results, the inner values must be written to memory, which ends the
+  // fusion across them.
   part.outputs.insert(part.outputs.end(), inner.begin(), inner.end());
   std::unique_ptr<const runtime::Program> apart;
   if (!inner.empty()) {

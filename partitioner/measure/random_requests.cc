@@ -32,6 +32,7 @@ loadgen::ServedModel Describe(const Graph& graph) {
     }
     served.inputs.push_back(std::move(input));
   }
+  // Parameters tell the request maker which inputs are ids of which tables.
   const inference::ModelConfig config = models::MakeConfig("model", graph);
   for (const auto& [key, value] : config.parameters()) {
     served.parameters[key] = value.string_value();
@@ -81,6 +82,7 @@ absl::StatusOr<std::unique_ptr<RequestSource>> RandomRequests(
   }
   loadgen::RequestOptions options;
   options.seed = seed;
+  // Long enough for the largest symbol that is not the batch.
   options.length = 1;
   for (const auto& [symbol, size] : SizesForBatch(graph, 1, per_item)) {
     if (symbol != graph.batch_symbol) {

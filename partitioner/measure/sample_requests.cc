@@ -24,6 +24,8 @@ absl::StatusOr<models::SymbolBindings> BindSizes(
         "input ", value.name, ": shape ", base::DimsToString(inputs[i].dims()),
         " does not fit the model or the other inputs"));
   };
+  // First pass: dimensions that can be solved for a symbol bind it; the first
+  // solution counts.
   for (size_t i = 0; i < inputs.size(); ++i) {
     const models::Value& value = graph.value(graph.inputs[i]);
     if (!value.has_shape) continue;
@@ -33,6 +35,7 @@ absl::StatusOr<models::SymbolBindings> BindSizes(
       if (solved) sizes.try_emplace(solved->symbol, solved->value);
     }
   }
+  // Second pass: every dimension must agree with these bindings.
   for (size_t i = 0; i < inputs.size(); ++i) {
     const models::Value& value = graph.value(graph.inputs[i]);
     for (size_t d = 0; value.has_shape && d < value.shape.size(); ++d) {
@@ -73,6 +76,9 @@ absl::StatusOr<SampleRequests> DrawRequests(
   SampleRequests samples{.description = absl::StrCat(
                              "random, ", batch, " items each, seed ", seed)};
   size_t bytes = 0;  // of one request
+  // `bytes` is the size of the request before, and all requests are about as
+  // large: fewer than `count` requests are drawn where they would exceed
+  // kMaxBytes together.
   for (int i = 0; i < count && bytes * (i + 1) <= kMaxBytes; ++i) {
     REFRACT_ASSIGN_OR_RETURN(std::vector<base::Tensor> inputs,
                              (*source)->Make(batch));

@@ -53,6 +53,12 @@ bool HasSymbol(const SymExpr& extent, const std::string& symbol) {
   return std::count(symbols.begin(), symbols.end(), symbol) > 0;
 }
 
+// Makes requests of `batch` items from samples: items are drawn with
+// replacement from one sample, and each input is put together from the parts
+// that belong to the drawn items. An item has one row of each kRows input and
+// one bag of each kOffsets input; the bag is a range of rows of each kBagRows
+// input. Ids of an item stay together over all inputs, so that a request looks
+// like traffic.
 class Sampled final : public RequestSource {
  public:
   Sampled(std::vector<Input> inputs,
@@ -72,6 +78,8 @@ class Sampled final : public RequestSource {
   }
 
   absl::StatusOr<std::vector<base::Tensor>> Make(int64_t batch) override {
+    // All items of a request come from one sample, because kWhole inputs have
+    // one value per request.
     const size_t from = random_.Below(samples_.size());
     const std::vector<base::Tensor>& sample = samples_[from];
     std::vector<size_t> drawn(batch);
@@ -110,6 +118,7 @@ class Sampled final : public RequestSource {
   const std::string& description() const override { return description_; }
 
  private:
+  // Copies of `rows` of `from`, in this order; repeated rows are allowed.
   static absl::StatusOr<base::Tensor> Rows(const base::Tensor& from,
                                            const std::vector<size_t>& rows) {
     base::Dims dims = from.dims();
@@ -129,10 +138,12 @@ class Sampled final : public RequestSource {
   std::pair<int64_t, int64_t> Bag(const base::Tensor& offsets, size_t item,
                                   int64_t num_ids) const {
     const size_t count = static_cast<size_t>(offsets.dims()[0]);
+    // Without include_last the last bag ends at the last id.
     return {OffsetAt(offsets, item),
             item + 1 < count ? OffsetAt(offsets, item + 1) : num_ids};
   }
 
+  // Row numbers of the ids in the bags of the drawn items, bag after bag.
   std::vector<size_t> IdsOf(const std::vector<base::Tensor>& sample,
                             int offsets, int64_t num_ids,
                             const std::vector<size_t>& drawn) const {
@@ -144,9 +155,13 @@ class Sampled final : public RequestSource {
     return ids;
   }
 
+  // Where the bags of the drawn items begin when they lie one after the other:
+  // running sums of their lengths, from 0.
   absl::StatusOr<base::Tensor> Offsets(const std::vector<base::Tensor>& sample,
                                        const Input& input, size_t index,
                                        const std::vector<size_t>& drawn) const {
+    // Any input of ids with these offsets has the number of ids; ItemsOf() has
+    // checked the offsets against all of them.
     int64_t num_ids = 0;
     for (size_t i = 0; i < inputs_.size(); ++i) {
       if (inputs_[i].offsets == static_cast<int>(index)) {
@@ -176,6 +191,9 @@ class Sampled final : public RequestSource {
   std::string description_;
 };
 
+// The role of every input. Bags come first, from the graph's embedding bags;
+// then inputs that are shaped like the ids of a bag; then inputs whose first
+// dimension is the batch. All others must not depend on the batch.
 absl::StatusOr<std::vector<Input>> Classify(const Graph& graph) {
   const std::vector<models::IdInput> id_inputs = models::FindIdInputs(graph);
   std::vector<Input> inputs(graph.inputs.size());
@@ -196,7 +214,8 @@ absl::StatusOr<std::vector<Input>> Classify(const Graph& graph) {
     const Value& value = graph.value(graph.inputs[i]);
     inputs[i].name = value.name;
     if (inputs[i].role != Role::kWhole || value.shape.empty()) continue;
-    // For inputs with one entry for each id of a bag, such as its weight.
+    // Inputs with one entry for each id of a bag, such as its weight: the first
+    // dimension is the same expression as that of the ids.
     for (size_t j = 0; j < inputs.size(); ++j) {
       const Value& other = graph.value(graph.inputs[j]);
       if (inputs[j].role == Role::kBagRows && j != i && other.has_shape &&
@@ -227,6 +246,8 @@ absl::StatusOr<std::vector<Input>> Classify(const Graph& graph) {
 // Checks one sample against the roles, and gives its number of items.
 absl::StatusOr<int64_t> ItemsOf(const std::vector<Input>& inputs,
                                 const std::vector<base::Tensor>& sample) {
+  // All inputs with items must agree on their number. Offsets must not fall and
+  // must not exceed the number of ids: Bag() and Rows() rely on it.
   std::optional<int64_t> items;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Input& input = inputs[i];
@@ -281,6 +302,8 @@ std::map<std::string, int64_t> SizesOf(
       double total = 0;
       double count = 0;
       for (size_t s = 0; s < samples.size(); ++s) {
+        // In the first dimension a symbol counts rows of all items together,
+        // elsewhere its value holds for each sample.
         total += static_cast<double>(samples[s][i].dims()[d]);
         count += d == 0 ? static_cast<double>(items[s]) : 1;
       }

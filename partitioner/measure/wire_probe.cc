@@ -20,7 +20,7 @@ using models::WireType;
 
 constexpr size_t kBytes = size_t{1} << 20;
 constexpr int64_t kRowBytes = 512;  // an embedding of 128 floats
-// Number of a request's rows that equal rows of other requests.
+// The tensor for unique rows consists of groups of this many equal rows.
 constexpr int64_t kRepeats = 8;
 constexpr double kSecondsPerNanosecond = 1e-9;
 
@@ -30,6 +30,9 @@ struct CoderProbe {
   WireForm form;
 };
 
+// Lossy types encode floats, the others (int32) ids of 64 bits. Finding equal
+// rows is a probe of its own, without a type, because both times add up
+// (SecondsToCross).
 std::vector<CoderProbe> Probes() {
   std::vector<CoderProbe> probes;
   for (int i = 1; i < models::kNumWireTypes; ++i) {  // all but kAsIs
@@ -52,6 +55,7 @@ absl::StatusOr<base::Tensor> Fill(const CoderProbe& probe) {
   std::mt19937_64 random(1);  // any values that are all different will do
   if (probe.dtype == DType::kInt64) {
     for (int64_t& value : tensor.as<int64_t>()) {
+      // 24 bits, so that all ids fit int32.
       value = static_cast<int64_t>(random() >> 40);
     }
     return tensor;
@@ -100,6 +104,8 @@ absl::StatusOr<WireRate> Measure(const CoderProbe& probe, int repetitions,
   for (int i = 0; i <= repetitions; ++i) {  // the first does not count
     const int64_t begin = clock();
     REFRACT_ASSIGN_OR_RETURN(const auto specs, encoder.Prepare({&value, 1}));
+    // A message is allocated once: nodes write into memory that is there
+    // already.
     if (message.empty()) {
       for (const base::TensorSpec& spec : specs) {
         REFRACT_ASSIGN_OR_RETURN(base::Tensor part,
@@ -120,6 +126,7 @@ absl::StatusOr<WireRate> Measure(const CoderProbe& probe, int repetitions,
     decode.push_back(seconds(sent, end));
   }
   const auto rate = [](std::vector<double> times) {
+    // Rates count plain bytes, for the encoder and for the decoder (WireRate).
     return static_cast<double>(kBytes) /
            base::QuartilesOf(std::move(times)).median;
   };

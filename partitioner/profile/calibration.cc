@@ -83,9 +83,16 @@ absl::Status FitCalibration(std::vector<CalibrationSample> samples,
           sample.name, ": took ", sample.measured_s,
           " s, and must be a positive time; run refract calibrate again"));
     }
+    // Errors relative to the whole time of the request count, also for the
+    // crossing: the difference of two times can be close to 0, and an error
+    // relative to it would give small requests all the weight.
     const double weight = 1 / sample.measured_s;
     if (!sample.split) {
+      // Requests with operators that take time say nothing about the front end.
+      // They serve as counterparts of split samples only.
       if (!sample.idle) continue;
+      // Unknowns: request_s, tensor_s, input_byte_s, output_byte_s
+      // (FrontEndOf).
       front.push_back(
           {{1, sample.tensors, sample.input_bytes, sample.output_bytes},
            sample.measured_s,
@@ -98,6 +105,8 @@ absl::Status FitCalibration(std::vector<CalibrationSample> samples,
           sample.name,
           ": the same model has no sample that ran on the CN alone"));
     }
+    // Unknowns: latency_s, once each way; tensor_s; seconds per byte
+    // (CrossingOf).
     crossing.push_back({{2, sample.tensors_up + sample.tensors_down,
                          sample.bytes_up + sample.bytes_down},
                         sample.measured_s - whole->measured_s,
@@ -148,6 +157,7 @@ std::string CalibrationToText(const Calibration& calibration) {
   proto::Calibration::Link& link = *stored.mutable_link();
   link.set_latency_seconds(calibration.link.latency_s);
   link.set_tensor_seconds(calibration.link.tensor_s);
+  // Stored as seconds per byte, the unknown of the fit.
   link.set_byte_seconds(1 / calibration.link.bytes_per_s);
   for (const CalibrationSample& sample : calibration.samples) {
     proto::Calibration::Sample& one = *stored.add_samples();
@@ -206,6 +216,8 @@ absl::StatusOr<Calibration> ParseCalibration(absl::string_view text,
       .tensor_s =
           figures.Read("link.tensor_seconds", stored.link().tensor_seconds())};
   REFRACT_RETURN_IF_ERROR(figures.status());
+  // After figures.status(), so that a negative or non-finite figure is reported
+  // as such.
   if (byte_s == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(path,

@@ -29,6 +29,8 @@ Drift FindDrift(absl::Span<const Compared> parts, double resolution_s) {
   for (const Compared& part : parts) {
     predicted += part.predicted_s;
     measured += part.measured_s;
+    // The larger of both times weighs a part, so that slower and faster steps
+    // count alike.
     const double larger = std::max(part.predicted_s, part.measured_s);
     all += larger;
     if (larger < resolution_s || Holds(part.predicted_s, part.measured_s)) {
@@ -43,6 +45,7 @@ Drift FindDrift(absl::Span<const Compared> parts, double resolution_s) {
                             std::abs(b.measured_s - b.predicted_s);
                    });
   if (predicted > 0) drift.ratio = measured / predicted;
+  // Time that was not predicted at all.
   if (predicted == 0 && measured >= resolution_s) drift.ratio = HUGE_VAL;
   if (all > 0) drift.share = left / all;
   drift.reprofile = (std::max(predicted, measured) >= resolution_s &&
@@ -84,6 +87,7 @@ ProfileDrift CompareProfiles(const models::Graph& graph,
       matched += predicted;
       parts.push_back({StepName(graph, op), predicted, measured});
     }
+    // Time of the old profile's steps that the new profile does not have.
     others.predicted_s = std::max(
         0.0, old_profile.SumAt(batch) - old_profile.run.At(batch) - matched);
     parts.push_back(std::move(others));

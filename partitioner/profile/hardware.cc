@@ -14,6 +14,7 @@
 namespace refract::partitioner {
 namespace {
 
+// Reads figures, each a value with its source, and names the figure in errors.
 class Reader {
  public:
   explicit Reader(absl::string_view file) : file_(file) {}
@@ -25,6 +26,8 @@ class Reader {
       return absl::InvalidArgumentError(
           absl::StrCat(file_, ": ", name, ": ", what));
     };
+    // The order of the checks decides the message: !isfinite comes before the
+    // comparisons, which are false for NaN.
     if (!has) return wrong("missing");
     if (!std::isfinite(figure.value())) return wrong("is no finite number");
     if (figure.value() < 0) {
@@ -68,6 +71,7 @@ absl::StatusOr<Hardware> ParseHardware(absl::string_view text,
       hardware.bytes_per_s,
       reader.Read("bytes_per_second", stored.has_bytes_per_second(),
                   stored.bytes_per_second()));
+  // Optional here; MakeConditions() wants it on nodes that may run look-ups.
   if (stored.has_row_seconds()) {
     REFRACT_ASSIGN_OR_RETURN(
         hardware.row_s, reader.Read("row_seconds", true, stored.row_seconds(),
@@ -77,6 +81,7 @@ absl::StatusOr<Hardware> ParseHardware(absl::string_view text,
       hardware.memory_bytes,
       reader.Read("memory_bytes", stored.has_memory_bytes(),
                   stored.memory_bytes()));
+  // Size and bandwidth of the cache come together or not at all.
   if (stored.has_cache_bytes() || stored.has_cache_bytes_per_second()) {
     Hardware::Cache cache;
     REFRACT_ASSIGN_OR_RETURN(
@@ -108,6 +113,7 @@ absl::StatusOr<Hardware> ParseHardware(absl::string_view text,
 }
 
 absl::StatusOr<Hardware> FindHardware(absl::string_view name_or_path) {
+  // Built-in names win over files of the same name in the working directory.
   for (const HardwareFile& file : HardwareFiles()) {
     if (file.name == name_or_path) return ParseHardware(file.text, file.name);
   }

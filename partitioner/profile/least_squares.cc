@@ -72,6 +72,11 @@ absl::StatusOr<std::vector<double>> FitNonNegative(
     return equation.counts[j] * equation.weight / scale[j];
   };
 
+  // The optimum under x ≥ 0 is the free optimum over the figures that are not 0
+  // in it. So every subset of figures is solved freely, by its normal
+  // equations; solutions with a negative figure are dropped; the solution of
+  // the least error wins. The empty subset always counts, so there is a best.
+  // kMaxFigures bounds the number of subsets.
   std::vector<double> best;
   double best_error = std::numeric_limits<double>::infinity();
   for (unsigned chosen = 0; chosen < 1u << figures; ++chosen) {
@@ -79,6 +84,7 @@ absl::StatusOr<std::vector<double>> FitNonNegative(
     for (size_t j = 0; j < figures; ++j) {
       if (chosen >> j & 1) columns.push_back(j);
     }
+    // Normal equations AᵀWA·x = AᵀWt with squared weights, over scaled columns.
     std::vector<std::vector<double>> a(columns.size(),
                                        std::vector<double>(columns.size(), 0));
     std::vector<double> b(columns.size(), 0);
@@ -93,6 +99,8 @@ absl::StatusOr<std::vector<double>> FitNonNegative(
     }
     const std::optional<std::vector<double>> solved = Solve(a, b);
     if (!solved) {
+      // Only the full set decides whether the samples determine all figures.
+      // The full set comes last, so no result was returned before.
       if (columns.size() < figures) continue;
       return absl::FailedPreconditionError(
           "the samples are too alike to determine all unknowns");
@@ -103,6 +111,7 @@ absl::StatusOr<std::vector<double>> FitNonNegative(
     }
     std::vector<double> x(figures, 0);
     for (size_t i = 0; i < columns.size(); ++i) {
+      // Back from scaled columns to figures.
       x[columns[i]] = (*solved)[i] / scale[columns[i]];
     }
     double error = 0;

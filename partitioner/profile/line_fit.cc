@@ -24,6 +24,8 @@ double SumOfSquares(const Line& line, absl::Span<const BatchTime> times) {
 
 Line FitLine(absl::Span<const BatchTime> times) {
   // Normal equations of the weighted problem.
+  // Each error is divided by the time itself, so a weight is 1 / seconds².
+  // Otherwise the largest batch would decide both coefficients.
   double w = 0, wb = 0, wbb = 0, wt = 0, wbt = 0;
   for (const BatchTime& time : times) {
     const double batch = static_cast<double>(time.batch);
@@ -36,6 +38,7 @@ Line FitLine(absl::Span<const BatchTime> times) {
     wbt += weight * batch * time.seconds;
   }
   if (w == 0) return {};
+  // The best line without growth, and the best line through 0.
   const Line flat = {wt / w, 0};
   const Line steep = {0, wbt / wbb};
   const double determinant = w * wbb - wb * wb;

@@ -20,6 +20,7 @@ double Timing::At(double batch) const {
     const double fitted = line.At(static_cast<double>(sample.batch));
     return fitted > 0 ? sample.seconds.median / fitted : 1;
   };
+  // The nearest measured batches at or above `batch`, and below it.
   const auto above =
       std::lower_bound(samples.begin(), samples.end(), batch,
                        [](const Sample& sample, double at) {

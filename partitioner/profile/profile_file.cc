@@ -34,10 +34,15 @@ void Store(const Timing& timing, proto::Timing& stored) {
     entry.set_q1_seconds(sample.seconds.q1);
     entry.set_median_seconds(sample.seconds.median);
     entry.set_q3_seconds(sample.seconds.q3);
+    // For people: ReadTiming() does not need it.
     entry.set_residual(timing.Residual(sample));
   }
 }
 
+// Turns the stored form into a Profile and refuses what later code relies on:
+// nodes of this graph, each in one operator at most; ascending batches; one
+// sample per batch in every timing; finite figures of at least 0. Errors name
+// the file and the place.
 class ProfileReader {
  public:
   ProfileReader(absl::string_view file, const Graph& graph)
@@ -51,6 +56,7 @@ class ProfileReader {
   absl::StatusOr<Profile> Read(const proto::Profile& stored,
                                const base::Digest& model) {
     Profile profile;
+    // The head comes first: it has the batches by which timings are checked.
     REFRACT_RETURN_IF_ERROR(ReadHead(stored, model, profile));
     for (int i = 0; i < stored.operators_size(); ++i) {
       const proto::Profile::Operator& entry = stored.operators(i);
@@ -114,6 +120,8 @@ class ProfileReader {
                                                   "; this program reads ",
                                                   kProfileFormatVersion));
     }
+    // Costs of other weights or another graph would be wrong without a sign of
+    // it.
     profile.model = {stored.model().low(), stored.model().high()};
     if (!(profile.model == model)) {
       return Wrong(
@@ -155,12 +163,15 @@ class ProfileReader {
       }
       profile.batches.push_back(last = batch);
     }
+    // A line needs two points.
     if (profile.batches.size() < 2) {
       return Wrong("batches", "a profile needs two or more batch sizes");
     }
     return absl::OkStatus();
   }
 
+  // The node of an operator or of the free nodes; each node may be in one of
+  // these lists, once.
   absl::StatusOr<NodeId> ReadNode(const std::string& name) {
     const auto found = nodes_.find(name);
     if (found == nodes_.end()) {
@@ -174,7 +185,8 @@ class ProfileReader {
     return found->second;
   }
 
-  // For an operator whose nodes were read.
+  // Pieces divide the nodes of `op`, which were read before: together they must
+  // list exactly these nodes, each once (MeasuredSeconds shares times by them).
   absl::Status ReadPieces(const std::string& name,
                           const proto::Profile::Operator& entry,
                           const std::vector<int64_t>& batches,
