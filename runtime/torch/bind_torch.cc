@@ -30,8 +30,10 @@ bool IsNumberKind(c10::TypeKind kind) {
          kind == c10::TypeKind::BoolType || kind == c10::TypeKind::NumberType;
 }
 
-// Fills the schema's arguments from a node's, counting operands in the order of
-// InputsOf().
+// Fills the schema's arguments from a node's. A node lists its arguments in any
+// order and by name, while operands are numbered in the order in which the node
+// lists its values (models::InputsOf()). Therefore Bind() walks over the node's
+// arguments, and each value takes the next number.
 class Binder {
  public:
   explicit Binder(const c10::FunctionSchema& schema) : schema_(schema) {}
@@ -39,6 +41,7 @@ class Binder {
   absl::StatusOr<std::vector<Slot>> Bind(const models::Node& node) {
     const auto& arguments = schema_.arguments();
     std::vector<Slot> slots(arguments.size());
+    // Arguments that the node does not have get their defaults afterwards.
     std::vector<bool> given(arguments.size(), false);
     for (const models::NamedArgument& arg : node.args) {
       const auto index = schema_.argumentIndexWithName(arg.name);
@@ -130,6 +133,8 @@ class Binder {
         absl::StrCat("does not fit the type ", type.str()));
   }
 
+  // A literal as LibTorch boxes it. A dtype is an int argument in schemas;
+  // complex dtypes, which the IR lacks, are stored as text.
   static std::optional<c10::IValue> Number(const models::Argument& value) {
     if (const auto* i = std::get_if<int64_t>(&value)) return c10::IValue(*i);
     if (const auto* f = std::get_if<double>(&value)) return c10::IValue(*f);
@@ -158,6 +163,8 @@ class Binder {
     return c10::complex<double>((*parts)[0], (*parts)[1]);
   }
 
+  // A schema may take a tensor where the model has a number: `x + 2` is
+  // aten.add.Tensor.
   absl::StatusOr<Slot> BindTensor(const models::Argument& value) {
     Slot slot;
     if (std::holds_alternative<models::ValueRef>(value)) {
@@ -260,7 +267,8 @@ class Binder {
       slot.constant = c10::IValue(*strings);
       return slot;
     }
-    // int[2] accepts one number for both.
+    // int[2] accepts one number for both elements. If the number is a size of
+    // the request, both elements read the same operand.
     if (argument.N() && IsNumberKind(kind)) {
       REFRACT_ASSIGN_OR_RETURN(const Slot one, BindNumber(kind, value));
       if (one.kind == Slot::Kind::kNumber && kind == c10::TypeKind::IntType) {
@@ -363,6 +371,8 @@ absl::StatusOr<c10::IValue> Fill(const Slot& slot,
       }
       return c10::IValue(std::move(list));
     }
+    // LibTorch takes a list of sizes as numbers, not tensors: a size that a
+    // request brings is read here, on each call.
     case Slot::Kind::kIntList: {
       std::vector<int64_t> list;
       list.reserve(slot.elements.size());
@@ -392,7 +402,9 @@ at::Tensor Joined(const at::Tensor& pairs) {
   return at::view_as_complex(pairs);
 }
 
-// Conjugates and negatives may be marks that whoever reads the memory misses.
+// LibTorch may mark a tensor as conjugate or negative and leave its memory
+// unchanged. The runtime reads the memory alone, so that marks are applied
+// here.
 at::Tensor Split(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
   const at::Tensor plain = tensor.resolve_conj().resolve_neg();
@@ -404,6 +416,8 @@ at::Tensor Split(const at::Tensor& tensor) {
 absl::StatusOr<Bound> BindComplexArguments(const c10::FunctionSchema& schema,
                                            const models::Node& node,
                                            ComplexArguments& arguments) {
+  // The two lists of flags are arguments of the IR; LibTorch's schema lacks
+  // them.
   models::Node plain = node;
   std::erase_if(plain.args, [](const models::NamedArgument& arg) {
     return arg.name == models::kComplexOperandsArg ||
@@ -472,7 +486,8 @@ absl::Status SplitPairs(const ComplexArguments& arguments,
   size_t next = 0;
   bool expected = true;
   const auto split = [&](const at::Tensor& tensor) {
-    // A count that differs is found by whoever called.
+    // BoxedCaller::Call() compares the number of results with the node's and
+    // reports a difference.
     if (next < arguments.results.size() && tensor.defined() &&
         !arguments.unread[next]) {
       expected &= tensor.is_complex() == arguments.results[next];
@@ -489,6 +504,7 @@ absl::Status SplitPairs(const ComplexArguments& arguments,
         list.push_back(split(tensor));
       }
       value = std::move(list);
+    // A number or None holds no pairs but has a flag of its own.
     } else {
       ++next;
     }

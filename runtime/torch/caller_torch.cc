@@ -43,6 +43,8 @@ class BoxedCaller final : public Caller {
                                               bound_.num_operands));
     }
     UseOneThreadHere();
+    // An error may come after some results were appended; they are dropped
+    // again.
     const size_t first = results.size();
     absl::Status status =
         Guarded(name_, [&] { return CallOrThrow(operands, results); });
@@ -67,6 +69,8 @@ class BoxedCaller final : public Caller {
       if (complex_) JoinPairs(slot, complex_->operands, *value);
       stack.push_back(*std::move(value));
     }
+    // The guard sees arguments as the operator will, and may cut off ids that
+    // no bag reads.
     if (guard_ != nullptr) guard_(stack);
     op_.callBoxed(stack);
     if (complex_) {
@@ -119,6 +123,8 @@ absl::StatusOr<std::unique_ptr<const Caller>> Caller::Create(
         absl::StrCat(node.name, ": ", node.op, " is not run: ", why_not));
   }
   const c10::FunctionSchema& schema = op->schema();
+  // Operands lie in memory of requests, weights or other results, which must
+  // not change.
   for (const c10::Argument& argument : schema.arguments()) {
     if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
       return absl::InvalidArgumentError(

@@ -113,6 +113,8 @@ class ControlCaller final : public Caller {
 
   absl::Status Run(HeldValues inputs, std::vector<Result>& results) const {
     HeldValues outputs;
+    // The condition of cond comes first among the inputs; the branches read the
+    // others.
     switch (region_.kind) {
       case models::ControlKind::kCond: {
         REFRACT_ASSIGN_OR_RETURN(const bool taken, IsTrue(inputs[0].operand));
@@ -146,6 +148,8 @@ class ControlCaller final : public Caller {
 
   absl::StatusOr<HeldValues> RunGraph(size_t index, HeldValues inputs) const {
     const models::Graph& graph = region_.graphs[index];
+    // A graph runs on values of its own, indexed by ValueId; NodeSequence frees
+    // each after its last reader.
     HeldValues slots(graph.values.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
       slots[graph.inputs[i]] = std::move(inputs[i]);
@@ -201,15 +205,19 @@ class ControlCaller final : public Caller {
         REFRACT_ASSIGN_OR_RETURN(
             HeldValue element,
             CallOne(*select_, {sources[i].operand, IntOperand(round)}));
-        // It is a view, unless it had to be aligned.
+        // The element is a view of the source unless alignment required a copy.
+        // A view needs the owners of the source's memory.
         element.keep.insert(element.keep.end(), sources[i].keep.begin(),
                             sources[i].keep.end());
         inputs[region_.carried + i] = std::move(element);
       }
       REFRACT_ASSIGN_OR_RETURN(HeldValues outputs, RunGraph(0, inputs));
+      // The body returns the carried values first, which the next round reads,
+      // and then the results of this round.
       const auto rest = outputs.begin() + static_cast<int64_t>(region_.carried);
       std::move(outputs.begin(), rest, inputs.begin());
       outputs.erase(outputs.begin(), rest);
+      // `stacked[i]` holds result i of every round.
       stacked.resize(outputs.size());
       for (size_t i = 0; i < outputs.size(); ++i) {
         stacked[i].push_back(std::move(outputs[i]));

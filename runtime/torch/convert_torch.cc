@@ -20,7 +20,8 @@ namespace {
 
 at::Tensor WrapBytes(const std::byte* data, base::DType dtype,
                      at::IntArrayRef sizes, at::IntArrayRef strides) {
-  // const_cast: schemas that write are refused in Create().
+  // const_cast: from_blob() takes mutable memory. Caller::Create() refuses
+  // operators whose schema writes into an argument.
   return at::from_blob(
       const_cast<std::byte*>(data), sizes, strides,
       at::TensorOptions().dtype(*ToScalarType(dtype)).device(at::kCPU));
@@ -31,6 +32,7 @@ at::Tensor WrapTensor(const base::TensorView& view) {
   int64_t step = 1;
   for (size_t i = view.dims.size(); i-- > 0;) {
     strides[i] = step;
+    // LibTorch gives a dimension of size 0 the stride of size 1, too.
     step *= std::max<int64_t>(view.dims[i], 1);
   }
   return WrapBytes(view.data, view.dtype,
@@ -81,7 +83,8 @@ absl::Status FromTorchError(absl::string_view name, const c10::Error& error) {
   return absl::InvalidArgumentError(text);
 }
 
-// Python numbers promote less than tensors do; the flag keeps that.
+// A wrapped number promotes like a Python number: it does not widen the type of
+// a tensor beside it, not even of a tensor without dimensions.
 at::Tensor WrapNumber(const at::Scalar& number) {
   at::Tensor tensor = at::scalar_tensor(number, number.type());
   tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
@@ -130,6 +133,7 @@ absl::StatusOr<c10::IValue> ToNumber(const Operand& operand) {
     case Operand::Kind::kTensor:
     case Operand::Kind::kWeight: {
       REFRACT_ASSIGN_OR_RETURN(const at::Tensor tensor, ToTensor(operand));
+      // item() fails unless the tensor has exactly one element.
       return c10::IValue(tensor.item());
     }
   }
@@ -181,7 +185,8 @@ absl::Status AppendTensor(const at::Tensor& value,
       return absl::UnimplementedError(absl::StrCat(
           "the result has element type ", c10::toString(value.scalar_type())));
     }
-    // A negative may be a mark on memory that holds the positive.
+    // LibTorch may mark a tensor as negative and leave the positive numbers in
+    // memory. A tensor that is not dense row-major is copied.
     at::Tensor tensor = value.resolve_neg().contiguous();
     const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
     if (address % base::kTensorAlignBytes != 0) tensor = tensor.clone();

@@ -28,6 +28,7 @@ absl::StatusOr<NodeSequence> NodeSequence::Create(const models::Graph& graph) {
     for (models::ValueId id : models::InputsOf(node))
       last_reader[id] = static_cast<models::NodeId>(n);
   }
+  // Outputs live until the caller has read them.
   for (models::ValueId id : graph.outputs) last_reader[id] = models::kNoNode;
   sequence.dies_.resize(graph.nodes.size());
   for (size_t id = 0; id < last_reader.size(); ++id) {
@@ -68,6 +69,8 @@ absl::Status NodeSequence::Run(
       HeldValue& slot = slots[id];
       slot.operand = (*results)[i].operand;
       slot.keep = {results};
+      // A result that begins in an operand's memory is a view: it keeps the
+      // operand's owners alive beyond the operand's last reader.
       for (models::ValueId read : reads) {
         if (!LiesIn(slot.operand, slots[read].operand)) continue;
         slot.keep.insert(slot.keep.end(), slots[read].keep.begin(),

@@ -91,10 +91,14 @@ absl::Status LoadOpLibrary(const std::string& path) {
       std::filesystem::path(file).filename().string(), content->digest};
   Registry& registry = GlobalRegistry();
   const absl::MutexLock lock(&registry.mutex);
+  // The same file under another path would register its operators a second
+  // time, which throws.
   for (const models::OpLibrary& loaded : registry.libraries) {
     if (loaded == library) return absl::OkStatus();
   }
   try {
+    // The lock is held while the library's static initialisers run, so that
+    // concurrent loads of one file open it once.
     REFRACT_RETURN_IF_ERROR(Open(path, file));
   } catch (const std::exception& error) {
     // Static initialisers that register an operator twice throw.
@@ -142,6 +146,7 @@ absl::Status CheckOpLibraries(const models::Graph& graph,
   const std::vector<models::OpLibrary> loaded = LoadedOpLibraries();
   for (const models::OpLibrary& library : graph.op_libraries) {
     bool found = false;
+    // The digest decides: another build of a library may compute other results.
     bool other_build = false;
     for (const models::OpLibrary& each : loaded) {
       found |= each.digest == library.digest;

@@ -29,8 +29,8 @@
 namespace refract::runtime::aten {
 namespace {
 
-// The interpreter wraps what an operator says in a traceback of the script:
-// the line after it says what happened.
+// The interpreter wraps an operator's message in a traceback of the script. The
+// message follows a mark such as "RuntimeError: " on a later line.
 absl::string_view Reason(absl::string_view text) {
   absl::string_view reason = FirstLine(text);
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -45,8 +45,8 @@ absl::string_view Reason(absl::string_view text) {
   return reason;
 }
 
-// Why a loop of this thread's region was ended; the interpreter makes texts of
-// the exceptions that operators throw.
+// The status that ended a loop of this thread's region. The interpreter turns
+// exceptions into texts, so that a thrown status would lose its code.
 thread_local absl::Status loop_status;
 
 constexpr char kCheckRound[] = "refract::check_round";
@@ -63,6 +63,8 @@ const torch::jit::RegisterOperators check_round(
     {torch::jit::Operator(absl::StrCat(kCheckRound, "(int round) -> ()"),
                           CheckRound, c10::AliasAnalysisKind::CONSERVATIVE)});
 
+// Puts the check in front of each loop's body, also in loops and branches
+// within. The first input of a body is the number of its round.
 void CheckRoundsIn(torch::jit::Block& block) {
   for (torch::jit::Node* node : block.nodes()) {
     for (torch::jit::Block* inner : node->blocks()) CheckRoundsIn(*inner);
@@ -93,6 +95,7 @@ class RegionCaller final : public Caller {
     UseOneThreadHere();
     const size_t first = results.size();
     absl::Status status = Guarded(name_, [&]() -> absl::Status {
+      // An earlier request on this thread may have left an error.
       loop_status = absl::OkStatus();
       try {
         return CallOrThrow(operands, results);
@@ -134,6 +137,8 @@ class RegionCaller final : public Caller {
     }
     torch::jit::InterpreterState(code_).run(stack);
     for (const c10::IValue& value : stack) {
+      // A script with several results returns one tuple, whose elements are the
+      // node's results.
       if (!value.isTuple()) {
         REFRACT_RETURN_IF_ERROR(
             base::Annotate(AppendResult(value, results), name_));

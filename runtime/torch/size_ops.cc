@@ -40,7 +40,8 @@ double AsFloat(const Operand& operand) {
              : static_cast<double>(AsInt(operand));
 }
 
-// Truncates; exact bounds of int64 as doubles.
+// Truncates towards zero, as Python's int(). −2^63 and 2^63 are exact as
+// doubles; the comparison also refuses NaN.
 absl::StatusOr<Operand> ToInt(double value) {
   if (!(value >= -0x1p63 && value < 0x1p63)) return Overflow();
   return IntOperand(static_cast<int64_t>(value));
@@ -126,6 +127,9 @@ absl::StatusOr<Operand> IntArithmetic(absl::string_view name, int64_t x,
     if (x == kMinInt) return Overflow();
     return IntOperand(-x);
   }
+  // C++ rounds quotients towards zero, Python towards minus infinity: they
+  // differ where the division leaves a rest and the signs differ. A rest has
+  // the sign of `y`.
   const bool rounds = x % y != 0 && (x < 0) != (y < 0);
   if (name == "floordiv") return IntOperand(x / y - (rounds ? 1 : 0));
   return IntOperand(x % y + (rounds ? y : 0));
@@ -147,6 +151,8 @@ absl::StatusOr<Operand> Power(const Operand& a, const Operand& b) {
   const bool whole = a.kind != Operand::Kind::kFloat &&
                      b.kind != Operand::Kind::kFloat && AsInt(b) >= 0;
   if (!whole) return FloatOperand(std::pow(AsFloat(a), AsFloat(b)));
+  // Squares of the base, multiplied where the exponent has a bit. The last
+  // square is not computed, as it may overflow although no bit needs it.
   int64_t result = 1;
   int64_t factor = AsInt(a);
   for (int64_t left = AsInt(b); left > 0; left >>= 1) {

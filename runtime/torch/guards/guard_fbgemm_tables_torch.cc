@@ -54,6 +54,8 @@ void CheckTables(const Tables& tables, const at::Tensor& ids,
     int64_t next = t + 1;
     while (next < count && rows[next] == rows[t]) ++next;
     const int64_t height = rows[next] - rows[t];
+    // The comparison below divides instead of multiplying: height × width may
+    // exceed 64 bits.
     const int64_t size = tables.weights.numel();
     TORCH_CHECK(width > 0 && width <= size && height > 0, "table ", t, " of ",
                 height, " rows of ", width);
@@ -74,6 +76,9 @@ void CheckPooledTables(const Tables& tables, const at::Tensor& ids,
   const at::Tensor& sums = *tables.columns_sum;
   CheckCount(sums, tables.begins.numel() + 1, "D_offsets");
   TORCH_CHECK(sums.scalar_type() == at::kInt, "D_offsets that are not int32");
+  // D_offsets give the column of each table in a result row of `columns`
+  // columns: they must begin with 0 and end with `columns`, so that the row is
+  // written whole and nothing behind it.
   const int64_t columns = total_columns.toInt();
   TORCH_CHECK(Integers(sums, "D_offsets")[0] == 0 &&
                   CheckOffsets(sums, columns, "D_offsets") == columns,

@@ -43,6 +43,7 @@ void CheckJagged(Arguments a, size_t values, size_t offsets) {
 void GuardJaggedToPadded(Arguments a) {
   CheckJagged(a, 0, 1);
   const std::vector<int64_t> sizes = a[2].toIntVector();
+  // One padded size per level.
   TORCH_CHECK(sizes.size() == a[1].toListRef().size(), sizes.size(),
               " sizes for jagged values of ", a[1].toListRef().size(),
               " levels");
@@ -88,6 +89,8 @@ void CheckPermuted(const at::Tensor& permute, const at::Tensor& lengths,
   const Integers all(lengths, "lengths");
   const Integers order(permute, "a permutation");
   const int64_t row = features == 0 ? 0 : lengths.numel() / features;
+  // Where the model gives the count of permuted values, fbgemm allocates by it
+  // without counting: it must be the sum of the lengths that are copied.
   int64_t sum = 0;
   for (int64_t i = 0; i < order.size(); ++i) {
     for (int64_t bag = 0; bag < row; ++bag) sum += all[order[i] * row + bag];

@@ -125,6 +125,8 @@ std::string GuardedName(const c10::OperatorName& op) {
 
 void Register(const torch::jit::Node& node, const c10::FunctionSchema& schema,
               const OperatorRule& rule) {
+  // Operators register once per process, while several models may be compiled
+  // at once.
   static std::mutex mutex;
   static std::set<std::string> registered;
   const std::string name = GuardedName(schema.operator_name());
@@ -143,6 +145,7 @@ void Register(const torch::jit::Node& node, const c10::FunctionSchema& schema,
       [call = std::move(call), count, rule,
        op = c10::toString(schema.operator_name())](
           torch::jit::Stack& stack) mutable {
+        // Arguments lie on top of the stack, the last one uppermost.
         TORCH_CHECK(rule.why_not.empty(), op, " is not run: ", rule.why_not);
         rule.guard(Arguments(stack.data() + stack.size() - count, count));
         call(stack);
@@ -181,6 +184,7 @@ OperatorRule RuleOf(const c10::OperatorName& op) {
 }
 
 void GuardOperators(torch::jit::Block& block) {
+  // A copy of the list, since nodes are replaced while it is walked.
   const std::vector<torch::jit::Node*> nodes(block.nodes().begin(),
                                              block.nodes().end());
   for (torch::jit::Node* node : nodes) {
