@@ -68,8 +68,8 @@ int64_t RowsOf(const TensorView& offsets, bool include_last) {
 template <typename T>
 absl::Status CheckAndMove(T* offsets, int64_t rows, bool include_last,
                           int64_t begin, int64_t end, int64_t first) {
-  // The offsets come from a client: every offset is checked before a kernel
-  // follows it.
+  // The offsets come from a client: a kernel would read entries of other
+  // requests, or memory behind them, if a single offset were not checked.
   const auto invalid = [](auto... what) {
     return absl::InvalidArgumentError(
         absl::StrCat("offsets of bags: ", what...));
@@ -78,6 +78,8 @@ absl::Status CheckAndMove(T* offsets, int64_t rows, bool include_last,
     return invalid(
         "the bags have more entries than the offsets' element type can count");
   }
+  // `last` is the offset before; offsets must not fall, or a bag would have a
+  // negative length.
   int64_t last = begin;
   for (int64_t row = 0; row < rows + (include_last ? 1 : 0); ++row) {
     const int64_t offset = offsets[row];
@@ -239,8 +241,9 @@ std::optional<int64_t> BatchLayout::Rows(
 
 std::string BatchLayout::MergeKey(absl::Span<const TensorView> inputs,
                                   std::string key) const {
-  // Equal keys ⇔ the requests may be executed together. An empty key is equal
-  // to none. The string is taken by value, so that its memory is used again.
+  // Equal keys mean that the requests may be executed together. A request with
+  // an empty key runs alone. The string is taken by value, so that its memory
+  // is used again.
   key.clear();
   if (!Rows(inputs).has_value()) return key;
   const auto none = [&key] {
@@ -256,13 +259,15 @@ std::string BatchLayout::MergeKey(absl::Span<const TensorView> inputs,
       case Rule::kOffsets:
       case Rule::kEntries:
         break;
-      // Dimensions behind the rows must agree.
+      // Dimensions behind the rows must agree, since rows are copied one behind
+      // the other.
       case Rule::kRows:
         AppendBytes(key, view.dims.data() + 1,
                     (view.dims.size() - 1) * sizeof(view.dims[0]));
         break;
       case Rule::kCount:
-        // A merged request gets the rows' own number.
+        // Gather() writes the sum of the rows, so that the value itself is no
+        // part of the key.
         if (view.dtype != base::DType::kInt64 ||
             view.bytes != sizeof(int64_t)) {
           return none();
@@ -276,7 +281,8 @@ std::string BatchLayout::MergeKey(absl::Span<const TensorView> inputs,
         }
         AppendBytes(key, view.dims.data(),
                     view.dims.size() * sizeof(view.dims[0]));
-        // A peer may still change them: Gather() compares them again.
+        // A peer may change the bytes after this call, so that Gather()
+        // compares them again.
         if (view.bytes <= kMostKeyBytes) {
           AppendBytes(key, view.data, view.bytes);
         } else {
@@ -294,6 +300,9 @@ absl::Status BatchLayout::GatherBags(
     const BagInputs& bag,
     absl::Span<const absl::Span<const TensorView>> requests,
     RowBuffers& buffers, std::vector<TensorView>& gathered) const {
+  // Offsets of the requests are joined to one vector: each request's offsets
+  // move by the number of entries before it. With a last offset per request, N
+  // requests have N − 1 offsets fewer in the batch than apart.
   TensorView& offsets = gathered[bag.offsets];
   const size_t width = base::SizeOf(offsets.dtype);
   int64_t rows = 0;

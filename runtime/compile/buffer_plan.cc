@@ -17,6 +17,8 @@ BufferPlan PlanBuffers(absl::Span<const Lifetime> lifetimes) {
   for (const Lifetime& lifetime : lifetimes) {
     int best = -1;
     for (size_t i = 0; i < buffers.size(); ++i) {
+      // `>=`: a buffer that the step itself reads is still busy, because a
+      // kernel may write its result before it has read all operands.
       if (buffers[i].busy_until >= lifetime.first_step) continue;
       if (best < 0) {
         best = static_cast<int>(i);

@@ -48,6 +48,8 @@ std::vector<int> LastUses(const Plan& plan) {
     }
   }
   for (const PlanOutput& output : plan.outputs) {
+    // The caller reads outputs after the run, so that no later step may use
+    // their buffers.
     last[plan.locals[output.local].root] = kForever;
   }
   return last;

@@ -263,9 +263,12 @@ absl::Status Signature::Bind(absl::Span<const TensorView> inputs,
       for (const Symbol& symbol : symbols_) symbols.named_[symbol.name] = 0;
     }
   }
+  // Values of the previous request stay in `values_`; without a source nothing
+  // reads them.
   symbols.source_.assign(symbols_.size(), -1);
   for (size_t i = 0; i < inputs_.size(); ++i) {
-    // All of them before any is read: Learn() reads data and dims unchecked.
+    // All inputs are checked before any is read: Learn() reads data and dims
+    // without a check.
     REFRACT_RETURN_IF_ERROR(CheckTensor(inputs_[i], inputs[i]));
   }
   // Sizes that are a plain symbol come first, because solving an expression
