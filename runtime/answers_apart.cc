@@ -52,7 +52,8 @@ double ShareOf(base::DType dtype) {
 
 // Allows for the rounding of scores far below 1.
 constexpr double kLeastAllowed = 1e-5;
-// For weights, arithmetic or messages with 8 to 16 bits, through some layers.
+// Share of the largest score, for weights, arithmetic or wire forms of 8 to 16
+// bits: their rounding errors add up over several layers.
 constexpr double kLossyShare = 0.05;
 
 std::optional<int64_t> IntegerAt(const base::TensorView& view, size_t i) {
@@ -97,6 +98,8 @@ absl::Status CompareOutput(const base::TensorView& answer,
   const size_t count = static_cast<size_t>(answer.num_elements());
   if (count == 0) return absl::OkStatus();
   if (!ValueAt(answer, 0).has_value()) {
+    // Integers have no rounding. With a lossy setting they are not compared: an
+    // index such as topk's may change with the last bit of a score.
     for (size_t i = 0; tolerance.exact_integers && i < count; ++i) {
       const std::optional<int64_t> x = IntegerAt(answer, i);
       const std::optional<int64_t> y = IntegerAt(recorded, i);
@@ -107,6 +110,8 @@ absl::Status CompareOutput(const base::TensorView& answer,
     }
     return absl::OkStatus();
   }
+  // The allowed difference is a share of the largest recorded score: sums of
+  // large terms leave errors of their size, also in scores near 0.
   double scale = 0;
   for (size_t i = 0; i < count; ++i) {
     const double y = std::abs(*ValueAt(recorded, i));

@@ -92,7 +92,8 @@ BatchPadding::Input BatchPadding::Classify(const Graph& graph, ValueId id,
     return input;
   }
   // Only dimension 0 can be extended by copies. B + 1 offsets get copies of the
-  // last offset, which make empty bags; B offsets get the number of ids.
+  // last offset, which make empty bags. B offsets get the number of ids, where
+  // the added bags begin.
   const std::string& batch = graph.batch_symbol;
   for (size_t d = 0; d < value.shape.size(); ++d) {
     if (!Mentions(value.shape[d], batch)) continue;
@@ -145,6 +146,8 @@ absl::Status BatchPadding::Pad(absl::Span<const TensorView> inputs,
   }
   const auto rows = signature_.Batch(inputs);
   if (!rows || *rows <= 0 || *rows >= min_batch_) return absl::OkStatus();
+  // The message names an input that counts rows, because a client cannot see
+  // the reason elsewhere.
   if (!may_pad_) {
     const auto input = std::find_if(
         inputs_.begin(), inputs_.end(),
@@ -168,9 +171,13 @@ absl::Status BatchPadding::Pad(absl::Span<const TensorView> inputs,
     }
     const TensorView& view = inputs[i];
     const auto entry = EntryBytes(view);
+    // An invalid input stays as it is: Signature::Bind() refuses it with its
+    // own message.
     if (!entry || view.dims[0] != *rows + rule.extra) continue;
     const size_t bytes = view.bytes + static_cast<size_t>(added) * *entry;
     base::AlignedBuffer& memory = batch.memory_[i];
+    // Copied into memory of the batch, since the request's memory ends with its
+    // last row.
     if (bytes > memory.size())
       memory = base::AlignedBuffer(std::bit_ceil(bytes));
     std::memcpy(memory.data(), view.data, view.bytes);
@@ -201,6 +208,8 @@ void BatchPadding::Trim(const PaddedBatch& batch,
         view.dims[0] < *batch.rows_) {
       continue;
     }
+    // The added rows are the last ones of a dense row-major tensor, so that a
+    // smaller view of the same memory drops them.
     const size_t entry = view.bytes / static_cast<size_t>(view.dims[0]);
     view.dims[0] = *batch.rows_;
     view.bytes = entry * static_cast<size_t>(*batch.rows_);

@@ -34,10 +34,15 @@ void SetTensor(const base::TensorSpec& spec, const std::byte* data,
   operand.tensor.bytes = bytes;
 }
 
+// Runs a native kernel. Each result gets one of three places: the caller's
+// destination (a target), the local's buffer, or none because nobody reads the
+// result.
 absl::Status RunKernel(const Plan& plan, const Step& step,
                        const Operands& operands, RunContext::State& state,
                        RunStats& stats) {
   const size_t count = step.outputs.size();
+  // The vector never shrinks, so that its dims keep their memory for later
+  // steps.
   if (state.kernel_outputs.size() < count) state.kernel_outputs.resize(count);
   const auto outputs = absl::MakeSpan(state.kernel_outputs).subspan(0, count);
   for (KernelOutput& output : outputs) output.data = nullptr;
@@ -55,6 +60,9 @@ absl::Status RunKernel(const Plan& plan, const Step& step,
     if (target.data == nullptr) {
       REFRACT_ASSIGN_OR_RETURN(
           outputs[i].data, state.Reserve(plan.locals[local].buffer, *bytes));
+    // A kernel must not write past the caller's memory, whose length follows
+    // from the graph's shapes. A kernel that infers another size contradicts
+    // the graph.
     } else if (target.bytes == *bytes) {
       outputs[i].data = target.data;
     } else {
@@ -74,6 +82,8 @@ absl::Status RunKernel(const Plan& plan, const Step& step,
   }
 }
 
+// A view costs new dims only. Its data stay in the root's memory, which
+// PlanMemory() keeps busy until the last reader of the view.
 absl::Status RunView(const Step& step, const Operands& operands,
                      RunContext::State& state) {
   if (step.outputs[0] == kNoLocal) return absl::OkStatus();
@@ -105,6 +115,9 @@ bool AliasesOperand(const Plan& plan, const Step& step,
   return false;
 }
 
+// Kernels were chosen for the dtype and rank in the graph and do not check them
+// again. LibTorch promotes types by its own rules, so its results are compared
+// with the graph here.
 absl::Status CheckResult(const Step& step, const Local& local,
                          const Operand& result) {
   if (result.kind != OperandKind::kTensor) return absl::OkStatus();
@@ -156,6 +169,8 @@ absl::Status RunCaller(const Plan& plan, const Step& step,
       tensor.data = copy;
     } else {
       state.results[local] = std::move(result);
+      // No step releases an output's memory, and an error skips all later
+      // releases: the next run frees what `held` lists.
       state.held.push_back(local);
     }
   }
@@ -205,6 +220,8 @@ absl::Status SetTargets(const Plan& plan,
   for (size_t i = 0; i < destinations.size(); ++i) {
     if (destinations[i] == nullptr) continue;
     const PlanOutput& output = plan.outputs[i];
+    // Decides before the first step where results go. Targets are set on roots:
+    // an output that is a view is written by the step that computes its root.
     auto spec = plan.signature->OutputSpec(i, state.symbols);
     if (!spec) {
       return absl::InvalidArgumentError(
@@ -214,10 +231,11 @@ absl::Status SetTargets(const Plan& plan,
     }
     REFRACT_ASSIGN_OR_RETURN(const size_t bytes,
                              base::ByteSize(spec->dtype, spec->dims));
-    // The pointer must still be valid at the end of the run.
+    // CollectOutputs() compares this size with the result's.
     outputs[i].bytes = bytes;
-    // `direct`: the last step that computes the value writes into the caller's
-    // memory; otherwise CollectOutputs() copies.
+    // `direct`: a kernel computes the root and can write into the caller's
+    // memory. An unaligned destination and the second output of a root get a
+    // copy in CollectOutputs() instead.
     auto& target = state.targets[plan.locals[output.local].root];
     if (output.direct && target.data == nullptr && IsAligned(destinations[i])) {
       target = {destinations[i], bytes};
@@ -255,6 +273,8 @@ absl::Status CollectOutputs(const Plan& plan,
   for (size_t i = 0; i < plan.outputs.size(); ++i) {
     const PlanOutput& output = plan.outputs[i];
     const Operand& operand = state.operands[output.local];
+    // SetTargets() has left the destination's size here; the assignment below
+    // replaces the view.
     const size_t promised = outputs[i].bytes;
     if (operand.kind == OperandKind::kTensor) {
       outputs[i] = operand.tensor;
@@ -274,6 +294,8 @@ absl::Status CollectOutputs(const Plan& plan,
             base::DimsToString(view.dims), ", ", view.bytes,
             " bytes, but by the graph's shapes it has ", promised));
       }
+    // An output that is one of the inputs outlives the caller's memory only as
+    // a copy.
     } else if (output.buffer != kNoBuffer) {
       REFRACT_ASSIGN_OR_RETURN(copy, state.Reserve(output.buffer, view.bytes));
     }
@@ -303,6 +325,8 @@ absl::StatusOr<std::byte*> RunContext::State::Reserve(int index, size_t bytes) {
                             ? bytes
                             : std::bit_ceil(std::max<size_t>(bytes, 64));
     try {
+      // The old buffer is freed first: both sizes at once could exceed the
+      // memory.
       buffer = {};
       buffer = base::AlignedBuffer(room);
     } catch (const std::bad_alloc&) {
@@ -333,6 +357,8 @@ absl::Status RunStep(const Plan& plan, const Step& step,
   } else {
     REFRACT_RETURN_IF_ERROR(RunCaller(plan, step, operands, state, stats));
   }
+  // Memory of LibTorch is freed after its last reader, not at the end of the
+  // run.
   for (int local : step.release) state.results[local] = Result();
   return absl::OkStatus();
 }
@@ -351,6 +377,8 @@ absl::Status RunSteps(const Plan& plan, absl::Span<const TensorView> inputs,
         absl::StrCat(destinations.size(), " destinations for ",
                      plan.outputs.size(), " outputs"));
   }
+  // Results of the previous run, whose outputs could be read until now. After
+  // an error they also include results that no step has released.
   for (int local : state.held) state.results[local] = Result();
   state.held.clear();
   outputs.resize(plan.outputs.size());

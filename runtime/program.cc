@@ -52,6 +52,8 @@ class CpuProgram final : public Program {
                    RunContext& context, std::vector<base::TensorView>& outputs,
                    RunStats* stats) const override {
     RunStats unwanted;
+    // The state's vectors are sized for the locals and buffers of one plan; the
+    // state of another program would be indexed out of range.
     if (context.state().owner != this) {
       return absl::InternalError("the run context belongs to another program");
     }

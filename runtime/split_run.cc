@@ -58,6 +58,9 @@ void RequestRunner::UseForms(const models::Graph& graph,
   down_ = std::make_unique<Crossing>(graph, plan.down, plan.down_forms);
 }
 
+// Encodes and decodes the values as the two nodes do, so that a run in one
+// process has the rounding of the wire forms. Without a lossy or unique-row
+// form the values pass as they are.
 absl::StatusOr<absl::Span<const TensorView>> RequestRunner::Crossing::Pass(
     absl::Span<const TensorView> values) {
   REFRACT_ASSIGN_OR_RETURN(const absl::Span<const base::TensorSpec> specs,
@@ -83,16 +86,20 @@ absl::Status RequestRunner::RunSplit(absl::Span<const TensorView> inputs,
   CompiledPart& post = parts_[2];
   REFRACT_RETURN_IF_ERROR(
       pre.program->Run(inputs, {}, pre.context, pre.outputs, stats));
+  // Part::CnPre() orders the outputs: first the values that cross, then the
+  // values that only CN-post reads.
   const size_t num_up = hn.program->part().inputs.size();
   REFRACT_ASSIGN_OR_RETURN(
       const absl::Span<const TensorView> up,
       up_->Pass(absl::MakeConstSpan(pre.outputs).subspan(0, num_up)));
+  // No value comes down: CN-post needs nothing of the HN part.
   if (hn.program->part().outputs.empty()) {
     hn.outputs.clear();
   } else {
     REFRACT_RETURN_IF_ERROR(
         hn.program->Run(up, {}, hn.context, hn.outputs, stats));
   }
+  // The order of Part::CnPost(): values of CN-pre, then results of the HN part.
   std::vector<TensorView> post_inputs(pre.outputs.begin() + num_up,
                                       pre.outputs.end());
   REFRACT_ASSIGN_OR_RETURN(const absl::Span<const TensorView> down,

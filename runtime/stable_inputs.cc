@@ -16,6 +16,8 @@ constexpr size_t RoundUp(size_t bytes) {
 }  // namespace
 
 bool SizesDependOnData(const models::Graph& graph, const Part& part) {
+  // A size is determined by the inputs if it is an expression of symbols that
+  // occur in their shapes or values.
   std::set<std::string> known;
   const auto learn = [&](const models::SymExpr& expr) {
     for (std::string& symbol : expr.Symbols()) known.insert(std::move(symbol));
@@ -52,6 +54,9 @@ absl::Span<const base::TensorView> StableInputs::Hold(
   const auto copied = [everything](const base::TensorView& view) {
     return view.bytes > 0 && (everything || !base::IsFloatingPoint(view.dtype));
   };
+  // One buffer holds all copies, each at a multiple of kTensorAlignBytes. Its
+  // memory grows to powers of two, so that it is allocated again only for
+  // longer requests.
   size_t bytes = 0;
   for (const base::TensorView& view : views_) {
     if (copied(view)) bytes += RoundUp(view.bytes);
