@@ -18,6 +18,7 @@ namespace refract::transport::shm {
 namespace {
 
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+// An FdMessage: kind (4 B), region (4 B), bytes (8 B), little-endian.
 constexpr size_t kMessageBytes = 16;
 constexpr size_t kMaxFds = 2;
 
@@ -29,6 +30,7 @@ absl::StatusOr<UniqueFd> CreateMemfd(size_t bytes) {
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return ErrnoStatus(errno, absl::StrCat("memory file of ", bytes, " B"));
   }
+  // F_SEAL_SEAL: the peer, which gets this file, can add no further seal.
   if (fcntl(fd.get(), F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0) {
     return ErrnoStatus(errno, "sealing a memory file");
   }
@@ -36,6 +38,8 @@ absl::StatusOr<UniqueFd> CreateMemfd(size_t bytes) {
 }
 
 absl::StatusOr<UniqueFd> ReopenReadOnly(int memfd) {
+  // dup(2) would share the access mode; opening the file again gives a mode of
+  // its own.
   const std::string path = absl::StrCat("/proc/self/fd/", memfd);
   UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return ErrnoStatus(errno, "reopening a memory file");

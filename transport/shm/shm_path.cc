@@ -110,6 +110,8 @@ absl::StatusOr<Region> ShmPath::CreateRegion(size_t bytes, Access access) {
     return absl::ResourceExhaustedError(
         absl::StrCat("more than ", kMaxRegions, " regions"));
   }
+  // The peer never maps a local region, so it has no file; its place in
+  // region_fds_ stays empty.
   if (access == Access::kLocal) {
     REFRACT_ASSIGN_OR_RETURN(auto memory, Mapping::Anonymous(bytes));
     region_fds_.emplace_back();
@@ -129,6 +131,8 @@ absl::StatusOr<std::string> ShmPath::Export(const Region& region) {
   }
   const FdMessage message{FdMessage::Kind::kRegion, region.id, region.size()};
   const int memfd = region_fds_[region.id].get();
+  // The kernel keeps the peer from writing where it may only read: it cannot
+  // map a read-only descriptor for writing.
   if (entry->access == Access::kRemoteWrite) {
     REFRACT_RETURN_IF_ERROR(SendFds(socket_.get(), message, {memfd}));
   } else {
@@ -140,6 +144,8 @@ absl::StatusOr<std::string> ShmPath::Export(const Region& region) {
                       static_cast<int>(entry->access));
 }
 
+// Create() of the peer sends the ring before any region, so it is the first
+// message of the socket.
 absl::Status ShmPath::TakeRing() {
   if (peer_ring_ != nullptr) return absl::OkStatus();
   REFRACT_ASSIGN_OR_RETURN(ReceivedFds received, ReceiveFds(socket_.get()));
@@ -181,6 +187,8 @@ absl::StatusOr<RemoteRegion> ShmPath::Import(absl::string_view descriptor) {
         "the memory that came does not match its descriptor");
   }
   const int fd = received.fds.front().get();
+  // The sealed size keeps the peer from shortening the file, which would turn
+  // accesses of this process into SIGBUS.
   REFRACT_RETURN_IF_ERROR(CheckMemfd(fd, region.bytes));
   const bool writable = access == static_cast<int>(Access::kRemoteWrite);
   REFRACT_ASSIGN_OR_RETURN(auto memory,
@@ -232,6 +240,9 @@ PostResult ShmPath::PutNotify(const RemoteRegion& to, uint64_t offset,
   if (outstanding_puts_ >= kMaxOutstandingPuts) return PostResult::kFull;
   ++outstanding_puts_;
   if (!source.empty()) std::memcpy(place, source.data(), source.size());
+  // Notifications keep their order: none goes to the ring while an earlier one
+  // waits. The store of the position in Push() comes after the copy above, so
+  // the peer sees the bytes with the notification.
   if (waiting_.empty() && writer_->Push(imm)) {
     done_.push_back({Completion::Kind::kPut, 0, context});
     if (writer_->ReaderSleeps()) WakePeer();
@@ -284,6 +295,8 @@ size_t ShmPath::Poll(absl::Span<Completion> out) {
     LookAtEvents();
   }
   if (writer_.has_value() && !waiting_.empty()) PushNotifications();
+  // Notifications come last and only as far as `out` has room: those that are
+  // left stay in the ring, whose fill level holds the peer back.
   size_t count = std::min(out.size(), done_.size());
   for (size_t i = 0; i < count; ++i) {
     out[i] = done_.front();
@@ -299,6 +312,7 @@ size_t ShmPath::Poll(absl::Span<Completion> out) {
   if (reader_.broken()) {
     Break(absl::InvalidArgumentError("the peer's ring position is impossible"));
   }
+  // One store for all entries that were taken.
   if (reader_.Publish()) WakePeer();
   // Messages that the peer wrote before it died are still delivered.
   if (peer_gone_ && count == 0) {
@@ -309,6 +323,8 @@ size_t ShmPath::Poll(absl::Span<Completion> out) {
 
 bool ShmPath::Arm() {
   if (!done_.empty() || !status_.ok() || peer_gone_) return false;
+  // Sets the flag that asks the peer for a signal; false if the peer has made
+  // room meanwhile.
   if (!waiting_.empty() && !writer_->WaitForRoom()) return false;
   armed_ = true;
   return reader_.PrepareSleep();

@@ -119,6 +119,7 @@ absl::StatusOr<RegionDescription> DecodeRegion(absl::string_view text) {
     return Bad("address or length");
   }
   region.key = message.key();
+  // A local region has no descriptor: Export refuses it.
   switch (message.access()) {
     case static_cast<uint32_t>(Access::kRemoteRead):
       region.access = Access::kRemoteRead;

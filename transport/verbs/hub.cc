@@ -21,9 +21,13 @@ namespace {
 // the read takes a system call.
 constexpr int kPollsPerLook = 4096;
 
+// Entries of a path in the queue of sends: a queue pair that breaks completes
+// every request, signalled or not.
 uint32_t SendShare(const PathOptions& options) {
   return options.express_requests + options.bulk_requests;
 }
+// Receive requests of a path, and entries of their completions: each
+// notification and each credit uses one.
 uint32_t ReceiveShare(const PathOptions& options) {
   return options.notify_window + kCreditsPerWindow;
 }
@@ -75,6 +79,8 @@ absl::Status CompletionHub::MakeQueues(const HubOptions& options,
   const auto most_receives =
       static_cast<uint32_t>(std::min(limits.max_cqe, limits.max_srq_wr)) -
       kBatch;
+  // Paths of the typical size that fit. The shared receive queue and the
+  // completion queue of receives must both hold all receive requests.
   const uint32_t fit =
       std::min({static_cast<uint32_t>(std::max(options.max_paths, 1)),
                 static_cast<uint32_t>(limits.max_cqe) / SendShare(typical),
@@ -100,6 +106,7 @@ absl::Status CompletionHub::MakeQueues(const HubOptions& options,
   absl::MutexLock lock(&mu_);
   // Requests add and remove targets; room for them is reserved here.
   targets_.reserve(fit * kLanes);
+  // Refill() sets used_requests_ to 0 only if the device took the whole batch.
   for (uint32_t posted = 0; posted < requests; posted += kBatch) {
     used_requests_ = std::min<uint32_t>(kBatch, requests - posted);
     Refill();
@@ -138,6 +145,7 @@ absl::StatusOr<CompletionHub::Attached> CompletionHub::Attach(
   pair.wanted_inline = 0;
   REFRACT_ASSIGN_OR_RETURN(attached.pairs.bulk,
                            attached.domain->CreateQueuePair(pair));
+  // Taken only now: a failed attempt above must not cost a share.
   free_sends_ -= SendShare(options);
   free_receives_ -= ReceiveShare(options);
   Inbox& inbox = *attached.inbox;
@@ -145,6 +153,8 @@ absl::StatusOr<CompletionHub::Attached> CompletionHub::Attach(
                        attached.pairs.bulk->number()};
   inbox.generation = next_generation_++;
   absl::MutexLock lock(&mu_);
+  // Nothing was posted on these queue pairs, so no completion came before
+  // targets_ has them.
   targets_[inbox.queue_pairs[0]] = {&inbox, Lane::kExpress};
   targets_[inbox.queue_pairs[1]] = {&inbox, Lane::kBulk};
   return attached;
@@ -160,16 +170,22 @@ void CompletionHub::Detach(Attached attached, const PathOptions& options) {
   absl::MutexLock lock(&mu_);
   while (DrainSends()) {
   }
+  // A destroyed queue pair makes no further completion. Older completions leave
+  // the queues here, while the inbox still exists, so none is left when the
+  // device gives the same number to a new queue pair.
   while (DrainReceives()) {
   }
   Disarm(*attached.inbox);
   for (const uint32_t number : attached.inbox->queue_pairs) {
     targets_.erase(number);
   }
+  // May name the inbox that ends with this call.
   last_target_ = {};
 }
 
 void CompletionHub::Progress(Inbox& self) {
+  // An armed path may have been woken by a descriptor, which stays readable
+  // until it is read.
   if (self.armed || ++polls_since_look_ >= kPollsPerLook) {
     LookAtDescriptors(self);
   }
@@ -182,6 +198,8 @@ void CompletionHub::Progress(Inbox& self) {
 bool CompletionHub::Arm(Inbox& self, bool wants_sends) {
   if (self.news) return false;
   Disarm(self);
+  // Other paths that sleep share the queues, so the call asks for their events
+  // as well.
   ArmQueues(wants_sends || want_sends_ > 0);
   // Completions from before the queues were armed make no event.
   while (DrainSends()) {
@@ -235,6 +253,8 @@ void CompletionHub::LookAtDescriptors(Inbox& self) {
 
 void CompletionHub::OnTick() {
   for (const auto& [number, target] : targets_) {
+    // Each path has two targets; the express target stands for the path,
+    // because the probe travels there.
     if (target.lane != Lane::kExpress || !target.inbox->met) continue;
     if (!std::exchange(target.inbox->heard, false)) {
       target.inbox->probe_due = true;
@@ -245,6 +265,8 @@ void CompletionHub::OnTick() {
 
 void CompletionHub::Notify(Inbox& inbox) {
   inbox.news = true;
+  // A path that does not sleep reads `news` itself, so only a sleeping path
+  // costs a system call.
   if (!inbox.armed || inbox.signalled) return;
   inbox.signalled = true;
   const uint64_t one = 1;
@@ -293,6 +315,8 @@ CompletionHub::Target CompletionHub::Find(uint32_t queue_pair) {
 
 void CompletionHub::OnSent(const ibv_wc& completion) {
   const Target target = Find(completion.qp_num);
+  // The upper half of wr_id is the path's generation, the lower half the
+  // position after the request (SendLane::Fill).
   if (target.inbox == nullptr ||
       target.inbox->generation != completion.wr_id >> 32) {
     ++strays_;
@@ -351,6 +375,8 @@ void CompletionHub::OnReceived(const ibv_wc& completion) {
 
 void CompletionHub::Refill() {
   if (used_requests_ == 0) return;
+  // All entries of empty_ are linked. The list is cut behind the last entry
+  // that is needed, and joined again after the call.
   ibv_recv_wr& last = empty_[used_requests_ - 1];
   ibv_recv_wr* const next = std::exchange(last.next, nullptr);
   ibv_recv_wr* bad = nullptr;

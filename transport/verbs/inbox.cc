@@ -16,6 +16,8 @@ absl::StatusOr<std::unique_ptr<Inbox>> Inbox::Create(uint32_t window,
   if (!inbox->own_event.valid()) return ErrnoStatus(errno, "eventfd");
   inbox->epoll.Reset(epoll_create1(EPOLL_CLOEXEC));
   if (!inbox->epoll.valid()) return ErrnoStatus(errno, "epoll_create1");
+  // Channel and timer wake every path of the hub that sleeps; own_event wakes
+  // this path after another thread has taken its completions.
   for (const int fd : {channel_fd, timer_fd, inbox->own_event.get()}) {
     if (fd < 0) continue;
     epoll_event event = {};

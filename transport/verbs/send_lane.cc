@@ -15,6 +15,9 @@ SendLane::SendLane(QueuePair* pair, const Options& options)
   for (size_t i = 0; i < kBurst; ++i) requests_[i].sg_list = &segments_[i];
 }
 
+// An operation longer than a message becomes several requests. Only its last
+// request notifies, because the peer may read the bytes only when all have
+// arrived.
 void SendLane::Fill(size_t i) {
   Operation& operation = ring_[next_ & mask_];
   const uint64_t left = operation.bytes - piece_offset_;
@@ -30,6 +33,8 @@ void SendLane::Fill(size_t i) {
   if (last && operation.notify) {
     request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
     request.imm_data = htonl(operation.imm);
+    // The peer arms its queue of receives for solicited messages alone
+    // (CompletionHub::ArmQueues).
     request.send_flags = IBV_SEND_SOLICITED;
   }
   if (bytes > 0 && bytes <= options_.max_inline) {
@@ -67,6 +72,8 @@ int SendLane::Post(uint32_t* notifications) {
     while (count < most && next_ != accepted_) {
       const Operation& operation = ring_[next_ & mask_];
       if (operation.notify &&
+          // The next request is the last of a notifying operation, and uses a
+          // receive request of the peer.
           operation.bytes - piece_offset_ <= options_.max_message_bytes) {
         if (*notifications == 0) break;
         --*notifications;
@@ -80,6 +87,8 @@ int SendLane::Post(uint32_t* notifications) {
 }
 
 int SendLane::PostControl() {
+  // Unlike room(), counts the reserved requests as free: they are kept for this
+  // call.
   if (posted_ - finished_ >= options_.max_requests) return EAGAIN;
   ibv_send_wr& request = requests_[0];
   request.wr_id = uint64_t{options_.generation} << 32 | ++posted_;
@@ -95,6 +104,8 @@ int SendLane::PostCredit(uint32_t consumed) {
 }
 
 int SendLane::PostNothing() {
+  // Address and key may be 0: devices do not check them for a write without
+  // bytes.
   requests_[0].opcode = IBV_WR_RDMA_WRITE;
   requests_[0].send_flags = 0;
   requests_[0].wr.rdma.remote_addr = 0;

@@ -13,14 +13,17 @@
 namespace refract::transport::verbs {
 namespace {
 
+// As in shm and tcp, so that no caller depends on the data path below.
 constexpr size_t kMaxRegions = 16;
 constexpr size_t kMaxTransferBytes = size_t{1} << 30;
 // Requests kept free on the express queue pair: credits and probes must get
 // through when puts have filled it.
 constexpr uint32_t kReservedRequests = 2;
 
+// IBV_MTU_256 is 1, and each further value of the enum doubles the bytes.
 uint32_t MtuBytes(ibv_mtu mtu) { return 128u << mtu; }
 
+// The smallest MTU of at least `bytes`, or the largest there is.
 ibv_mtu MtuOf(uint32_t bytes) {
   int mtu = IBV_MTU_256;
   while (mtu < IBV_MTU_4096 && MtuBytes(static_cast<ibv_mtu>(mtu)) < bytes) {
@@ -33,6 +36,9 @@ SendLane::Options LaneOptions(const CompletionHub::Attached& attached,
                               Lane lane, const LocalAddress& address,
                               const PathOptions& options) {
   const bool express = lane == Lane::kExpress;
+  // Credits and probes use the express lane alone, so the bulk lane keeps no
+  // requests free. A read sends no bytes of its own, so the bulk lane has no
+  // inline data either.
   SendLane::Options result;
   result.opcode = express ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
   result.max_requests =
@@ -108,6 +114,8 @@ VerbsPath::VerbsPath(std::shared_ptr<CompletionHub> hub,
   peer_regions_.reserve(kMaxRegions);
 }
 
+// Detach destroys the queue pairs. Afterwards the device touches no memory of
+// this path, and the members that follow may unregister and free it.
 VerbsPath::~VerbsPath() { hub_->Detach(std::move(attached_), options_); }
 
 PathLimits VerbsPath::limits() const {
@@ -127,6 +135,7 @@ absl::StatusOr<Region> VerbsPath::Register(
     std::shared_ptr<const Mapping> memory, Access access) {
   OwnRegion own;
   own.access = access;
+  // The id is the index in regions_: Export looks regions up by it.
   own.region.id = static_cast<uint32_t>(regions_.size());
   own.region.memory = std::move(memory);
   REFRACT_ASSIGN_OR_RETURN(
@@ -191,6 +200,12 @@ absl::Status VerbsPath::Connect(const EndpointDescription& peer) {
 absl::Status VerbsPath::ConnectPair(QueuePair& pair, Lane lane,
                                     const EndpointDescription& peer) {
   const bool express = lane == Lane::kExpress;
+  // The InfiniBand specification fixes the order RESET, INIT, RTR, RTS. INIT
+  // sets the rights of the peer, RTR (ready to receive) names the peer and
+  // accepts its packets, RTS (ready to send) lets this side post.
+  //
+  // The peer gets only the right that it uses on the pair: writes on express,
+  // reads on bulk. A region needs the same right as well (AccessFlags).
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_INIT;
   attributes.port_num = address_.port;
@@ -205,6 +220,8 @@ absl::Status VerbsPath::ConnectPair(QueuePair& pair, Lane lane,
   attributes.path_mtu = MtuOf(std::min(own_.mtu_bytes, peer.mtu_bytes));
   attributes.dest_qp_num = (express ? peer.express : peer.bulk).number;
   attributes.rq_psn = (express ? peer.express : peer.bulk).packet_number;
+  // Reads of the peer that this pair answers at the same time; max_rd_atomic
+  // below bounds the reads of this side by the same number of the peer.
   attributes.max_dest_rd_atomic = static_cast<uint8_t>(own_.max_reads);
   attributes.min_rnr_timer = options_.receiver_not_ready_timer;
   ibv_ah_attr& way = attributes.ah_attr;
@@ -258,6 +275,9 @@ PostResult VerbsPath::Prepare(SendLane& lane, const RemoteRegion& region,
                               const std::byte* local, size_t bytes,
                               Operation* operation) const {
   if (!status_.ok() || !failing_.ok()) return PostResult::kBroken;
+  // The device checks offsets and rights by the remote key as well, but a
+  // request that fails there breaks the queue pair for good. These checks
+  // refuse the call alone.
   const auto peer = std::find_if(
       peer_regions_.begin(), peer_regions_.end(),
       [&](const RegionDescription& x) { return x.id == region.id; });
@@ -267,6 +287,7 @@ PostResult VerbsPath::Prepare(SendLane& lane, const RemoteRegion& region,
     return PostResult::kInvalid;
   }
   if (bytes > 0) {
+    // A request without bytes has no segment, and so needs no local key.
     const OwnRegion* own = Owner(local, bytes);
     if (own == nullptr) return PostResult::kInvalid;
     operation->local_key = own->local_key;
@@ -323,6 +344,8 @@ PostResult VerbsPath::Get(const RemoteRegion& from, uint64_t offset,
 }
 
 void VerbsPath::PostExpress() {
+  // The room in the peer's window: its length less the notifications that the
+  // peer has not reported as taken. Counters wrap at 2^32; differences do not.
   uint32_t notifications =
       peer_->notify_window - (sent_notes_ - acknowledged_notes_);
   const uint32_t before = notifications;
@@ -347,6 +370,9 @@ void VerbsPath::OnDevice(int error) {
 void VerbsPath::ReturnCredits() {
   const uint32_t owed = taken_notes_ - credited_notes_;
   if (owed < options_.notify_window / kCreditsPerWindow) return;
+  // A credit carries the count since the start, so a later credit replaces an
+  // earlier one. It uses a receive request of the peer beside the window
+  // (kCreditsPerWindow).
   const int error = express_.PostCredit(taken_notes_);
   if (error == EAGAIN) return;  // later, when a request has finished
   credited_notes_ = taken_notes_;
@@ -355,6 +381,9 @@ void VerbsPath::ReturnCredits() {
 
 size_t VerbsPath::Poll(absl::Span<Completion> out) {
   if (!status_.ok() || !peer_.has_value()) return 0;
+  // Operations that wait are posted twice: first, so that the device works
+  // while completions are taken, and at the end, because finished requests and
+  // new credits have made room.
   const bool may_post = failing_.ok();
   if (may_post && express_.has_waiting()) PostExpress();
   if (may_post && bulk_.has_waiting()) PostBulk();
@@ -364,6 +393,8 @@ size_t VerbsPath::Poll(absl::Span<Completion> out) {
     absl::MutexLock lock(&hub_->mutex());
     Inbox& inbox = *attached_.inbox;
     hub_->Progress(inbox);
+    // Completions stay with the path's lanes: `out` takes them in the order
+    // puts, gets, notifications, and the rest at the next Poll.
     if (!express_.Finish(inbox.finished[0]) ||
         !bulk_.Finish(inbox.finished[1])) {
       failing_ = absl::InternalError("completion of a request never posted");
@@ -384,6 +415,8 @@ size_t VerbsPath::Poll(absl::Span<Completion> out) {
     inbox.news = count == out.size();
     if (inbox.has_failed() && failing_.ok()) failing_ = FailureOf(inbox);
   }
+  // The peer's count must lie between its last count and the number sent; the
+  // unsigned differences hold after a wrap, too.
   if (acknowledged - acknowledged_notes_ > sent_notes_ - acknowledged_notes_) {
     failing_ = absl::InvalidArgumentError(
         "the peer took more notifications than were sent");
@@ -407,6 +440,9 @@ size_t VerbsPath::Poll(absl::Span<Completion> out) {
 
 bool VerbsPath::Arm() {
   if (!status_.ok() || !failing_.ok() || !peer_.has_value()) return false;
+  // No Poll follows until the next event, so operations that wait must go to
+  // the device now. Operations that do not fit go after a completion, for which
+  // the hub arms the queue of sends.
   if (express_.has_waiting()) PostExpress();
   if (bulk_.has_waiting()) PostBulk();
   if (!failing_.ok()) return false;
@@ -418,7 +454,9 @@ bool VerbsPath::Arm() {
 absl::Status VerbsPath::FailureOf(const Inbox& inbox) const {
   if (!inbox.failed_request.has_value()) return inbox.failure;
   // Independent of the status: the first request that fails may have been under
-  // way before, and is flushed or has used up its retries.
+  // way before, and is flushed or has used up its retries. The query makes
+  // system calls under the hub's mutex, but only once per path: Poll asks for
+  // the first failure alone.
   const absl::StatusOr<std::vector<PortInfo>> ports =
       hub_->context().device().Ports();
   const bool port_active =

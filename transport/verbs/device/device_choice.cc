@@ -27,6 +27,8 @@ bool IsIpv4(const uint8_t* gid) {
 }
 
 Reach ReachOf(const GidEntry& entry) {
+  // All bytes but the last are 0: "::1" is the loopback address, "::" an empty
+  // entry.
   const uint8_t* gid = entry.gid.raw;
   if (std::all_of(gid, gid + 15, [](uint8_t x) { return x == 0; })) {
     return gid[15] == 1 ? Reach::kLoopback : Reach::kNone;
@@ -55,6 +57,8 @@ bool IsOverlay(absl::string_view interface) {
 
 // Leading bits in common, at most the length of a usual subnet.
 int CommonBits(const GidEntry& entry, const EndpointDescription& peer) {
+  // An IPv4 address is in the last 4 of the 16 bytes, behind a fixed prefix of
+  // 96 bits.
   const int most = IsIpv4(entry.gid.raw) ? 96 + 24 : 64;
   int bits = 0;
   while (bits < most) {
@@ -83,7 +87,8 @@ double ExpectedRate(const ibv_port_attr& attributes,
 
 struct Candidate {
   LocalAddress address;
-  // By rule; larger is better.
+  // Rules 2 to 6 in their order; larger is better. Rule 1 drops candidates
+  // before, and the stable sort is rule 7.
   std::tuple<bool, Reach, bool, int, double> rank;
 };
 
@@ -108,6 +113,8 @@ absl::StatusOr<AddressPreference> ParseAddressPreference(
 }
 
 double PortRate(const ibv_port_attr& attributes) {
+  // Codes of the InfiniBand specification's PortInfo (LinkWidthActive), as
+  // ibv_query_port returns them.
   double lanes = 0;
   switch (attributes.active_width) {
     case 1:

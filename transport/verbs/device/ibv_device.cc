@@ -56,6 +56,8 @@ class IbvMemoryRegion final : public MemoryRegion {
 class IbvCompletionQueue final : public CompletionQueue {
  public:
   explicit IbvCompletionQueue(ibv_cq* queue) : queue_(queue) {
+    // IbvCompletionChannel::TakeEvents finds the object of an event by this
+    // pointer.
     queue->cq_context = this;
   }
   ~IbvCompletionQueue() override {
@@ -193,6 +195,8 @@ absl::StatusOr<std::unique_ptr<Device>> IbvDevice::Create(
     errno = error;
     return device->ErrorOf("ibv_query_device");
   }
+  // For shared receive queues alone: their requests are empty, so no memory is
+  // registered here. Each path has a domain of its own (CreateDomain).
   device->domain_.reset(ibv_alloc_pd(context));
   if (device->domain_ == nullptr) return device->ErrorOf("ibv_alloc_pd");
   return device;
