@@ -14,11 +14,12 @@
 namespace refract::transport {
 namespace {
 
-// Bytes of an offer besides texts: tags, lengths, version and two digests; and
-// of a setting.
+// Upper bounds of an offer's bytes besides texts (tags, lengths, version, two
+// digests), and of a setting's.
 constexpr size_t kMaxOfferNumbersBytes = 64;
 constexpr size_t kMaxSettingNumbersBytes = 6;
-// The rest of a frame is for identity, limits and paths.
+// The hello frame carries the offers beside identity, limits and paths, for
+// which 4 KiB are left.
 constexpr size_t kMaxOffersBytes = kMaxSessionBodyBytes - 4096;
 
 // Whether the offers fit into one frame.
@@ -129,6 +130,7 @@ ClientImpl::ClientImpl(std::shared_ptr<ClientHub> hub,
 }
 
 ClientImpl::~ClientImpl() {
+  // Afterwards neither the polling thread nor the notifier uses this object.
   if (joined_) hub_->Leave(this);
   // Cancels and joins here, not on the polling thread: a name look-up, for
   // example, cannot be interrupted.
@@ -182,6 +184,8 @@ absl::StatusOr<OutgoingMessage> ClientImpl::Allocate(
           ": ", state_.models[model].message()));
     }
     memory = memory_;
+    // The fields of one link are read under one lock: SetConnected changes all
+    // of them together.
     number = places_[model].number;
     limit = max_in_flight_;
     if (!takes_request_ids_) request_id = {};
@@ -213,6 +217,8 @@ absl::Status ClientImpl::SetOffer(size_t model,
       return absl::InvalidArgumentError(
           absl::StrCat("offer ", model, " after ", places_.size()));
     }
+    // A later reconnection sends all offers in one hello frame, so all of them
+    // together must fit.
     std::vector<ModelOffer> all;
     for (size_t i = 0; i < places_.size(); ++i) {
       if (i != model && places_[i].offer.has_value()) {
@@ -229,6 +235,8 @@ absl::Status ClientImpl::SetOffer(size_t model,
                            : offer.has_value()
                                ? absl::UnavailableError("was not asked yet")
                                : absl::NotFoundError("not offered");
+    // A changed offer has a new key: the link withdraws the old key and offers
+    // the new one.
     places_[model] = {std::move(offer), next_key_++};
     ++offers_version_;
     if (memory_ != nullptr) memory_->waker->Wake();
@@ -249,7 +257,7 @@ void ClientImpl::TakeModels(const ClientLink& link) {
   for (size_t i = 0; i < places_.size(); ++i) {
     const ClientLink::Offered* const offered = link.offer(places_[i].key);
     if (offered == nullptr) {
-      // The link's next step tells the server of the offer.
+      // The link has not told the server of this offer yet; its next step does.
       state_.models[i] = places_[i].offer.has_value()
                              ? absl::UnavailableError("was not asked yet")
                              : absl::NotFoundError("not offered");
@@ -274,6 +282,8 @@ void ClientImpl::Shutdown() {
       absl::CancelledError("the client is being destroyed");
   SetDisconnected(status);
   if (current_ != nullptr) {
+    // The link stays until its last request is answered. Meanwhile the client
+    // already tries to connect again.
     draining_.push_back(std::exchange(current_, nullptr));
   }
   for (ClientLink* link : draining_) {
@@ -294,6 +304,8 @@ void ClientImpl::Start(ClientRequest request) {
   for (ClientLink* draining : draining_) {
     if (draining->memory().get() == memory) link = draining;
   }
+  // Either failure is safe to retry: nothing of the request has left this
+  // machine.
   if (link == nullptr || link->goaway()) {
     request.Finish(
         &counters_,
@@ -339,6 +351,9 @@ void ClientImpl::OnEnd(ClientLink& link, const absl::Status& why) {
   if (link.path_failed()) {
     ++counters_.path_failures;
     const LinkFacts& facts = link.facts();
+    // The path or the server's process may be the reason. LearnFromReport
+    // decides after the next handshake: the same process there means that the
+    // path failed.
     suspicion_ = {facts.path, facts.rail, now, facts.server_process};
     // A rail that is known to be down explains the loss.
     if (rails_.down(RailName(facts.path, facts.rail))) suspicion_.reset();

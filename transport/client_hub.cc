@@ -51,6 +51,7 @@ ClientHub::ClientHub(const Options& options, std::unique_ptr<PollLoop> loop)
 
 ClientHub::~ClientHub() {
   stopping_ = true;
+  // The polling thread ends first, because it records changes for the notifier.
   loop_->Wake();
   if (poller_.joinable()) poller_.join();
   {
@@ -81,6 +82,8 @@ void ClientHub::Leave(ClientImpl* client) {
   }
   Attend();
   absl::MutexLock lock(&mu_);
+  // Two waits: until the polling thread has shut the client down, and until a
+  // running call of its on_change has ended.
   const auto gone = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return std::find(leaving_.begin(), leaving_.end(), client) ==
            leaving_.end();
@@ -112,6 +115,8 @@ void ClientHub::NoteChange(ClientImpl* client) {
 void ClientHub::Run() {
   BindPollingThread(options_.locality);
   while (!stopping_) {
+    // Requests first: a round may sleep, and a request that was submitted
+    // before must be on its link by then.
     StartRequests();
     const absl::Time now = options_.clock->Now();
     // Either an outside call or a timer of a client; links have timers of their
@@ -151,6 +156,8 @@ void ClientHub::TakeJoinedAndLeft() {
   std::vector<ClientImpl*> left;
   {
     absl::MutexLock lock(&mu_);
+    // Clients that leave stay in leaving_ until Shutdown() has returned:
+    // Leave() waits for that.
     joined.swap(joining_);
     left = leaving_;
   }
@@ -200,6 +207,8 @@ void ClientHub::Notify() {
     changed_.erase(changed_.begin());
     notifying_ = client;
     mu_.Unlock();
+    // Without the lock, because on_change may call the client and the hub.
+    // notifying_ keeps the client alive meanwhile (Leave).
     client->NotifyChange();
     mu_.Lock();
     notifying_ = nullptr;

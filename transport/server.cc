@@ -168,6 +168,8 @@ void ServerImpl::Accept() {
     for (size_t i = 0; i < 2; ++i) {
       if (fds[i].revents == 0) continue;
       if (const absl::Status status = AcceptOne(fds[i].fd, now); !status.ok()) {
+        // Usually the process is out of descriptors. The oldest visitor without
+        // a hello gives its descriptor back.
         shared_->log.Warn("acceptor", "cannot accept", status);
         lobby_.DropOldest();
         pollfd none = {-1, 0, 0};

@@ -15,8 +15,9 @@
 namespace refract::transport {
 namespace {
 
-// Bits of a message id for the request's index; the rest is a number that is
-// never reused.
+// Low bits of a message id: the request's index in pending_, which finds an
+// answer's request without a table. High bits: a number that is never reused,
+// which tells a late answer from the answer of the index's next request.
 constexpr int kPlaceBits = 13;
 static_assert(kMaxSlots == 1 << kPlaceBits);  // so more than max_in_flight
 
@@ -90,6 +91,8 @@ bool ClientLink::Earlier::operator()(const Pending& a, const Pending& b) const {
 }
 
 void ClientLink::Start(ClientRequest request) {
+  // Each request holds a token, there are as many tokens as indexes, and Take()
+  // returns both.
   CHECK(!free_.empty()) << "a request without a token";
   const uint32_t place = free_.back();
   free_.pop_back();
@@ -117,6 +120,8 @@ const ClientLink::Pending* ClientLink::Find(uint64_t id) const {
 
 Client::Callback ClientLink::Take(Pending& pending) {
   if (pending.in_deadlines.in_heap()) deadlines_.Remove(&pending);
+  // Waits for a callback that runs on another thread. Afterwards no new
+  // cancellation names this id.
   pending.on_cancel.reset();
   pending.id = 0;
   pending.token.Reset();
@@ -133,6 +138,8 @@ PollTask::Result ClientLink::Step(absl::Time now) {
     owner_->OnSuspect(*this);
   }
   if (status.ok()) return worked > 0 ? Result::kWorked : Result::kIdle;
+  // First, so that a callback that Close() runs already sees the client without
+  // this link.
   owner_->OnEnd(*this, status);
   Close(status);
   return Result::kDone;
@@ -148,6 +155,8 @@ absl::Status ClientLink::TryStep(absl::Time now, int* worked) {
   if (goaway_ && !any_pending) {
     return absl::UnavailableError("the server is stopping");
   }
+  // A message that was allocated and is not sent yet holds a token, and only
+  // this link can send it.
   if (draining_ && !any_pending && memory()->requests.load() == 0) {
     return absl::UnavailableError("another path is used now");
   }
@@ -182,6 +191,8 @@ void ClientLink::EndCancelled() {
 void ClientLink::GiveUp(Pending& pending, const absl::Status& why) {
   const uint64_t id = pending.id;
   Client::Callback done = Take(pending);
+  // A message that still waits here is dropped. Otherwise the server has the
+  // request: a pull of its answer ends, and the server is told.
   if (!link_.endpoint().Unsend(id)) {
     link_.endpoint().Ignore(id);
     proto::Cancel cancel;
@@ -295,6 +306,8 @@ absl::Status ClientLink::SendOffers() {
 void ClientLink::Close(const absl::Status& why) {
   link_.SayClose(why);
   absl::Status status = why;
+  // Cancelled: this client ends the connection itself, so its callers learn
+  // nothing of a loss.
   if (!absl::IsCancelled(why)) {
     const std::string lost =
         absl::StrCat("connection to ", options_.address,

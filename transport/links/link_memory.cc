@@ -21,6 +21,8 @@ void SlotReturns::Push(uint16_t slot) {
     pushed = ((state & ~kTop) | (slot + 1u)) + (uint64_t{1} << kSizeShift);
   } while (!state_.compare_exchange_weak(
       state, pushed, std::memory_order_release, std::memory_order_relaxed));
+  // The push that reaches the threshold wakes; later pushes need not, because
+  // Drain() takes the whole stack.
   const size_t size = (pushed & ~kWakeForEach) >> kSizeShift;
   if (size == threshold_ || (pushed & kWakeForEach) != 0) waker_->Wake();
 }
@@ -151,6 +153,8 @@ OutgoingMessage::ImplPtr NewFailure(const std::shared_ptr<LinkMemory>& memory,
   header.status_code = static_cast<uint8_t>(status.code());
   header.text_bytes = static_cast<uint32_t>(text.size());
   header.total_bytes = AlignUp(kHeaderBytes + text.size(), kPayloadAlign);
+  // Errors have an arena of their own: a failure can be reported while answers
+  // fill the source arena.
   std::optional<ArenaBlock> block = memory->texts->Allocate(header.total_bytes);
   if (!block.has_value()) return nullptr;
   std::memset(block->data(), 0, header.total_bytes);

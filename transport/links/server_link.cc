@@ -54,6 +54,7 @@ ServerLink::ServerLink(ServerShared* shared, std::string host,
 }
 
 ServerLink::~ServerLink() {
+  // Marked before the handler is told, so that it finds the calls abandoned.
   for (const auto& [id, call] : calls_) shared_calls_->Abandon(call.number);
   shared_calls_->Close();
   // Last: answers to this notification are dropped.
@@ -128,6 +129,8 @@ void ServerLink::SendReplies() {
   shared_calls_->TakeReplies(&replies_);
   for (ServerCalls::Reply& reply : replies_) {
     const bool wanted = !shared_calls_->abandoned(reply.number);
+    // The number and the id are free again, also if the answer is dropped: a
+    // client that cancelled a request has forgotten its id.
     calls_.erase(reply.id);
     shared_calls_->Finish(reply.number);
     if (wanted && reply.message != nullptr) {
@@ -198,6 +201,8 @@ absl::Status ServerLink::OnMessage(const MessageHeader& header,
   std::unique_ptr<ServerCallImpl> call =
       ServerCallImpl::Create(shared_calls_, header.id, number, offered->id,
                              deadline, text, received, std::move(message));
+  // The call exists before the tests below, so that a refusal is an answer like
+  // any other.
   call->set_priority(header.priority);
   if (shared_->refusing || shared_->stopping) {
     call->Fail(absl::UnavailableError("this node is stopping"));
@@ -297,6 +302,9 @@ absl::Status ServerLink::OnCancel(const SessionFrame& frame) {
   proto::Cancel cancel;
   REFRACT_RETURN_IF_ERROR(ParseBody(frame, "cancel frame", &cancel));
   const auto call = calls_.find(cancel.id());
+  // Three cases: the handler has the request; its payload is being pulled; or
+  // it has not arrived, or was answered already, which withdrawn_ remembers for
+  // OnAnnounced and OnMessage.
   if (call != calls_.end()) {
     if (shared_calls_->abandoned(call->second.number)) return absl::OkStatus();
     shared_calls_->Abandon(call->second.number);

@@ -84,6 +84,7 @@ void ServerPoller::Run() {
     loop_->Round(absl::InfiniteFuture());
   }
   Adopt();
+  // Links that came last are told of the end, too.
   Flush();
   loop_->ForEach([](PollTask& task) {
     static_cast<ServerLink&>(task).SayClose(

@@ -173,6 +173,8 @@ PollLoop::PollLoop(base::Clock* clock, size_t capacity, UniqueFd epoll,
 
 PollLoop::~PollLoop() { Clear(); }
 
+// Spin windows and the interval of kernel events are real time, also where a
+// test's manual clock drives the timers.
 absl::Time PollLoop::RealNow(absl::Time now) const {
   base::Clock& real = base::Clock::Real();
   return clock_ == &real ? now : real.Now();
@@ -260,6 +262,8 @@ void PollLoop::HeatSignalled() {
 }
 
 void PollLoop::HeatDue(absl::Time now) {
+  // next_timer_ is a lower bound, so most rounds end here. Otherwise the scan
+  // over all seats finds the timers that are due and a new bound.
   if (now < next_timer_) return;
   next_timer_ = absl::InfiniteFuture();
   for (size_t i = 0; i < entries_.size(); ++i) {
@@ -326,6 +330,7 @@ bool PollLoop::KeepHot(Entry& entry, PollTask::Result result, absl::Time real) {
   const absl::Duration longest = MaxSpin(cores_, entry.task->cheap_poll());
   if (result == PollTask::Result::kWorked) {
     if (entry.spinning) {
+      // Work came during the spin, so a sleep would have cost a wake-up.
       spin_window_ = std::min(spin_window_ * 2, MaxSpin(cores_, true));
     }
     entry.spinning = false;
@@ -338,11 +343,14 @@ bool PollLoop::KeepHot(Entry& entry, PollTask::Result result, absl::Time real) {
   }
   if (entry.spinning) spin_window_ = std::max(spin_window_ / 2, kMinSpin);
   entry.spinning = false;
+  // Arm() fails if an event may have come: the task is stepped again.
   return !entry.task->Arm();
 }
 
 void PollLoop::Sleep(absl::Time until) {
   signalled_ = true;
+  // Arm() and Disarm() consume wake-ups, so the next round must look for marked
+  // seats even if Take() reports no wake-up.
   if (!waker_->Arm()) return;
   absl::Duration timeout = until - clock_->Now();
   if (clock_ != &base::Clock::Real()) {
@@ -359,6 +367,7 @@ void PollLoop::TakeEvents(absl::Duration timeout) {
     const uint64_t tag = events[i].data.u64;
     const auto source = static_cast<Source>(tag & 3);
     const size_t index = tag >> 2;
+    // Disarm() clears the waker's descriptor; its seats are in the ready set.
     if (source == Source::kWaker) continue;
     Entry& entry = entries_[index];
     if (entry.task == nullptr) continue;

@@ -49,6 +49,8 @@ absl::StatusOr<socklen_t> UnixAddress(absl::string_view name,
   if (name.empty() || name.size() + 1 > sizeof(address->sun_path)) {
     return absl::InvalidArgumentError("unix socket name of a bad length");
   }
+  // A name in the abstract namespace (its first byte is 0): no file is left
+  // behind, and no permission of a folder matters.
   *address = {};
   address->sun_family = AF_UNIX;
   std::memcpy(address->sun_path + 1, name.data(), name.size());
@@ -67,6 +69,8 @@ absl::StatusOr<UniqueFd> ConnectOne(const addrinfo& address, const Wait& wait,
     if (poll.revents != 0) break;
   }
   int error = 0;
+  // The socket turns writable at the end of the attempt, whether it succeeded
+  // or not.
   socklen_t length = sizeof(error);
   getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
   if (error != 0) return ErrnoStatus(error, "connect");
@@ -171,6 +175,8 @@ absl::StatusOr<UniqueFd> Accept(int listener) {
         accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd.valid()) return fd;
     switch (errno) {
+      // ECONNABORTED: the client has hung up before the call; the next
+      // connection is taken.
       case EINTR:
       case ECONNABORTED:
         continue;

@@ -53,6 +53,8 @@ bool IsAlert(int reason) { return reason >= SSL_AD_REASON_OFFSET; }
 
 }  // namespace
 
+// The BIO between OpenSSL and the socket. Writes only append to unsent_, so a
+// record is never cut by a full socket; reads go to the socket.
 struct TlsStream::Callbacks {
   static TlsStream& Self(BIO* bio) {
     return *static_cast<TlsStream*>(BIO_get_data(bio));
@@ -176,6 +178,9 @@ int TlsStream::ShakeHands() {
   return result == 1 ? 0 : Failed(result);
 }
 
+// Cuts the pieces into records of up to 16 KiB until a batch is full. Bytes of
+// finished records count as sent, also while they wait in unsent_ for room in
+// the socket; has_unsent() then asks for a Flush().
 ssize_t TlsStream::Send(absl::Span<const iovec> pieces) {
   if (Broken() || Flush() != 0) return -1;
   ERR_clear_error();
@@ -214,6 +219,7 @@ ssize_t TlsStream::Send(absl::Span<const iovec> pieces) {
         offset = 0;
       }
     }
+    // SSL_write must not be called without bytes.
     if (record.empty()) continue;
     const int written =
         SSL_write(ssl_, record.data(), static_cast<int>(record.size()));
@@ -241,6 +247,9 @@ ssize_t TlsStream::Receive(absl::Span<const iovec> pieces) {
           static_cast<int>(std::min(piece.iov_len - offset, size_t{1} << 30)));
       if (got <= 0) {
         const int failed = Failed(got);
+        // OpenSSL may hold further bytes of a record that has been read, which
+        // the socket's descriptor does not report; may_have_more() does, until
+        // a read finds nothing.
         drained_ = failed < 0 && errno == EAGAIN;
         return total > 0 ? static_cast<ssize_t>(total) : failed;
       }
@@ -278,6 +287,8 @@ int TlsStream::Failed(int result) {
     case SSL_ERROR_WANT_WRITE:
       errno = EAGAIN;
       return -1;
+    // The peer ended TLS in order (close_notify). After the handshake this is
+    // the end of the stream, 0 as of read(2).
     case SSL_ERROR_ZERO_RETURN:
       break;
     case SSL_ERROR_SYSCALL:

@@ -29,6 +29,8 @@ std::optional<size_t> RangeAllocator::Allocate(size_t bytes) {
   // Checked before rounding up, which could wrap.
   if (bytes > (size_t{1} << 62)) return std::nullopt;
   bytes = Rounded(bytes);
+  // First fit. Holes are sorted by offset and never touch: Free() joins
+  // neighbours.
   for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {
     if (hole->bytes < bytes) continue;
     const size_t offset = hole->offset;

@@ -47,6 +47,8 @@ absl::StatusOr<std::shared_ptr<const Mapping>> Mapping::ForDevices(
   void* data = MAP_FAILED;
   if (huge) {
     data = mmap(nullptr, rounded, kProtection,
+                // Reserved huge pages of 2 MiB (2^21 B), if the machine has
+                // enough; else transparent huge pages below.
                 kFlags | MAP_HUGETLB | (21 << MAP_HUGE_SHIFT), -1, 0);
   }
   if (data == MAP_FAILED) {

@@ -84,6 +84,9 @@ absl::Status MessageReceiver::OnMessage(SlotGrant grant, absl::Time now) {
   text_.assign(
       reinterpret_cast<const char*>(slot) + kHeaderBytes + header.table_bytes,
       header.text_bytes);
+  // A message of an earlier connection is dropped, and its slot returned at
+  // once. Its fields were checked first, because a broken message ends the
+  // connection in any epoch.
   if (header.epoch != setup_->epoch) {
     ++counters_->stale_dropped;
     Owe(grant.slot, true);
@@ -118,6 +121,8 @@ absl::Status MessageReceiver::StartPull(uint16_t slot,
   pull.ended = false;
   pull.refusal = absl::OkStatus();
   pull.header = header;
+  // text_ and tensors_ serve the next message as well, so the pull keeps
+  // copies.
   pull.text.assign(text.data(), text.size());
   pull.message = NewIncoming(setup_->memory);
   for (const WireTensor& tensor : tensors_) {
@@ -137,6 +142,7 @@ absl::Status MessageReceiver::StartPull(uint16_t slot,
     Owe(slot, true);
     return sink_->OnRefused(header, admitted);
   }
+  // The scheduler takes no empty pulls.
   if (bytes == 0) return EndPull(pull);
   scheduler_->Add(this, &pull, bytes, deadline);
   return absl::OkStatus();
@@ -215,6 +221,8 @@ PullConnection::Post MessageReceiver::PostChunk(ScheduledPull& scheduled,
     }
     memory = *std::move(block);
   }
+  // The payload begins behind header, table and text in the peer's arena
+  // (source_offset), and fills the own block from its start.
   bytes = std::min(bytes, max_get_bytes_);
   const PostResult result = path_->Get(
       setup_->peer_source, pull.header.source_offset + pull.requested,
@@ -235,6 +243,8 @@ PullConnection::Post MessageReceiver::PostChunk(ScheduledPull& scheduled,
 PullConnection::Post MessageReceiver::EndEarly(PulledMessage& pull,
                                                absl::Status refusal) {
   pull.refusal = std::move(refusal);
+  // The sink must be called in a round of this connection: Resume() ends the
+  // pull there.
   pull.ended = true;
   any_ended_ = true;
   scheduler_->Cancel(this, &pull);

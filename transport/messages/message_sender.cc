@@ -104,6 +104,9 @@ absl::Status MessageSender::OnPut(uint64_t context) {
 
 void MessageSender::ReleaseIfDone(uint32_t index) {
   Sent& sent = sent_[index];
+  // The block of an eager message is free when its put is done. The block of a
+  // pulled message also waits for the credit of its slot, by which the peer
+  // says that it has the payload or gives it up.
   if (!sent.put_done || !sent.taken) return;
   sent.message.reset();
   free_.push_back(index);
@@ -122,10 +125,14 @@ MessageSender::Waiting* MessageSender::Next() {
 absl::Status MessageSender::Post(absl::Time now) {
   if (num_waiting() == 0) return absl::OkStatus();
   while (Waiting* const heap = Next()) {
+    // A slot is taken first: without a slot no message can go, and the heaps
+    // stay as they are.
     const std::optional<SlotGrant> grant = slots_.Take();
     if (!grant.has_value()) return absl::OkStatus();
     OutgoingMessage::Impl& message = *heap->top();
     MessageHeader& header = message.header;
+    // Epoch and deadline are filled in as late as possible: the deadline
+    // travels as the time left, and a message may have waited here.
     header.epoch = setup_->epoch;
     header.deadline_us = DeadlineField(message.deadline, now);
     const size_t payload_begin = message.layout.payload_begin;

@@ -30,6 +30,8 @@ void SendSlots::Untake(SlotGrant grant) {
 absl::Status SendSlots::Credit(SlotGrant grant) {
   if (grant.slot >= slots_.size()) return Bad("credit for unknown", grant);
   Slot& slot = slots_[grant.slot];
+  // A credit names the generation of the slot's next use, so a repeated credit
+  // does not fit.
   const auto next = static_cast<uint16_t>(slot.generation + 1);
   if (!slot.in_use || grant.generation != next) {
     return Bad("unexpected credit for", grant);

@@ -56,6 +56,7 @@ void EncodeHeader(const MessageHeader& header, std::byte* out) {
   const auto store = [out](HeaderField at, auto... fields) {
     static_assert((sizeof(fields) + ...) == sizeof(uint64_t));
     uint64_t word = 0;
+    // The first field is in the lowest bytes: words are little-endian.
     size_t shift = 0;
     ((word |= uint64_t{fields} << shift, shift += 8 * sizeof(fields)), ...);
     StoreLittle<uint64_t>(out + at, word);
@@ -195,6 +196,7 @@ absl::Status LayoutMessage(absl::Span<const base::TensorSpec> tensors,
     layout.table_bytes += kTableEntryBytes + 8 * tensor.dims.size();
   }
   layout.payload_begin =
+      // A message: header, table, text, padding to kPayloadAlign, payload.
       AlignUp(kHeaderBytes + layout.table_bytes + text_bytes, kPayloadAlign);
   layout.total_bytes = layout.payload_begin + payload;
   if (layout.total_bytes > max_total_bytes) {
@@ -205,6 +207,8 @@ absl::Status LayoutMessage(absl::Span<const base::TensorSpec> tensors,
   return absl::OkStatus();
 }
 
+// An entry: dtype (1 B), rank (1), reserved (6), offset in the payload (8),
+// bytes (8), and each dim (8).
 void EncodeTable(absl::Span<const base::TensorSpec> tensors,
                  const MessageLayout& layout, std::byte* out) {
   for (size_t i = 0; i < tensors.size(); ++i) {

@@ -101,6 +101,10 @@ absl::StatusOr<std::unique_ptr<PathSetup>> PathSetup::Create(
   return setup;
 }
 
+// Three regions: slots (the peer writes messages into them), source (this
+// side's messages, failures in its first part; the peer pulls from it), and
+// pulls (payloads that this side has pulled). A connection has its own, so that
+// its peer reaches no other connection's memory.
 absl::Status PathSetup::MakeRegions() {
   REFRACT_ASSIGN_OR_RETURN(
       slots_, path_->CreateRegion(own_.num_slots() * own_.slot_bytes(),
@@ -134,6 +138,7 @@ absl::Status PathSetup::ImportPeer(absl::string_view slots,
 }
 
 absl::Status PathSetup::PostProbe(absl::string_view text) {
+  // The arena is empty during the handshake, so it has room.
   probe_ = source_->Allocate(kProbeBytes);
   std::memset(probe_->data(), 0, kProbeBytes);
   std::memcpy(probe_->data(), text.data(), std::min(text.size(), kProbeBytes));

@@ -59,6 +59,9 @@ void PullWindow::Posted(const Get& get, absl::Time now) {
 void PullWindow::Completed(const Get& get, absl::Time now) {
   outstanding_ -= get.bytes;
   delivered_ += get.bytes;
+  // A round lasts from a get's post to its completion: all bytes that complete
+  // meanwhile, divided by its time, are a sample of the rate. A get that was
+  // alone all the time is a sample of the delay.
   if (get.connection == round_.connection && get.serial == round_.serial) {
     round_.connection = nullptr;
     const absl::Duration took = now - round_began_;

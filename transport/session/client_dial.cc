@@ -21,8 +21,8 @@ bool Contains(const std::vector<T>& list, const T& value) {
 
 // While disconnected: every path that may be used. While connected: paths that
 // are better than the present one, or all paths if that is about to fail, and
-// that the server may have. In both cases only healthy paths; if none is
-// healthy, all of them.
+// that the server may have. In both cases only healthy paths; while
+// disconnected and without a healthy path, all of them.
 std::vector<proto::TransportPath> ClientImpl::PathsToOffer(
     absl::Time now) const {
   std::vector<proto::TransportPath> candidates;
@@ -67,6 +67,8 @@ void ClientImpl::Dial(absl::Time now) {
     if (paths.empty()) return;
   }
   const size_t links = draining_.size() + (current_ != nullptr);
+  // Reserved before the attempt, so that a finished handshake never lacks a
+  // seat.
   absl::StatusOr<PollLoop::Seat> seat = hub_->loop().Reserve();
   if (links + 1 > ClientHub::kMaxLinksPerClient || !seat.ok()) {
     // Old links still use all seats. Later some of them have ended.
@@ -75,6 +77,8 @@ void ClientImpl::Dial(absl::Time now) {
   }
   transport::Dial dial{options_, address_, std::move(paths), client_id_};
   dial.epoch = ++attempts_;
+  // The server ends connections of this client with a lower epoch: they are
+  // links that this side has lost, and the server may not know it yet.
   dial.oldest_live_epoch = dial.epoch;
   const auto note = [&dial](const ClientLink& link) {
     dial.oldest_live_epoch =

@@ -57,6 +57,7 @@ class ClientAttempt {
                        ? kMorePathStarts
                        : 0;
     for (const proto::TransportPath path : report_->offered) {
+      // In the server's order, best first.
       absl::StatusOr<std::unique_ptr<PathSetup>> setup = TryAddresses(path);
       if (setup.ok()) return Finish(**setup);
       last = base::Annotate(setup.status(), PathName(path));
@@ -180,6 +181,10 @@ class ClientAttempt {
     }
   }
 
+  // One attempt: make the own end, exchange regions (PathStart, PathReply),
+  // connect both ends, send a probe each way, confirm (Ready). The client's
+  // probe goes first: it shows the server that this end is connected and can
+  // receive.
   absl::StatusOr<std::unique_ptr<PathSetup>> TryPath(proto::TransportPath path,
                                                      const PathChoice& choice) {
     const absl::Time deadline =

@@ -21,6 +21,8 @@ Dialer::~Dialer() {
 }
 
 void Dialer::Start(Dial dial, PollLoop::Seat seat) {
+  // outcome_ belongs to the new thread until ready_ is set, and then to the
+  // polling thread, which calls Take().
   busy_ = true;
   ready_ = false;
   dial.link_waker = seat.waker();

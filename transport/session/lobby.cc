@@ -45,6 +45,8 @@ void Lobby::Step(absl::Span<const pollfd> fds, absl::Time now) {
   auto next = waiting_.begin();
   for (const pollfd& fd : fds) {
     const auto at = next++;
+    // Arm() made `fds` in the order of waiting_, which has not changed since.
+    // The next position is taken first, because Take() erases `at`.
     if (fd.revents == 0) continue;
     absl::StatusOr<std::optional<SessionFrame>> frame =
         TryFrame(at->visitor.session);

@@ -59,6 +59,8 @@ absl::Duration PeerHealth::CountFailure(const absl::Status& why, double draw) {
     backoff = std::min(first_backoff_ * (int64_t{1} << (failures_ - 1)),
                        last_backoff_);
   }
+  // Jitter of ±50 %, so that the clients of a restarted node do not all return
+  // at once.
   return backoff * (0.5 + draw);
 }
 

@@ -30,6 +30,7 @@ absl::Status CheckHello(const proto::Hello& hello) {
 }
 
 bool HasHungUp(int fd) {
+  // Without events, poll(2) reports errors and hang-ups alone.
   pollfd look = {fd, 0, 0};
   return poll(&look, 1, 0) > 0;
 }
@@ -52,6 +53,10 @@ ServerHandshake::ServerHandshake(const ServerHandshakeContext& context,
 
 ServerHandshake::~ServerHandshake() { context_.broker->Close(token_); }
 
+// A state machine that never blocks: answer the hello; for each PathStart wait
+// for the data socket and make the path (start_); answer the client's probe;
+// after Ready compare the probes (probing_); and end with the first path that
+// works. A path that fails leaves the session for the client's next PathStart.
 absl::StatusOr<std::optional<Established>> ServerHandshake::Step(
     absl::Time now) {
   if (hello_frame_.has_value()) {

@@ -28,6 +28,8 @@ uint32_t BodyCrc(absl::string_view body) {
 
 std::string EncodeSessionFrame(FrameKind kind, absl::string_view body,
                                uint16_t major) {
+  // Header: magic (4 B), major and minor version (2 each), kind (2), reserved
+  // (2), length of the body (4), CRC-32C of the body (4).
   std::string frame(kSessionHeaderBytes, '\0');
   auto* out = reinterpret_cast<std::byte*>(frame.data());
   StoreLittle<uint32_t>(out, kMagic);
@@ -89,6 +91,8 @@ absl::Status SessionSocket::Send(FrameKind kind,
                                                    body.size(), " B; at most ",
                                                    kMaxSessionBodyBytes));
   }
+  // Tested before the frame is added, so a frame of the longest length is
+  // always taken when the queue is short.
   if (out_.size() > kMaxQueuedBytes) {
     return absl::UnavailableError("the peer does not read its session socket");
   }

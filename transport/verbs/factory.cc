@@ -68,6 +68,7 @@ absl::StatusOr<std::unique_ptr<DataPath>> CreateVerbsPath(
   }
   REFRACT_ASSIGN_OR_RETURN(std::vector<LocalAddress> addresses,
                            group->Addresses(endpoint));
+  // Rails that failed lately go last, but may still be tried.
   std::stable_partition(
       addresses.begin(), addresses.end(), [&](const LocalAddress& address) {
         return std::find(choice.avoid.begin(), choice.avoid.end(),

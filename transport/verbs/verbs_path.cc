@@ -441,8 +441,8 @@ size_t VerbsPath::Poll(absl::Span<Completion> out) {
 bool VerbsPath::Arm() {
   if (!status_.ok() || !failing_.ok() || !peer_.has_value()) return false;
   // No Poll follows until the next event, so operations that wait must go to
-  // the device now. Operations that do not fit go after a completion, for which
-  // the hub arms the queue of sends.
+  // the device now. Operations that do not fit wait for a completion or a
+  // credit, and either of the two ends the sleep.
   if (express_.has_waiting()) PostExpress();
   if (bulk_.has_waiting()) PostBulk();
   if (!failing_.ok()) return false;
