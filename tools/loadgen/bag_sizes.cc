@@ -62,6 +62,7 @@ absl::Status BagSizes::CheckInputs(size_t bag_inputs) const {
 int64_t BagSizes::Draw(size_t input, Random& random) const {
   const int64_t size = sizes_.size() == 1 ? sizes_[0] : sizes_[input];
   if (!ragged_) return size;
+  // Uniform over 0 … 2 · size: the mean is `size`, and empty bags occur.
   return static_cast<int64_t>(random.Below(2 * size + 1));
 }
 

@@ -67,6 +67,8 @@ absl::StatusOr<CriteoRow> ParseCriteoLine(absl::string_view line) {
     if (!absl::SimpleAtoi(text, &value)) {
       return BadField(1 + i, text, "integer");
     }
+    // log(1 + x), the usual preparation of Criteo's counts; negative values
+    // count as 0. An empty field stays 0.
     row.dense[i] = static_cast<float>(
         std::log1p(static_cast<double>(std::max<int64_t>(value, 0))));
   }
@@ -97,6 +99,8 @@ absl::StatusOr<std::vector<CriteoRow>> ReadCriteo(const std::string& path,
   while (rows.size() < max_rows) {
     const std::string where = absl::StrCat(path, ":", rows.size() + 1);
     if (!file.getline(line.data(), line.size())) {
+      // getline() fails at the end of the file, too; only a full buffer is a
+      // long line.
       if (file.gcount() != kMaxLineBytes) break;
       return absl::InvalidArgumentError(absl::StrCat(
           where, ": the line is longer than ", kMaxLineBytes, " bytes"));

@@ -85,6 +85,10 @@ IdSampler::IdSampler(IdSkew skew, int64_t rows)
     : exponent_(skew.exponent), rows_(rows), banded_(skew.embedding_traces) {
   if (banded_) SetBands();
   if (banded_ || exponent_ == 0) return;
+  // Ranks are drawn by the area under the curve. integral_first_ is the left
+  // end, H(1.5) − h(1): rank 1 gets its exact weight. always_accept_ saves
+  // evaluations of the integral: a point that was rounded up by no more than
+  // this is under the histogram.
   integral_first_ = Integral(1.5) - 1;
   integral_last_ = Integral(static_cast<double>(rows) + 0.5);
   always_accept_ = 2 - InverseIntegral(Integral(2.5) - Weight(2, exponent_));
@@ -92,6 +96,8 @@ IdSampler::IdSampler(IdSkew skew, int64_t rows)
 
 void IdSampler::SetBands() {
   static_assert(kBands == sizeof(kUseClasses) / sizeof(UseClass));
+  // Normalises both shares, which the rounded file does not make add up to 1,
+  // and turns the classes around: rank 1 is the most used row.
   double all_rows = 0, all_accesses = 0;
   for (const UseClass& one : kUseClasses) {
     all_rows += one.rows;
@@ -108,6 +114,8 @@ void IdSampler::SetBands() {
 }
 
 int64_t IdSampler::DrawBandRank(Random& random) const {
+  // A look-up falls into a band by the band's share of look-ups, and within the
+  // band every row is as likely as another.
   const double access = random.Uniform();
   int band = 0;
   while (bands_[band].accesses <= access) ++band;
@@ -120,11 +128,13 @@ int64_t IdSampler::DrawBandRank(Random& random) const {
 }
 
 double IdSampler::Integral(double x) const {
+  // ∫ t^−a dt from 1 to x: (x^(1 − a) − 1) / (1 − a), or log x for a = 1.
   const double log_x = std::log(x);
   return ExpRatio((1 - exponent_) * log_x) * log_x;
 }
 
 double IdSampler::InverseIntegral(double x) const {
+  // Inverse of Integral(): (1 + x (1 − a))^(1 / (1 − a)), or e^x for a = 1.
   // Rounding may pass the pole of log1p.
   const double t = std::max(x * (1 - exponent_), -1.0);
   return std::exp(LogRatio(t) * x);
@@ -147,6 +157,8 @@ int64_t IdSampler::DrawRank(Random& random) const {
 }
 
 int64_t IdSampler::Draw(Random& random) const {
+  // Skewed ranks are spread over the table by a permutation (kSpread). Uniform
+  // ids are everywhere already.
   const uint64_t rank = static_cast<uint64_t>(DrawRank(random) - 1);
   if (!banded_ && exponent_ == 0) return static_cast<int64_t>(rank);
   return static_cast<int64_t>(

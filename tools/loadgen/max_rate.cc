@@ -17,6 +17,9 @@ absl::StatusOr<std::optional<double>> FindMaxRate(
     const std::function<absl::StatusOr<bool>(double rate)>& passes) {
   double rate = start, low = 0, high = 0;
   REFRACT_ASSIGN_OR_RETURN(bool passed, passes(rate));
+  // Doubling or halving brackets the highest rate that passes: `low` passes,
+  // `high` does not. Bisection then narrows the bracket to kResolution, which
+  // is about the noise between two runs of the same rate.
   const bool rising = passed;
   for (int step = 0; passed == rising; ++step) {
     if (step == kMaxSteps && !rising) return std::nullopt;

@@ -23,6 +23,8 @@ void OpenLoopRun::WaitUntil(absl::Time time) {
   if (clock_.Now() >= time) return;
   absl::MutexLock lock(&mu_);
   bool never = false;
+  // AwaitWithDeadline() may return early; virtual clocks of tests move in
+  // steps.
   while (clock_.Now() < time) {
     clock_.AwaitWithDeadline(mu_, absl::Condition(&never), time);
   }
@@ -35,6 +37,8 @@ std::vector<QueryResult> OpenLoopRun::Run(SystemUnderTest& system) {
     WaitUntil(due);
     results_[i].lateness = clock_.Now() - due;
     // Relaxed: a count, it orders nothing.
+    // A dropped query still takes its turn in the count of answers, so that the
+    // run ends.
     if (in_flight_.fetch_add(1, std::memory_order_relaxed) >=
         options_.max_in_flight) {
       results_[i].dropped = true;

@@ -26,6 +26,7 @@ Random::Random(uint64_t seed, absl::string_view stream) {
 }
 
 double Random::Uniform() {
+  // The 53 bits that a double has, so that the result is below 1.
   return static_cast<double>(engine_() >> 11) * 0x1p-53;
 }
 
@@ -35,6 +36,8 @@ uint64_t Random::Below(uint64_t bound) {
   return absl::Uint128High64(absl::uint128(engine_()) * bound);
 }
 
+// Inverse of the distribution. log1p(−u) with u in [0, 1) is finite, unlike
+// log(u).
 double Random::Exponential() { return -std::log1p(-Uniform()); }
 
 // Box and Muller, "A Note on the Generation of Random Normal Deviates", 1958.

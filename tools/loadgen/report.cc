@@ -50,6 +50,9 @@ Measurement Measure(absl::Span<const PlannedQuery> schedule,
   absl::Duration end = warmup + duration;
   std::vector<absl::Duration> latencies, latenesses;
   for (size_t i = 0; i < schedule.size(); ++i) {
+    // The window ends with the last answer, if that comes after the planned
+    // end: rates of an overloaded server would be too high otherwise. Dropped
+    // and failed queries count as queries, and their latencies are left out.
     if (schedule[i].at < warmup) continue;
     ++result.queries;
     latenesses.push_back(results[i].lateness);
@@ -78,6 +81,8 @@ Measurement Measure(absl::Span<const PlannedQuery> schedule,
   return result;
 }
 
+// Late in earnest: by more than timers are precise to, and by more than a tenth
+// of what is measured.
 bool ClientWasLate(const Measurement& measurement) {
   return measurement.lateness.p99 > absl::Milliseconds(1) &&
          measurement.lateness.p99 > measurement.latency.p50 / 10;

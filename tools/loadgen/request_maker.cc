@@ -55,7 +55,8 @@ void FillWith(base::Tensor& tensor, F value_at) {
   LOG(FATAL) << "of no type";  // PlanRequests() refuses these
 }
 
-// What names a row in requests, in a column of an input.
+// The id of table row `row` in requests: an id of --table-ids, or the row's
+// number.
 int64_t IdOf(const InputPlan& input, size_t column, int64_t row) {
   if (input.ids.empty() || input.ids[column].empty()) return row;
   return input.ids[column][static_cast<size_t>(row)];
@@ -141,6 +142,10 @@ absl::StatusOr<RequestMaker> RequestMaker::Create(RequestPlan plan,
 // given or drawn, then those of `given` and `length` for the rest.
 absl::Status RequestMaker::BindSizes(int64_t items,
                                      const models::SymbolBindings& given) {
+  // In this order: sizes of offsets follow from the items, the drawn bag sizes
+  // give the number of ids, and `given` must not override either (try_emplace
+  // keeps the first value). `given` reaches the number of ids through its bag
+  // sizes.
   bindings_.clear();
   bindings_[plan_.batch_symbol] = items;
   for (const InputPlan& offsets : plan_.inputs) {
@@ -156,12 +161,15 @@ absl::Status RequestMaker::BindSizes(int64_t items,
           absl::StrCat("input ", offsets.input.name, ": cannot work out size ",
                        offsets.sizes[0].ToString()));
     }
+    // One entry per bag. With Criteo rows the initial 1 stays: a row has one id
+    // per field.
     std::vector<int64_t>& sizes = bag_sizes_[offsets.bag];
     sizes.assign(*size - extra, 1);
     const InputPlan& partner = plan_.inputs[offsets.partner];
     const auto wanted = partner.sizes[0].Evaluate(given);
     if (wanted.ok() && *wanted >= 0 && !sizes.empty()) {
       const int64_t bags = static_cast<int64_t>(sizes.size());
+      // Even bags; the first ones take the remainder.
       for (int64_t i = 0; i < bags; ++i) {
         sizes[i] = *wanted / bags + (i < *wanted % bags ? 1 : 0);
       }
@@ -171,6 +179,7 @@ absl::Status RequestMaker::BindSizes(int64_t items,
       }
     }
     const int64_t ids = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+    // The number of ids is an expression of one symbol, for example N or N + 1.
     if (const auto solved = partner.sizes[0].Solve(ids)) {
       bindings_.try_emplace(solved->symbol, solved->value);
     }
@@ -191,6 +200,8 @@ void RequestMaker::FillOffsets(const InputPlan& input,
   const std::vector<int64_t>& sizes = bag_sizes_[input.bag];
   int64_t begin = 0;
   FillWith(tensor, [&](size_t i) {
+    // The offset of a bag is the sum of the sizes before it. An element beyond
+    // the bags (include_last) gets the number of ids.
     const int64_t offset = begin;
     if (i < sizes.size()) begin += sizes[i];
     return offset;
@@ -215,6 +226,9 @@ void RequestMaker::FillRandom(const InputPlan& input, base::Tensor& tensor) {
       FillOffsets(input, tensor);
       return;
     case InputKind::kCounts: {
+      // Flags are 0 or 1, lists 0 to `length`, matrices 0
+      // (RequestOptions::length), as far as the type holds it. The bound is
+      // exclusive.
       uint64_t bound = 2;
       if (tensor.dtype() != base::DType::kBool) {
         bound = IsUnknownMatrix(input) ? 1 : options_.length + 1;
@@ -228,6 +242,10 @@ void RequestMaker::FillRandom(const InputPlan& input, base::Tensor& tensor) {
 
 void RequestMaker::FillCriteo(const InputPlan& input, size_t first_column,
                               base::Tensor& tensor) {
+  // The tensor is walked element by element in row-major order: element i
+  // belongs to item i / columns. `first_column` counts the categories of the
+  // ids inputs before this input, since a model may have one input per category
+  // or a matrix.
   const auto row_at = [this](size_t item) -> const CriteoRow& {
     return options_.criteo[(next_criteo_row_ + item) % options_.criteo.size()];
   };
@@ -239,6 +257,7 @@ void RequestMaker::FillCriteo(const InputPlan& input, size_t first_column,
     const size_t columns = CriteoColumns(input);
     FillWith(tensor, [&](size_t i) {
       const size_t column = i % columns;
+      // `rows` has one number for all columns or one per column.
       const size_t of_rows = column % input.rows.size();
       return IdOf(
           input, of_rows,

@@ -14,7 +14,8 @@
 namespace refract::loadgen {
 namespace {
 
-// Symbols for servers without expressions; no exporter writes blanks.
+// Symbols for servers without expressions. No exporter writes names with
+// blanks, so these cannot meet a model's own symbols.
 constexpr absl::string_view kItems = "number of items";
 constexpr absl::string_view kLength = "any other size";
 
@@ -48,6 +49,9 @@ const std::string* FindParameter(const ServedModel& model,
 absl::StatusOr<std::vector<int64_t>> RowsFrom(const std::string& text,
                                               const ServedInput& input) {
   std::vector<int64_t> rows;
+  // `rows` is per column, `of_all` holds for every column; an entry without a
+  // column is a table that the whole input is looked up in. The smallest table
+  // wins each time.
   std::optional<int64_t> of_all;
   for (absl::string_view entry : absl::StrSplit(text, ';')) {
     const auto words = Words(entry);
@@ -70,10 +74,11 @@ absl::StatusOr<std::vector<int64_t>> RowsFrom(const std::string& text,
                    absl::StrCat("its parameter ids.", input.name,
                                 " names column '", column_word->second, "'"));
     }
-    // 0: not looked up.
+    // 0: no table of its own.
     rows.resize(input.dims.back(), 0);
     rows[column] = rows[column] == 0 ? count : std::min(rows[column], count);
   }
+  // A column in no table gets one row: id 0 is valid for whatever reads it.
   if (rows.empty()) return std::vector<int64_t>{of_all.value_or(1)};
   for (int64_t& count : rows) {
     if (of_all) count = count == 0 ? *of_all : std::min(count, *of_all);
@@ -98,7 +103,10 @@ absl::StatusOr<std::vector<models::SymExpr>> SizesFrom(
   return sizes;
 }
 
-// For a server without expressions.
+// For a server without expressions. A first dimension of unknown size is the
+// number of items, the number of ids of a bag input, or the number of offsets:
+// one per item, and one more with include_last. Other unknown dimensions share
+// the size of RequestOptions::length.
 std::vector<models::SymExpr> GuessSizes(const InputPlan& plan) {
   std::vector<models::SymExpr> sizes;
   for (int64_t dim : plan.input.dims) {
@@ -121,6 +129,8 @@ absl::StatusOr<InputKind> KindOf(const ServedModel& model,
     return Unfit(input, absl::StrCat("no values are generated for type '",
                                      input.unknown_type, "'"));
   }
+  // The type decides first, then the server's parameters. --rows makes an
+  // integer input one of ids where the server says nothing about it.
   if (base::IsFloatingPoint(input.dtype)) return InputKind::kDense;
   if (input.dtype == base::DType::kBool) return InputKind::kCounts;
   if (FindParameter(model, "offsets.", input.name) != nullptr ||
@@ -157,6 +167,8 @@ absl::Status PairBags(const ServedModel& model, RequestPlan& plan) {
           return ids_word != words.end() && other.kind == InputKind::kIds &&
                  other.input.name == ids_word->second;
         });
+    // Ids that two offsets inputs divide into bags are refused, too: their
+    // number could not fit both.
     if (ids == inputs.end() || ids->partner >= 0 ||
         ids->input.dims.size() != 1 || offsets.input.dims.size() != 1) {
       return Unfit(
@@ -169,6 +181,8 @@ absl::Status PairBags(const ServedModel& model, RequestPlan& plan) {
     offsets.partner = static_cast<int>(ids - inputs.begin());
     ids->partner = static_cast<int>(i);
   }
+  // Bags are numbered in the order of the ids inputs, since --bag-sizes lists
+  // them in that order.
   for (InputPlan& ids : inputs) {
     if (ids.kind != InputKind::kIds || ids.partner < 0) continue;
     ids.bag = inputs[ids.partner].bag = plan.num_bags++;
@@ -223,6 +237,8 @@ absl::Status SetIds(const ServedModel& model, const TableIds& ids,
     }
     if (table == words.end()) continue;
     for (size_t i = begin; i < std::min(end, columns); ++i) {
+      // One id is drawn per element, so all tables of a column must know it:
+      // two tables are fine as long as both take row numbers.
       const auto own = ids.Of(table->second);
       if (tables[i].empty()) {
         tables[i] = table->second;
@@ -296,6 +312,7 @@ absl::StatusOr<RequestPlan> PlanRequests(const ServedModel& model,
     REFRACT_ASSIGN_OR_RETURN(const InputKind kind, KindOf(model, input, rows));
     plan.inputs.push_back({.input = input, .kind = kind});
   }
+  // A misspelt name in --rows would otherwise go unnoticed.
   for (const auto& [name, unused] : rows) {
     const auto it = std::find_if(
         plan.inputs.begin(), plan.inputs.end(),
@@ -305,6 +322,7 @@ absl::StatusOr<RequestPlan> PlanRequests(const ServedModel& model,
           absl::StrCat("--rows: ", model.name, " has no ids input ", name));
     }
   }
+  // Before the sizes: GuessSizes() asks which bag an input belongs to.
   REFRACT_RETURN_IF_ERROR(PairBags(model, plan));
   bool uses_ids = false;
   for (InputPlan& input : plan.inputs) {

@@ -70,6 +70,8 @@ absl::StatusOr<std::vector<double>> ReadCurve(const std::string& path) {
 std::vector<double> DiurnalCurve(double trough) {
   std::vector<double> rates;
   for (int i = 0; i < kDiurnalSteps; ++i) {
+    // The middle of each step, so that the mean over the day is exact: (1 +
+    // trough) / 2 of the peak.
     const double phase = 2 * std::numbers::pi * (i + 0.5) / kDiurnalSteps;
     rates.push_back(trough + (1 - trough) * (1 - std::cos(phase)) / 2);
   }
@@ -122,12 +124,16 @@ std::vector<ArrivalProfile::Piece> ArrivalProfile::Pieces(
   if (!curve_.empty()) {
     const double mean = std::accumulate(curve_.begin(), curve_.end(), 0.0) /
                         static_cast<double>(curve_.size());
+    // Factors are relative to the mean of the curve, so that the run as a whole
+    // offers the rate that was asked for.
     pieces.push_back({warmup_s, curve_.front() / mean});
     for (const double rate : curve_) {
       pieces.push_back(
           {duration_s / static_cast<double>(curve_.size()), rate / mean});
     }
   } else if (burst_.period_s > 0) {
+    // The factor outside bursts from times · on + rest · (period − on) =
+    // period.
     const double rest_s = burst_.period_s - burst_.on_s;
     const double rest =
         (burst_.period_s - burst_.times * burst_.on_s) / rest_s;
@@ -141,9 +147,11 @@ std::vector<ArrivalProfile::Piece> ArrivalProfile::Pieces(
   return pieces;
 }
 
-// A Poisson process of varying rate is one of rate 1 whose time is stretched:
-// the n-th arrival is when the integral of the rate reaches the n-th arrival of
-// the latter.
+// A Poisson process of varying rate is a process of rate 1 whose time is
+// stretched: its n-th arrival is when the integral of the rate reaches the n-th
+// arrival of the process of rate 1. The rate is constant within a piece, so the
+// integral is a line there and is inverted by a division. A piece of rate 0 has
+// no arrival and divides nothing.
 std::vector<absl::Duration> ArrivalProfile::Draw(double queries_per_s,
                                                  absl::Duration warmup,
                                                  absl::Duration duration,
@@ -154,6 +162,8 @@ std::vector<absl::Duration> ArrivalProfile::Draw(double queries_per_s,
   const double end_s = warmup_s + duration_s;
   std::vector<absl::Duration> arrivals;
   arrivals.reserve(static_cast<size_t>(queries_per_s * end_s * 1.1) + 16);
+  // By multiplication: adding gaps would add up rounding errors over a long
+  // run.
   if (equal_gaps_) {
     for (int64_t i = 0; static_cast<double>(i) < queries_per_s * end_s; ++i) {
       arrivals.push_back(absl::Seconds(static_cast<double>(i) / queries_per_s));

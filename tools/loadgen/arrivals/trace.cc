@@ -31,6 +31,8 @@ std::optional<int64_t> Integer(const Json& object, const char* key,
                                int64_t least, int64_t most) {
   const auto it = object.find(key);
   if (it == object.end() || !it->is_number_integer()) return std::nullopt;
+  // Numbers above INT64_MAX are unsigned in nlohmann::json; get<int64_t>()
+  // would wrap.
   if (it->is_number_unsigned() &&
       it->get<uint64_t>() > static_cast<uint64_t>(most)) {
     return std::nullopt;
@@ -80,6 +82,8 @@ absl::StatusOr<std::vector<base::Tensor>> TensorsOf(const Json& inputs,
                                                     const ServedModel& model) {
   if (!inputs.is_array()) return Wrong("inputs is no list");
   std::vector<base::Tensor> tensors;
+  // In the order of the model's inputs, which Target::Prepare() expects,
+  // whatever the order in the file.
   for (const ServedInput& input : model.inputs) {
     const Json* found = nullptr;
     for (const Json& one : inputs) {
@@ -96,6 +100,8 @@ absl::StatusOr<std::vector<base::Tensor>> TensorsOf(const Json& inputs,
     }
     tensors.push_back(*std::move(tensor));
   }
+  // After the loop, which says which input is missing: here there are inputs
+  // that the model does not have, or one twice.
   if (inputs.size() != model.inputs.size()) {
     return Wrong(absl::StrCat(inputs.size(), " inputs, the model has ",
                               model.inputs.size()));
@@ -127,6 +133,7 @@ absl::StatusOr<std::optional<TracedQuery>> TraceReader::Read(
     return Wrong(absl::StrCat("position ", error.byte, ": not JSON"));
   }
   if (!json.is_object()) return Wrong("not a JSON object");
+  // The header is optional, and only the first line can be one.
   if (std::exchange(first_line_, false) && json.contains("refract_trace")) {
     if (!Integer(json, "refract_trace", kFormat, kFormat)) {
       return Wrong(absl::StrCat("refract_trace is ",
@@ -147,6 +154,8 @@ absl::StatusOr<std::optional<TracedQuery>> TraceReader::Read(
       !name.empty() && name != model_.name) {
     return std::nullopt;
   }
+  // Times count from the first request to this model, so that a run does not
+  // begin with a pause for requests to other models.
   if (begin_s_ < 0) begin_s_ = at_s;
   TracedQuery query{.at = absl::Seconds(at_s - begin_s_)};
   const auto inputs = json.find("inputs");

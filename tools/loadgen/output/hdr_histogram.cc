@@ -24,6 +24,9 @@ constexpr uint32_t kV2Cookie = 0x1c849303 | 0x10;
 constexpr uint32_t kV2CompressedCookie = 0x1c849304 | 0x10;
 
 size_t IndexOf(int64_t ns) {
+  // Bucket b holds values whose top 11 bits begin at bit b, so a sub-bucket
+  // spans 2^b ns: at most a thousandth of the value. Values below 2,048 are all
+  // in bucket 0.
   const int bucket =
       std::bit_width(static_cast<uint64_t>(ns | kSubBucketMask)) -
       (kSubBucketHalfMagnitude + 1);
@@ -40,7 +43,8 @@ void AppendBigEndian(T value, std::string& bytes) {
   }
 }
 
-// ZigZag LEB128; a ninth byte has eight bits.
+// ZigZag LEB128: 7 bits a byte, small numbers of either sign first. A ninth
+// byte has eight bits, which ends every 64-bit value there.
 void AppendZigZag(int64_t value, std::string& bytes) {
   uint64_t rest = (static_cast<uint64_t>(value) << 1) ^
                   static_cast<uint64_t>(value >> 63);
@@ -83,6 +87,7 @@ std::string HdrHistogram::Encode() const {
       AppendZigZag(counts_[i++], counts);
       continue;
     }
+    // Runs of empty entries are one negative number, their length.
     const size_t begin = i;
     while (i < end && counts_[i] == 0) ++i;
     AppendZigZag(-static_cast<int64_t>(i - begin), counts);
@@ -118,6 +123,8 @@ void WriteHistogramLog(absl::Span<const PlannedQuery> schedule,
       << "\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\","
          "\"Interval_Compressed_Histogram\"\n";
   size_t i = 0;
+  // A histogram per second of scheduled send times, not of answers: a stall
+  // then shows in the second that it hit.
   while (i < schedule.size() && schedule[i].at < warmup) ++i;
   for (int64_t second = 0; i < schedule.size(); ++second) {
     const absl::Duration end = warmup + absl::Seconds(second + 1);

@@ -29,6 +29,9 @@ std::vector<PercentilePoint> PercentileCurve(
   std::sort(latencies.begin(), latencies.end());
   const double count = static_cast<double>(latencies.size());
   for (int step = 0; true; ++step) {
+    // Four points each time that the rest above the percentile halves, as in
+    // HdrHistogram's plots: the tail gets as many points as the middle. The
+    // curve ends where less than one sample is left.
     const double rest = std::exp2(-step / 4.0);
     if (rest * count < 1) break;
     const double rank = std::max(std::ceil((1 - rest) * count), 1.0);

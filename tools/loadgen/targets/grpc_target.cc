@@ -94,6 +94,8 @@ class GrpcTarget final : public Target {
   }
 
   ~GrpcTarget() override {
+    // Every query was answered before (target.h), so the queue is empty and the
+    // poller ends at once.
     queue_.Shutdown();
     poller_.join();
   }
@@ -132,6 +134,9 @@ class GrpcTarget final : public Target {
 
   void Issue(size_t query, size_t request, absl::Time deadline,
              CompletionSink& sink) override {
+    // Everything that gRPC refers to until the answer lies in the Call.
+    // Connections are taken in turn; requests_ holds encoded bytes, so nothing
+    // is serialised here.
     auto* call = new Call{.query = query, .request = request, .sink = &sink};
     SetUp(call->context, deadline - clock_.Now());
     call->reader = stubs_[query % stubs_.size()].PrepareUnaryCall(
@@ -202,7 +207,8 @@ absl::Status GrpcTarget::AwaitReady(size_t server, const std::string& name,
     const grpc::Status status =
         controls_[server]->ModelReady(&context, request, &response);
     if (status.ok() && response.ready()) return absl::OkStatus();
-    // Triton reports an unknown model here, others only in the metadata.
+    // Triton reports an unknown model here, other servers report it in the
+    // metadata only. Unavailable: the server is still loading.
     if (!status.ok() && status.error_code() != grpc::StatusCode::UNAVAILABLE) {
       return ToAbsl(status, "ModelReady");
     }
@@ -248,7 +254,8 @@ absl::Status GrpcTarget::ReadParameters(ServedModel& model) {
   inference::ModelConfigResponse response;
   const grpc::Status status =
       controls_[0]->ModelConfig(&context, request, &response);
-  // An extension; without it --rows must tell what is needed.
+  // ModelConfig is an extension. Without it the rows of tables come from
+  // --rows.
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     return absl::OkStatus();
   }
@@ -355,12 +362,13 @@ absl::StatusOr<std::unique_ptr<Target>> ConnectGrpc(
       grpc::ChannelArguments arguments;
       arguments.SetMaxReceiveMessageSize(-1);
       arguments.SetMaxSendMessageSize(-1);
-      // Channels with equal arguments share one connection otherwise.
+      // Channels with equal arguments would share one connection otherwise, and
+      // the server's HTTP/2 limits would then hold for all of the load.
       arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-      // A query is sent once, whatever becomes of it. Without retries,
-      // compression and the counts of channelz a call takes less of the
-      // client's processor; deadlines are asked for, since a minimal stack has
-      // none of the client's own.
+      // A query is sent once: a retry would hide an error and distort
+      // latencies. Without retries, compression and the counts of channelz a
+      // call takes less of the client's processor. Deadline checks are switched
+      // on again, because a minimal stack lacks the client's own.
       arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
       arguments.SetInt(GRPC_ARG_ENABLE_CHANNELZ, 0);
       arguments.SetInt(GRPC_ARG_MINIMAL_STACK, 1);

@@ -35,6 +35,8 @@ class Connection final : public HttpConnection {
       : context_(context), peer_(peer), resolver_(context) {}
 
   void Call(HttpCall call, absl::Duration timeout, Done done) override {
+    // The deadline holds for the call as a whole, with a second attempt after a
+    // connection that the server had closed.
     call_ = std::move(call);
     done_ = std::move(done);
     deadline_ = std::chrono::steady_clock::now() +
@@ -82,6 +84,8 @@ class Connection final : public HttpConnection {
       stream_.emplace(context_);
     }
     buffer_.clear();
+    // A fresh stream each time: a TLS stream cannot be used for a second
+    // handshake. What is left in the buffer belongs to the connection before.
     resolver_.async_resolve(
         peer_.host, peer_.port,
         [this](error_code error, const tcp::resolver::results_type& found) {
@@ -90,6 +94,9 @@ class Connection final : public HttpConnection {
           tcp_stream().async_connect(
               found, [this](error_code error, const tcp::endpoint&) {
                 if (error) return Fail(error);
+                // Requests are single writes; Nagle's algorithm would hold back
+                // the end of a request until the acknowledgement of its
+                // beginning.
                 tcp_stream().socket().set_option(tcp::no_delay(true), error);
                 Secure();
               });
@@ -141,12 +148,14 @@ class Connection final : public HttpConnection {
       return Fail(http::error::bad_value);
     }
     answer.body = std::move(response.body());
+    // The next call opens a new connection.
     if (!response.keep_alive()) stream_.reset();
     Report(std::move(answer));
   }
 
-  // A server may close a kept connection at any time. Where it did so before
-  // the request, the request goes over a new connection.
+  // A server may close a kept connection at any time, also while a request is
+  // on its way. A connection that was used before and ends without a byte of an
+  // answer is taken for that case: the request goes over a new connection, once.
   void Fail(error_code error) {
     const bool nothing_read = !parser_ || !parser_->got_some();
     stream_.reset();
@@ -170,6 +179,8 @@ class Connection final : public HttpConnection {
 
   void Report(absl::StatusOr<HttpAnswer> answer) {
     parser_.reset();
+    // Last, and with done_ cleared: `done` may start the next call on this
+    // connection.
     std::exchange(done_, nullptr)(std::move(answer));
   }
 

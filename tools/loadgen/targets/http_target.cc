@@ -24,10 +24,14 @@ namespace {
 namespace asio = boost::asio;
 using Json = nlohmann::json;
 
+// While answers are late, an open loop needs more connections: HTTP/1.1 takes
+// one request at a time on each. Queries beyond this number wait.
 constexpr size_t kMaxConnections = 1000;  // to each address
 constexpr absl::Duration kHttpControlTimeout = absl::Seconds(30);
 constexpr absl::Duration kHttpPollInterval = absl::Milliseconds(100);
 
+// Codes as gRPC would give them, so that reports of both protocols count the
+// same errors (cpu_node/http/service.cc has the inverse).
 absl::StatusCode CodeOf(int status) {
   switch (status) {
     case 200:
@@ -216,6 +220,7 @@ HttpTarget::HttpTarget(const TargetOptions& options, base::Clock& clock)
     }
     pools_.push_back(std::move(pool));
   }
+  // After the loop above: connections refer to their pool's `peer`, which must not move.
   for (Pool& pool : pools_) {
     while (pool.all.size() < pool.connections) {
       pool.all.push_back(HttpConnection::Create(context_, pool.peer));
@@ -226,6 +231,7 @@ HttpTarget::HttpTarget(const TargetOptions& options, base::Clock& clock)
 }
 
 HttpTarget::~HttpTarget() {
+  // Every query was answered before (target.h).
   context_.stop();
   thread_.join();
   pools_.clear();
@@ -234,6 +240,8 @@ HttpTarget::~HttpTarget() {
 absl::StatusOr<HttpAnswer> HttpTarget::Ask(Pool& pool,
                                            const std::string& target,
                                            absl::string_view call) {
+  // Connections belong to the thread of `context_`, so the call is posted there. The locals outlive
+  // it, since this thread waits for the answer.
   absl::StatusOr<HttpAnswer> answer = absl::UnknownError("");
   absl::Notification answered;
   asio::post(context_, [&] {
@@ -267,6 +275,7 @@ absl::Status HttpTarget::Reach() {
     while (true) {
       const absl::StatusOr<HttpAnswer> answer =
           Ask(pool, "/v2/health/live", "live");
+      // Any answer means that the address is reached, even an HTTP error.
       if (answer.ok()) break;
       if (clock_.Now() >= deadline) {
         return absl::UnavailableError(
@@ -401,6 +410,9 @@ absl::StatusOr<ServerTimes> HttpTarget::Statistics(const ServedModel& model) {
 
 size_t HttpTarget::Prepare(const ServedModel& model,
                            absl::Span<const base::Tensor> tensors) {
+  // The body is JSON, then, with binary tensors, their bytes in the order of the inputs.
+  // `json_bytes` is the length of the JSON, which a header announces. The id is the request's
+  // index, by which Accept() checks that an answer is not another request's.
   Json json = {{"id", absl::StrCat(requests_.size())},
                {"inputs", Json::array()}};
   if (binary_) json["parameters"] = {{"binary_data_output", true}};
@@ -440,6 +452,8 @@ void HttpTarget::Issue(size_t query, size_t request, absl::Time deadline,
 }
 
 void HttpTarget::Start(Query query) {
+  // Queries take the addresses in turn. Opening a connection counts as part of the latency of the
+  // query that needed it.
   const size_t number = query.query % pools_.size();
   Pool& pool = pools_[number];
   if (pool.idle.empty() && pool.all.size() < kMaxConnections) {
@@ -464,6 +478,8 @@ void HttpTarget::Send(Pool& pool, HttpConnection* connection,
        .json_bytes = request.json_bytes},
       query.deadline - clock_.Now(),
       [this, &pool, connection, query](absl::StatusOr<HttpAnswer> answer) {
+        // In this order: the result is recorded and the connection passed on before Done(), since
+        // the last Done() ends the run, after which TakeAnswers() is called and the sink goes away.
         const absl::Status status = answer.ok()
                                         ? Accept(query.request, *answer)
                                         : answer.status();
