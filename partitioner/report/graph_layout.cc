@@ -39,6 +39,7 @@ int FillColumns(const std::vector<int>& members,
   std::vector<int> filled;
   for (const int n : members) {
     int at = 0;
+    // Right of its neighbours in the band, then right of full columns.
     for (const int other : nearer[n]) {
       if (nodes[other].band == band) at = std::max(at, column[other] + 1);
     }
@@ -60,6 +61,7 @@ std::vector<double> Separate(const std::vector<double>& wanted) {
   };
   std::vector<Pool> pools;
   for (size_t i = 0; i < wanted.size(); ++i) {
+    // Subtracting i turns "at least 1 apart" into "not falling".
     pools.push_back({wanted[i] - static_cast<double>(i), 1});
     while (pools.size() > 1 &&
            pools[pools.size() - 2].mean() >= pools.back().mean()) {
@@ -77,6 +79,7 @@ std::vector<double> Separate(const std::vector<double>& wanted) {
   return rows;
 }
 
+// The rows of all nodes, settled column by column.
 class Rows {
  public:
   Rows(const std::vector<std::vector<int>>& columns, size_t num_nodes)
@@ -144,6 +147,8 @@ std::vector<Place> LayOut(const std::vector<DrawnNode>& nodes) {
     for (size_t n = 0; n < nodes.size(); ++n) {
       if (nodes[n].band == band) members.push_back(static_cast<int>(n));
     }
+    // The first band is filled from its right border, in reverse order and by
+    // readers, then mirrored: inputs stand next to the operators that use them.
     const bool to_the_right = band == 0;
     if (to_the_right) std::reverse(members.begin(), members.end());
     const int used =
@@ -160,6 +165,8 @@ std::vector<Place> LayOut(const std::vector<DrawnNode>& nodes) {
   for (size_t n = 0; n < nodes.size(); ++n) {
     columns[column[n]].push_back(static_cast<int>(n));
   }
+  // Sweeps to the right settle nodes by their predecessors, sweeps to the left
+  // by their readers, as in Sugiyama's scheme.
   Rows rows(columns, nodes.size());
   for (int sweep = 0; sweep < kSweeps; ++sweep) {
     for (size_t c = 1; c < rows.num_columns(); ++c) {

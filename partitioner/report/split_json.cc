@@ -149,6 +149,7 @@ ordered_json NodesToJson(const Graph& graph, const Conditions& conditions) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const models::Node& node = graph.nodes[n];
     ordered_json allowed = ordered_json::array();
+    // The stages that legal plans may choose for this operator.
     for (int stage = 0; stage < 3; ++stage) {
       if (problem.problem().allowed[n] >> stage & 1) allowed.push_back(stage);
     }
@@ -190,7 +191,9 @@ ordered_json ValuesToJson(const Graph& graph, const Conditions& conditions) {
                           // Computed where it is read, never sent.
                           {"is_constant", value.producer != models::kNoNode &&
                                               constant[value.producer]}};
-    // Most values lie between steps, or are never cut.
+    // The time that a cut here costs, as CrossingOf() charges it: half of the
+    // extra on the CN and half of that on the HN. Left out for values that lie
+    // between steps, where it is 0.
     const auto of_cut = [id](const std::vector<double>& cut_s) {
       return cut_s.empty() ? 0 : cut_s[id] / 2;
     };

@@ -17,6 +17,9 @@ absl::Status DivideByIds(const models::WeightStore& weights,
                          models::TableShards& shards) {
   REFRACT_ASSIGN_OR_RETURN(const auto ids,
                            models::IdsOf(weights, shards.table));
+  // `ends` are running sums of rows per shard. Ids are hashed over the shards,
+  // so the numbers of rows follow from counting; a table with one owner needs
+  // no count.
   shards.by_ids = ids.has_value();
   if (!shards.by_ids || shards.sole_owner()) return absl::OkStatus();
   std::vector<int64_t> rows(shards.ends.size(), 0);
@@ -44,6 +47,7 @@ std::vector<models::TableShards> DivideTables(
     const TableSize& table = tables[t];
     models::TableShards& shards = result[t];
     shards.table = table.table;
+    // Shard k owns the rows from ends[k − 1] (0 for the first) up to ends[k].
     shards.ends.resize(num_shards);
     if (table.bytes() > total / count) {
       for (int64_t k = 0; k < count; ++k) {
@@ -55,6 +59,7 @@ std::vector<models::TableShards> DivideTables(
       const auto least = std::min_element(load.begin(), load.end());
       const auto owner = static_cast<size_t>(least - load.begin());
       for (size_t k = 0; k < num_shards; ++k) {
+        // All rows lie between ends[owner − 1] = 0 and ends[owner].
         shards.ends[k] = k < owner ? 0 : table.rows;
       }
     }
@@ -76,6 +81,7 @@ absl::Status DivideTables(const models::Graph& graph,
   std::vector<TableSize> tables;
   TableSize largest;
   std::string why = "the model has no table of fixed size";
+  // Several values may stand for one weight, which is divided once.
   std::set<absl::string_view> seen;
   for (const models::Value& value : graph.values) {
     if (!value.is_weight() || !seen.insert(value.weight).second) continue;
@@ -90,6 +96,8 @@ absl::Status DivideTables(const models::Graph& graph,
                   static_cast<int64_t>(base::SizeOf(value.dtype));
     REFRACT_ASSIGN_OR_RETURN(const auto ids,
                              models::IdsOf(weights, size.table));
+    // The reason why this weight stays whole. The error names the largest such
+    // weight, because it is most likely the table that the user meant.
     std::string obstacle =
         models::WhyNotDivisible(graph, plan, size.table, ids.has_value());
     if (obstacle.empty() && size.bytes() < least_bytes) {

@@ -15,6 +15,9 @@ absl::StatusOr<models::SplitPlan> SendSmallerAncestors(
     models::SplitPlan plan) {
   if (!plan.uses_hn()) return plan;
   const SplitProblem split(graph);
+  // A cut problem of its own: nodes of CN-pre may stay or move to the HN, all
+  // other nodes keep their stage. The measure is bytes that cross, with the
+  // number of moved nodes as the tie-break.
   const cut::Stages stages = SplitProblem::StagesOf(plan);
   cut::Problem problem = split.problem();
   const SplitProblem::Quantised crossing =
@@ -30,6 +33,7 @@ absl::StatusOr<models::SplitPlan> SendSmallerAncestors(
   for (int n = 0; n < problem.num_nodes(); ++n) {
     if (stages[n] == cut::kPre) {
       problem.allowed[n] &= cut::kOnPre | cut::kOnHn;
+      // Counts moved nodes.
       bytes.stage[n][cut::kHn] = 1;
     } else {
       problem.allowed[n] = static_cast<cut::StageSet>(1 << stages[n]);

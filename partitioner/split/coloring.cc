@@ -103,6 +103,8 @@ NodeSet Topology::DependingOnInputs() const {
   return WithDescendants(reads_input_);
 }
 
+// A search from the seeds in both directions. A node that is not free stops it,
+// so a colour never passes an operator that must stay on the CN.
 NodeSet Topology::Grow(const NodeSet& seeds, const NodeSet& free) const {
   NodeSet colored(size(), false);
   std::vector<NodeId> pending;
@@ -131,6 +133,7 @@ void ReleaseSharedSizes(const Graph& graph, const Topology& topology,
     if (!on_hn[n] || !IsSize(graph.nodes[n])) continue;
     const std::vector<NodeId>& producers =
         topology.producers(static_cast<NodeId>(n));
+    // Producers come first in the order of nodes, so their entries are final.
     movable[n] = std::all_of(
         producers.begin(), producers.end(),
         [&](NodeId producer) { return !on_hn[producer] || movable[producer]; });
@@ -156,6 +159,7 @@ void MakeConvex(const Topology& topology, const NodeSet& dense,
     // one of the two sides has to leave the HN.
     NodeSet self(topology.size(), false);
     self[n] = true;
+    // HN nodes before this node, then after it: two passes over the graph.
     const NodeSet before = Both(topology.WithAncestors(self), on_hn);
     const int num_before = Count(before);
     if (num_before == 0) continue;
@@ -189,6 +193,8 @@ void KeepSizesNearTheirTensors(const Graph& graph, models::SplitPlan& plan) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     if (plan.stages[n] != Stage::kHn || !IsSize(node)) continue;
+    // A size moves if it needs a tensor that is not on the HN anyway, and if
+    // all its operands are on CN-pre: stages then stay monotone.
     bool wants_foreign_tensor = false;
     bool all_inputs_on_cn = true;
     for (const ValueId id : models::InputsOf(node)) {

@@ -33,6 +33,9 @@ struct Requirement {
 std::vector<Requirement> RequirementsOf(const Graph& graph,
                                         const OptimalSplit& split,
                                         const ValueSizes& sizes) {
+  // Values of the best plan are forced out; values that only other plans send
+  // are forced in. Values of one kind (direction, requirement, bytes, operator)
+  // would give much the same plan, so the first stands for all.
   const auto crossings = [](const SplitPlan& plan) {
     std::set<std::pair<ValueId, bool>> result;
     for (const ValueId id : plan.up) result.insert({id, true});
@@ -52,6 +55,7 @@ std::vector<Requirement> RequirementsOf(const Graph& graph,
     const Kind kind = {
         up, crosses, sizes.bytes[id],
         producer == models::kNoNode ? "" : graph.nodes[producer].op};
+    // `all` ascends by value, so the first of a kind has the smallest id.
     const auto [at, is_new] =
         first.emplace(kind, Requirement{id, up, crosses, 1});
     if (!is_new) ++at->second.alike;
@@ -78,6 +82,11 @@ class Forcing {
   explicit Forcing(const SplitSearch& search)
       : search_(search), problem_(search.problem().problem()) {}
 
+  // The best plan that meets `requirement`; nullopt if there is none, or if it
+  // would take too many searches. A requirement is an "or" over stages of
+  // several nodes, and a search takes one domain per node. So a requirement is
+  // divided into cases, each a set of domains, and the best of their plans is
+  // taken.
   absl::StatusOr<std::optional<cut::Best>> Find(
       const Requirement& requirement) {
     const int t = search_.problem().TensorOf(requirement.value);
@@ -89,6 +98,7 @@ class Forcing {
     const cut::Domains from = MadeIn(
         tensor, requirement.up ? cut::kOnPre : cut::kOnHn, problem_.allowed);
     if (from.empty()) return std::nullopt;
+    // A result of the request comes down wherever its readers are.
     if (!requirement.up && tensor.is_result) return Best({from});
     const cut::StageSet to = requirement.up ? cut::kOnHn : cut::kOnPost;
     // Adds a reader without cost where the value has to go. No plan that meets
@@ -103,6 +113,8 @@ class Forcing {
     if (std::any_of(tensor.readers.begin(), tensor.readers.end(), is_there)) {
       return best;
     }
+    // The plan with the extra reader sends the value for nobody. One search per
+    // real reader finds the best plan that sends it for that reader.
     if (tensor.readers.size() > kMaxCases) return std::nullopt;
     Cases cases;
     for (const int reader : tensor.readers) {
@@ -150,6 +162,7 @@ class Forcing {
       REFRACT_ASSIGN_OR_RETURN(const std::optional<cut::Best> found,
                                Solve(problem, search_.goal()));
       if (!found) continue;
+      // The bound of a union is the least bound of its cases.
       lower_bound = std::min(found->lower_bound,
                              lower_bound.value_or(found->lower_bound));
       if (!best || found->cost < best->cost) best = found;
@@ -162,6 +175,8 @@ class Forcing {
       int tensor, cut::StageSet stages, const cut::Domains& domains) const {
     cut::Problem problem = problem_;
     problem.allowed = domains;
+    // The reader is a node behind the others that costs nothing in any measure;
+    // SplitSearch::Judge() drops it from the plan.
     problem.tensors[tensor].readers.push_back(problem.num_nodes());
     problem.allowed.push_back(stages);
     cut::Goal goal = search_.goal();
@@ -174,6 +189,8 @@ class Forcing {
       const cut::Problem& problem, const cut::Goal& goal) {
     cut::Domains domains = problem.allowed;
     const auto is_empty = [](cut::StageSet stages) { return stages == 0; };
+    // An empty domain means that no plan meets the requirement. FindBest()
+    // would take it for an invalid problem.
     if (std::any_of(domains.begin(), domains.end(), is_empty) ||
         !cut::Propagate(problem, domains)) {
       return std::nullopt;

@@ -42,6 +42,7 @@ void AssignStages(const Topology& topology, const NodeSet& on_hn,
 // type or size). Keeping such a node off the HN removes the crossing.
 NodeSet NodesAtIllegalCrossings(const Graph& graph, const SplitPlan& plan) {
   NodeSet result(graph.nodes.size(), false);
+  // Down: the node that makes the value. Up: every HN node that reads it.
   for (const ValueId id : plan.down) {
     if (!models::MayCross(graph.value(id))) {
       result[graph.value(id).producer] = true;
@@ -98,6 +99,8 @@ absl::StatusOr<SplitPlan> HnBehind(const Graph& graph, SplitPlan plan,
   const Topology topology(graph);
   return SplitUntilLegal(
       graph, topology, std::move(plan), [&](const NodeSet& allowed) {
+        // `barred`: operators that must not run on the HN. What they depend on
+        // must run before them on the CN, so it leaves the HN, too.
         NodeSet barred = allowed;
         barred.flip();
         std::fill(barred.begin(), barred.begin() + first, true);
@@ -121,6 +124,9 @@ absl::StatusOr<SplitPlan> SplitHeuristically(const Graph& graph,
 
   return SplitUntilLegal(graph, topology, MakePlan(graph, model, "heuristic"),
                          [&](const NodeSet& allowed) {
+                           // Colour from the dense seeds, then repair: sizes
+                           // first, which would order CN work behind the HN,
+                           // then the paths HN → CN → HN that are left.
                            NodeSet free = allowed;
                            for (size_t n = 0; n < free.size(); ++n) {
                              free[n] = free[n] && !feeds_embedding[n];

@@ -33,6 +33,8 @@ std::vector<bool> HnLookUps(const models::Graph& graph,
                                              ? config.default_id_policy
                                              : policy->second;
     const std::optional<double> bytes = BytesOf(*table, {});
+    // Only policy "error" moves: the CN counts the ids that other policies
+    // replace, and the HN does not.
     result[n] = unknown_ids == models::IdPolicy::kError && bytes &&
                 *bytes > 0 && *bytes <= max_table_bytes;
   }

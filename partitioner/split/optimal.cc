@@ -25,6 +25,8 @@ absl::StatusOr<OptimalSplit> SplitOptimally(const Graph& graph,
   result.unknown_operators = conditions.costs.unknown;
   result.unknown_sizes = search.sizes().unknown;
 
+  // Plans of the other methods: for the report, and as known choices of the
+  // search, which is then never worse than they are.
   REFRACT_ASSIGN_OR_RETURN(SplitPlan heuristic,
                            SplitHeuristically(graph, model));
   REFRACT_ASSIGN_OR_RETURN(
@@ -41,8 +43,11 @@ absl::StatusOr<OptimalSplit> SplitOptimally(const Graph& graph,
   }
   REFRACT_ASSIGN_OR_RETURN(const cut::Found found,
                            cut::FindBest(search.problem().problem(), goal));
+  // Every plan exceeds a limit of the budget, or the search ended too early.
   if (!found.best) return search.NoPlan(found);
 
+  // Costs are predicted anew from the plan. The bound comes from the cut's
+  // integers, whose rounding loses less than 10^-9 of the whole.
   REFRACT_ASSIGN_OR_RETURN(result.best,
                            search.Judge(found.best->stages, "optimal"));
   result.lower_bound =

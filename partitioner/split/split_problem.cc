@@ -41,7 +41,8 @@ struct SplitProblem::Real {
   std::vector<double> down;
   double hn_used = 0;
 
-  // Cost that every plan has, since every node is in one of its stages.
+  // Cost that every plan has. It is added to all three stages of the first
+  // node, since each plan has that node in one of them.
   void AddConstant(double cost) {
     if (stage.empty()) return;
     for (double& on_stage : stage.front()) on_stage += cost;
@@ -75,11 +76,14 @@ SplitProblem::SplitProblem(const Graph& graph,
     // A value that nobody reads crosses in no plan.
     if (users[id].empty() && !is_result[id]) continue;
     cut::Tensor tensor;
+    // A tensor: computed by a node or brought by the request, read by
+    // `readers`, and a result where the answer contains it.
     tensor.producer =
         value.producer == kNoNode ? cut::Tensor::kRequest : value.producer;
     tensor.readers.assign(users[id].begin(), users[id].end());
     tensor.is_result = is_result[id];
-    // Each node computes the constants that it reads.
+    // Each node computes the constants that it reads: they may go both ways and
+    // cost nothing (Cross).
     const bool free = value.producer != kNoNode && constant[value.producer];
     tensor.may_go_up = tensor.may_come_down = free || models::MayCross(value);
     crosses_.push_back(!free);
@@ -145,6 +149,8 @@ SplitProblem::Quantised SplitProblem::Quantise(
     }
     for (size_t t = 0; t < problem_.tensors.size(); ++t) {
       const cut::Tensor& tensor = problem_.tensors[t];
+      // A tensor that no plan makes on the HN never comes down; a tensor
+      // without a possible reader there never goes up.
       if (!may_be_on_hn(tensor.producer)) real.down[t] = 0;
       if (std::none_of(tensor.readers.begin(), tensor.readers.end(),
                        may_be_on_hn)) {
@@ -202,6 +208,7 @@ SplitProblem::Quantised SplitProblem::Latency(const Conditions& conditions,
   Real real = Zero();
   for (size_t n = 0; n < real.stage.size(); ++n) {
     const double cn_s = conditions.costs.cn_s[n];
+    // In the order of cut::Stage: CN-pre, HN, CN-post.
     real.stage[n] = {cn_s, conditions.costs.hn_s[n], cn_s};
   }
   for (size_t t = 0; t < tensors_.size(); ++t) {
@@ -229,6 +236,8 @@ SplitProblem::Quantised SplitProblem::Stations(const Conditions& conditions,
   Real hn = Zero();
   Real down = Zero();
   for (size_t n = 0; n < problem_.allowed.size(); ++n) {
+    // An HN unit has cn_units_per_hn CN units, which work on different
+    // requests: per request the CN station is busy for that part of its time.
     const double cn_s = conditions.costs.cn_s[n] / conditions.cn_units_per_hn;
     cn.stage[n] = {cn_s, 0, cn_s};
     hn.stage[n][cut::kHn] = conditions.costs.hn_s[n];
@@ -245,6 +254,7 @@ SplitProblem::Quantised SplitProblem::Stations(const Conditions& conditions,
   }
   const double run_s = conditions.costs.cn_run_s / conditions.cn_units_per_hn;
   cn.AddConstant(run_s + front_end_s / conditions.cn_units_per_hn);
+  // With the HN there is a second run on the CN (CN-post).
   cn.hn_used = run_s;
   hn.hn_used = conditions.costs.hn_run_s;
   return Quantise({cn, up, hn, down});
@@ -256,6 +266,8 @@ SplitProblem::Quantised SplitProblem::Price(const Conditions& conditions,
   const Prices& prices = *conditions.prices;
   Real real = Zero();
   for (size_t n = 0; n < real.stage.size(); ++n) {
+    // Money: seconds of units times their prices, and bytes. The link is paid
+    // by the byte, so its time has no price.
     const double on_cn = conditions.costs.cn_s[n] * prices.cn_unit_s;
     real.stage[n] = {on_cn, conditions.costs.hn_s[n] * prices.hn_unit_s, on_cn};
   }

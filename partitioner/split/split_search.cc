@@ -60,6 +60,8 @@ std::vector<SplitSearch::BudgetLine> SplitSearch::Lines(
     const Budget& budget, const SplitProblem& problem,
     const Conditions& conditions, const ValueSizes& sizes) {
   std::vector<BudgetLine> lines;
+  // The order of the lines decides which limit a message names: the search
+  // looks at them in this order, too (cut::Shortfall).
   if (budget.hn_memory_bytes) {
     lines.push_back({"HN memory", *budget.hn_memory_bytes,
                      problem.HnMemory(sizes), 1,
@@ -77,8 +79,9 @@ std::vector<SplitSearch::BudgetLine> SplitSearch::Lines(
          std::move(bytes.measures[0]), bytes.unit,
          [](const Prediction& p) { return p.bytes_up + p.bytes_down; }});
   }
-  // Most models are far below it, and a limit that cannot be reached would
-  // only cost the search time.
+  // Bytes of a message are limited only where all values together exceed the
+  // limit: in most models no plan can reach it, and a limit that cannot be
+  // reached would only cost the search time.
   const double all =
       std::accumulate(sizes.bytes.begin(), sizes.bytes.end(), 0.0);
   if (budget.bytes_per_message && all > *budget.bytes_per_message) {
@@ -104,6 +107,7 @@ absl::StatusOr<SplitSearch> SplitSearch::Create(const Graph& graph,
     return absl::InvalidArgumentError(
         "the objective cost needs prices (--cn-price, --hn-price)");
   }
+  // Checked before any figure becomes an integer of the cut.
   REFRACT_RETURN_IF_ERROR(
       CheckFigures(graph, conditions, SizesOf(graph, conditions.sizes)));
   return SplitSearch(graph, model, conditions, options);
@@ -146,6 +150,7 @@ Alternative SplitSearch::Judge(SplitPlan plan) const {
   alternative.plan = std::move(plan);
   alternative.cost = CostOf(alternative.prediction, objective_);
   for (const BudgetLine& line : lines_) {
+    // The first limit that the plan exceeds, in real bytes.
     if (line.used(alternative.prediction) <= line.at_most) continue;
     alternative.over = line.name;
     break;

@@ -31,7 +31,7 @@ struct Subject {
   std::vector<size_t> requests;
 };
 
-// `probe` in `repository`, whole or split.
+// Adds `probe` to `repository` under `name`, whole or split.
 absl::Status AddProbe(const models::Repository& repository,
                       const ProbeModel& probe, bool split,
                       const std::string& source, const std::string& name) {
@@ -54,6 +54,7 @@ absl::Status AddProbe(const models::Repository& repository,
                           absl::StrCat(loaded->folder, "/split_plan.pb"));
 }
 
+// Bytes of fp32 matrices [batch, width].
 double BytesOf(const models::Graph& graph,
                absl::Span<const models::ValueId> ids, int64_t batch) {
   double bytes = 0;
@@ -72,6 +73,8 @@ CalibrationSample Describe(const ProbeModel& probe, bool split, int64_t batch) {
   sample.idle = probe.idle;
   sample.tensors =
       static_cast<double>(graph.inputs.size() + graph.outputs.size());
+  // Payload bytes alone: header, table and gRPC's framing belong to the fitted
+  // times per request and per tensor.
   sample.input_bytes = BytesOf(graph, graph.inputs, batch);
   sample.output_bytes = BytesOf(graph, graph.outputs, batch);
   if (!split) return sample;
@@ -91,6 +94,8 @@ absl::Status CheckAnswer(const CalibrationSample& sample,
   double bytes = 0;
   bool zero = true;
   for (const base::Tensor& output : answer.outputs) {
+    // Any crossing that lost or changed bytes would show, and its time would
+    // mean nothing.
     bytes += static_cast<double>(output.bytes());
     zero = zero && std::all_of(output.data(), output.data() + output.bytes(),
                                [](std::byte b) { return b == std::byte{0}; });
@@ -130,6 +135,9 @@ absl::Status Measure(const CalibrateOptions& options, NodePair& nodes,
       }
     }
   }
+  // All subjects are checked before any is timed, and then take turns in
+  // rounds: the drift of the machine meets whole and split models alike, whose
+  // difference is fitted.
   std::vector<std::vector<size_t>> requests;
   for (const Subject& subject : subjects) requests.push_back(subject.requests);
   REFRACT_ASSIGN_OR_RETURN(const std::vector<std::vector<double>> times,
@@ -147,6 +155,7 @@ absl::Status Measure(const CalibrateOptions& options, NodePair& nodes,
 absl::StatusOr<Calibration> Calibrate(const CalibrateOptions& options,
                                       const ProgressFn& progress,
                                       std::ostream& err) {
+  // Missing programs are reported before anything is written.
   REFRACT_RETURN_IF_ERROR(FindNodePrograms(options.nodes).status());
   REFRACT_ASSIGN_OR_RETURN(const ScratchFolder folder,
                            ScratchFolder::Create("refract-calibrate"));
@@ -171,12 +180,14 @@ absl::StatusOr<Calibration> Calibrate(const CalibrateOptions& options,
   std::vector<CalibrationSample> samples;
   absl::Status status = Measure(options, *nodes, probes, progress, samples);
   if (status.ok()) status = FitCalibration(std::move(samples), &calibration);
+  // The counters name the data path in use.
   absl::StatusOr<LinkCounts> counts = LinkCounts();
   if (status.ok()) {
     counts = nodes->Counts();
     status = counts.status();
   }
   if (!status.ok()) {
+    // A user who interrupted the command wants no logs.
     if (!absl::IsCancelled(status)) err << nodes->Logs();
     return status;
   }

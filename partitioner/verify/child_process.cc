@@ -30,12 +30,18 @@ constexpr int kExecFailed = 127;
 // threads of the parent may have held the locks at the fork.
 [[noreturn]] void Exec(char* const* arguments, int output, int log,
                        pid_t parent) {
+  // The child ends with its parent. The parent may have ended before prctl():
+  // then getppid() names another process.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(kExecFailed);
+  // A process group of its own: Ctrl-C at the terminal reaches the parent
+  // alone, which ends the child.
   setpgid(0, 0);
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) {
     signal(number, SIG_DFL);
   }
+  // Handlers of the parent do not survive execv(), but ignored and blocked
+  // signals do.
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -53,6 +59,8 @@ constexpr int kExecFailed = 127;
 absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
     const std::vector<std::string>& arguments, const std::string& log) {
   int ends[2];
+  // Closed at execv() in this child, and in children that other threads start.
+  // dup2() makes copies that stay open.
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return transport::ErrnoStatus(errno, "pipe2");
   }
@@ -61,6 +69,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
   const transport::UniqueFd log_file(
       open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   if (log_file.get() < 0) return transport::ErrnoStatus(errno, log);
+  // Allocated before the fork, because the child must not allocate.
   std::vector<char*> raw;
   for (const std::string& argument : arguments) {
     raw.push_back(const_cast<char*>(argument.c_str()));
@@ -95,6 +104,9 @@ ChildProcess::~ChildProcess() {
 absl::Status ChildProcess::CheckAlive() {
   if (!ended_) {
     int status = 0;
+    // The child is reaped once. Later calls repeat how it ended, and the
+    // destructor does not signal a process id that may be another process by
+    // then.
     if (waitpid(pid_, &status, WNOHANG) != pid_) return absl::OkStatus();
     ended_ = true;
     if (WIFSIGNALED(status)) {
@@ -114,11 +126,15 @@ absl::StatusOr<std::string> ChildProcess::AwaitAddress(absl::Duration timeout) {
   const absl::Time deadline = clock.Now() + timeout;
   while (clock.Now() < deadline) {
     REFRACT_RETURN_IF_ERROR(InterruptGuard::Check());
+    // A daemon prints "listening on HOST:PORT" when it accepts connections. The
+    // line may arrive in pieces.
     const size_t at = printed_.find(before);
     const size_t end = at == std::string::npos ? at : printed_.find('\n', at);
     if (end != std::string::npos) {
       return printed_.substr(at + before.size(), end - at - before.size());
     }
+    // At the end of the pipe poll() returns at once and read() gives 0; then
+    // CheckAlive() says how the child ended.
     pollfd fd = {output_.get(), POLLIN, 0};
     char bytes[256];
     const ssize_t got = poll(&fd, 1, kPollMs) == 1

@@ -60,6 +60,7 @@ absl::StatusOr<std::vector<Cut>> ChooseCuts(
     alternatives.push_back(&other);
   }
   for (const Alternative* alternative : alternatives) {
+    // Plans with equal stages are one cut, named after all their methods.
     const auto same =
         std::find_if(cuts.begin(), cuts.end(), [&](const Cut& cut) {
           return cut.plan.stages == alternative->plan.stages;
@@ -74,6 +75,7 @@ absl::StatusOr<std::vector<Cut>> ChooseCuts(
   }
 
   std::vector<Cut> candidates;
+  // Adds a candidate unless a cut or candidate has the same crossings.
   const auto offer = [&](Cut cut) {
     const auto is_same = [&](const Cut& other) {
       return SameCrossings(cut.plan, other.plan);
@@ -108,6 +110,7 @@ absl::StatusOr<std::vector<Cut>> ChooseCuts(
   // Chooses next the candidate whose prediction is farthest from all chosen
   // cuts: the measured order of cuts with equal predictions shows nothing.
   for (size_t i = 0; i < count && !candidates.empty(); ++i) {
+    // Farthest-point choice: the distance to the nearest chosen cut counts.
     const auto nearest = [&](const Cut& candidate) {
       double distance = std::numeric_limits<double>::infinity();
       for (const Cut& cut : cuts) {

@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
 
 constexpr char kPlanFile[] = "split_plan.pb";
 
-// The model's configuration names its folder.
+// The model's configuration with another name: a configuration has to name the
+// folder that it is in.
 absl::StatusOr<std::string> Renamed(const models::LoadedModel& model,
                                     const std::string& name) {
   inference::ModelConfig config;
@@ -41,6 +42,8 @@ absl::Status AddCut(const models::LoadedModel& model, const std::string& name,
                     const std::string& repository) {
   REFRACT_RETURN_IF_ERROR(
       models::ValidatePlan(model.graph, model.digest, plan));
+  // The version consists of links to the model's files, so large tables are not
+  // copied. Only the plan and the configuration are files of its own.
   const fs::path folder = fs::path(repository) / name;
   const fs::path version = folder / "1";
   const auto failed = [](const fs::path& path, const std::error_code& error) {
@@ -62,6 +65,8 @@ absl::Status AddCut(const models::LoadedModel& model, const std::string& name,
   REFRACT_ASSIGN_OR_RETURN(const std::string config, Renamed(model, name));
   REFRACT_RETURN_IF_ERROR(
       base::WriteText((folder / "config.pbtxt").string(), config));
+  // As `refract partition` marks a plan, so that nodes may merge and cut
+  // requests.
   models::SplitPlan marked = plan;
   models::MarkRows(model.graph, marked);
   return models::SavePlan(model.graph, marked, (version / kPlanFile).string());

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
+// Written by a signal handler, which may use lock-free atomics only.
 std::atomic<int> received = 0;
 static_assert(std::atomic<int>::is_always_lock_free);
 

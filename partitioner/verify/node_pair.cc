@@ -128,6 +128,8 @@ std::string NodePair::Logs() const {
 absl::StatusOr<std::unique_ptr<NodePair>> NodePair::Start(
     const NodeOptions& options, const std::string& repository,
     const std::string& folder) {
+  // The GPU node first: the CPU node needs its address. Both take a free port
+  // and print it.
   REFRACT_ASSIGN_OR_RETURN(const NodePrograms programs,
                            FindNodePrograms(options));
   const auto start = [&](const std::string& program,

@@ -16,6 +16,7 @@ using models::ValueRef;
 
 constexpr char kBatch[] = "s0";
 
+// Makes graphs of fp32 matrices [kBatch, width].
 class Builder {
  public:
   explicit Builder(std::string name) {
@@ -78,6 +79,7 @@ ValueId RowSums(Builder& builder, ValueId id) {
                       {Self(id), {"dim", Ints({1})}, {"keepdim", true}}, 1);
 }
 
+// One column of the input is used: all bytes come in, hardly any are read.
 ProbeModel In() {
   Builder builder("in");
   const ValueId x = builder.Input("x", kProbeWidth);
@@ -91,6 +93,7 @@ ProbeModel In() {
                         /*idle=*/true);
 }
 
+// A view: the input is the answer, and no operator copies it.
 ProbeModel Echo() {
   Builder builder("echo");
   const ValueId x = builder.Input("x", kProbeWidth);
@@ -100,6 +103,7 @@ ProbeModel Echo() {
       /*idle=*/true);
 }
 
+// CN-pre writes a wide matrix, the HN reads all of it and returns a column.
 ProbeModel Up() {
   Builder builder("up");
   const ValueId x = builder.Input("x", kProbeWidth);
@@ -109,6 +113,7 @@ ProbeModel Up() {
                         {Stage::kCnPre, Stage::kHn});
 }
 
+// A column goes up; the HN writes a wide matrix, CN-post reads all of it.
 ProbeModel Down() {
   Builder builder("down");
   const ValueId x = builder.Input("x", 1);
@@ -119,6 +124,7 @@ ProbeModel Down() {
                         {Stage::kHn, Stage::kCnPost});
 }
 
+// Many inputs of one column each go up as they come, and one matrix returns.
 ProbeModel Tensors() {
   Builder builder("tensors");
   models::ValueList all;

@@ -9,6 +9,7 @@
 namespace refract::partitioner {
 namespace {
 
+// Ranks from 0; values that are equal share the mean of their ranks.
 std::vector<double> RanksOf(absl::Span<const double> values) {
   std::vector<size_t> order(values.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -32,6 +33,8 @@ std::optional<double> RankCorrelation(absl::Span<const double> a,
                                       absl::Span<const double> b) {
   const std::vector<double> x = RanksOf(a);
   const std::vector<double> y = RanksOf(b);
+  // Spearman's coefficient is Pearson's coefficient of the ranks. The mean of
+  // the ranks 0 … n − 1 is (n − 1) / 2, with shared ranks as well.
   const double mean = static_cast<double>(x.size()) / 2 - 0.5;
   double xx = 0;
   double xy = 0;
@@ -49,6 +52,8 @@ std::vector<double> RelativeTimes(absl::Span<const std::vector<double>> turns) {
   std::vector<std::vector<double>> relative(turns.size());
   const size_t rounds = turns.empty() ? 0 : turns.front().size();
   for (size_t round = 0; round < rounds; ++round) {
+    // The geometric mean: a cut that takes twice as long in every round has
+    // twice the relative time, and no long cut outweighs the others.
     double sum = 0;
     for (const std::vector<double>& turn : turns) sum += std::log(turn[round]);
     const double mean = std::exp(sum / static_cast<double>(turns.size()));

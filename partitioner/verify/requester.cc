@@ -22,7 +22,8 @@ constexpr absl::Duration kLook = absl::Milliseconds(200);
 
 constexpr int kTimedPerTurn = 4;
 
-// Waits for the answer of one request.
+// Waits for the answer of one request. Done() may run on any thread, also
+// within Issue(), and takes the time before it waits for the lock.
 class OneAnswer : public loadgen::CompletionSink {
  public:
   void Done(size_t, absl::StatusCode code) override {
@@ -64,6 +65,8 @@ absl::Status Requester::AwaitModel(const std::string& model) {
   base::Clock& clock = base::Clock::Real();
   const absl::Time deadline = clock.Now() + kReadyTimeout;
   while (true) {
+    // Unavailable: the model is not loaded yet, or no HN has it. Any other
+    // error is final.
     const absl::Status ready =
         target_->DescribeModel(model, /*version=*/"", kLook).status();
     if (!absl::IsUnavailable(ready)) return ready;
@@ -91,7 +94,8 @@ absl::StatusOr<double> Requester::Time(size_t request) {
   OneAnswer answer;
   const absl::Time begin = clock.Now();
   target_->Issue(queries_++, request, begin + kRequestTimeout, answer);
-  // The request ends by its own time limit; `answer` must outlive it.
+  // The target uses `answer` until the request ends, at the latest by its own
+  // deadline. So an interruption is kept, and returned after that.
   absl::Status interrupted;
   while (!answer.Await(clock.Now() + kLook)) {
     interrupted.Update(InterruptGuard::Check());
@@ -120,6 +124,8 @@ absl::StatusOr<std::vector<std::vector<double>>> Requester::TimeInRounds(
       for (int i = 0; i < 1 + kTimedPerTurn; ++i) {
         const size_t request = subjects[s][next[s]++ % subjects[s].size()];
         REFRACT_ASSIGN_OR_RETURN(const double seconds, Time(request));
+        // The first request of a turn finds caches that another subject has
+        // used.
         if (i > 0) times[s].push_back(seconds);
       }
     }
@@ -128,6 +134,7 @@ absl::StatusOr<std::vector<std::vector<double>>> Requester::TimeInRounds(
 }
 
 absl::StatusOr<loadgen::RecordedResponse> Requester::Ask(size_t request) {
+  // The target records answers of the requests below this number; 0: none.
   target_->Record(request + 1);
   const absl::Status status = Time(request).status();
   absl::StatusOr<loadgen::RecordedResponse> response =

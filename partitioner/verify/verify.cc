@@ -38,6 +38,8 @@ absl::Status CheckSame(const loadgen::RecordedResponse& whole,
   for (size_t i = 0; i < whole.outputs.size(); ++i) {
     const base::Tensor& a = whole.outputs[i];
     const base::Tensor& b = split.outputs[i];
+    // Lossy forms: the error may be as large as ChooseWireForms() measured in
+    // this process on the same requests. The negated comparison refuses NaN.
     if (i < cut.errors.size()) {
       const models::WireError found = ErrorBetween(b.view(), a.view());
       models::WireError& worst = cut.errors[i];
@@ -98,6 +100,8 @@ class Verifier {
             requester_->Prepare(ServedName(c), graph_, inputs));
       }
     }
+    // In this order: wrong answers are not timed, and counting bytes needs
+    // single requests, before rounds mix the cuts.
     REFRACT_RETURN_IF_ERROR(CheckAnswers());
     for (size_t c = 0; c < result_.cuts.size(); ++c) {
       REFRACT_RETURN_IF_ERROR(CountBytes(c));
@@ -117,6 +121,7 @@ class Verifier {
       return absl::InternalError(
           "none of the cuts to verify runs on the CN alone");
     }
+    // The cut without HN is the reference for all others.
     const size_t reference = static_cast<size_t>(whole - result_.cuts.begin());
     for (size_t r = 0; r < samples_.requests.size(); ++r) {
       progress_(absl::StrCat("verifying: comparing answers, request ", r + 1,
@@ -142,11 +147,13 @@ class Verifier {
       return form.size_depends_on_data();
     });
     const size_t count = all ? requests_[c].size() : 1;
+    // Differences of the CN's counters around the requests of this cut.
     REFRACT_ASSIGN_OR_RETURN(const LinkCounts before, nodes_.Counts());
     for (size_t r = 0; r < count; ++r) {
       REFRACT_RETURN_IF_ERROR(requester_->Time(requests_[c][r]).status());
     }
     REFRACT_ASSIGN_OR_RETURN(const LinkCounts after, nodes_.Counts());
+    // A retry would count the bytes of its request twice.
     if (after.requests - before.requests !=
         (cut.cut.plan.uses_hn() ? count : 0u)) {
       return absl::InternalError(absl::StrCat(
@@ -162,6 +169,7 @@ class Verifier {
   }
 
   absl::Status Time() {
+    // The CN's sums before and after the rounds give the mean of each stage.
     std::vector<loadgen::ServerTimes> before;
     for (size_t c = 0; c < requests_.size(); ++c) {
       REFRACT_ASSIGN_OR_RETURN(const loadgen::ServerTimes times,

@@ -19,6 +19,7 @@ absl::Status GiveForms(const models::LoadedModel& model,
                        std::vector<Cut>& cuts, std::ostream& out) {
   std::vector<Cut> kept;
   for (Cut& cut : cuts) {
+    // Nothing crosses, so there are no forms.
     if (cut.plan.up.empty() && cut.plan.down.empty()) {
       kept.push_back(std::move(cut));
       continue;
@@ -33,6 +34,8 @@ absl::Status GiveForms(const models::LoadedModel& model,
     REFRACT_RETURN_IF_ERROR(chosen.status());
     const WireReading& reading = (*chosen)->chosen;
     Conditions own = conditions;
+    // Coding is priced by this cut's own forms. Message bytes are those that
+    // the meter counted, because forms may depend on the data.
     own.wire = forms.pricing.PricesOf(cut.plan);
     cut.prediction = Predict(model.graph, cut.plan, own);
     cut.prediction.message_bytes_up = reading.message_bytes_up;

@@ -33,12 +33,15 @@ absl::StatusOr<std::vector<WireType>> ChooseWireTypes(
   }
   if (smallest == types) return types;
   REFRACT_ASSIGN_OR_RETURN(const double error_of_all, measure(smallest));
+  // All smallest forms together keep the bound: one measurement is enough.
   if (error_of_all <= bound) return smallest;
 
   std::vector<size_t> order(candidates.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return saves[a] > saves[b]; });
+  // Greedy, the tensor with the largest saving first. `types` always keeps the
+  // bound: a type that breaks it is taken back before the next tensor.
   for (const size_t i : order) {
     for (const WireCandidate::Option& option : options[i]) {
       types[i] = option.type;

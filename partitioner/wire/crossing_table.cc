@@ -38,12 +38,15 @@ size_t BytesOf(const base::TensorSpec& tensor) {
 
 }  // namespace
 
+// What a form needs to know of one value in one request.
 CrossingTable::Seen CrossingTable::Look(const base::TensorView& view) {
   Seen seen{.spec = {view.dtype, view.dims}};
   seen.fits_int32 =
       view.dtype == DType::kInt64 &&
       runtime::wire::Fit(WireType::kInt32, view.data,
                          static_cast<size_t>(view.num_elements()));
+  // Rows are slices along the first dimension. Fewer than two rows have no
+  // repetition, and an index has 32 bits.
   if (!view.dims.empty() && view.bytes > 0 && view.dims[0] > 1 &&
       view.dims[0] <= INT32_MAX) {
     const runtime::wire::UniqueRows rows = runtime::wire::FindUniqueRows(view);
@@ -58,6 +61,8 @@ absl::StatusOr<CrossingTable> CrossingTable::Measure(
     const std::vector<SampleRequest>& requests) {
   const models::Graph& graph = model.graph;
   const std::vector<bool> constant = models::ConstantNodes(graph);
+  // The whole model as one part, with every value that may cross among its
+  // results, so that one run shows the sizes of all of them.
   runtime::Part part = runtime::Part::Whole(graph);
   part.outputs.clear();
   for (size_t id = 0; id < graph.values.size(); ++id) {
@@ -80,6 +85,7 @@ absl::StatusOr<CrossingTable> CrossingTable::Measure(
   for (const SampleRequest& request : requests) {
     runtime::PaddedBatch padded;
     const std::vector<base::TensorView> views = models::ViewsOf(request.inputs);
+    // Sizes after padding, because the nodes send padded batches.
     REFRACT_RETURN_IF_ERROR(padding.Pad(views, padded));
     const absl::Status ran =
         program->Run(padded.inputs(), {}, context, outputs);
@@ -106,11 +112,14 @@ CrossingTable::Size CrossingTable::Of(ValueId value, WireForm form) const {
     if (type == WireType::kInt32 && !seen.fits_int32) type = WireType::kAsIs;
     const auto count =
         seen.spec.dims.empty() ? int64_t{1} : seen.spec.dims.front();
+    // Bytes of a row in the wire type; a scalar counts as one row.
     const size_t row =
         seen.spec.dims.empty()
             ? BytesOf({runtime::wire::CarrierOf(seen.spec.dtype, type),
                        seen.spec.dims})
             : runtime::wire::WireRowBytes(seen.spec, type);
+    // Two sums: `bytes` as the network link carries them, `padded` as the
+    // message places them. Each tensor of a message begins at a multiple of 64.
     size_t bytes = row * static_cast<size_t>(count);
     size_t padded = RoundUp(bytes);
     double entries = EntryBytes(seen.spec);
@@ -120,6 +129,7 @@ CrossingTable::Size CrossingTable::Of(ValueId value, WireForm form) const {
       entries += transport::kTableEntryBytes + sizeof(int64_t);
       const size_t once = row * static_cast<size_t>(seen.distinct_rows);
       const size_t index = seen.distinct_rows > 0 ? BytesOf(seen.index) : 0;
+      // The encoder's rule: unique rows are sent only where they are shorter.
       if (seen.distinct_rows > 0 && RoundUp(once) + RoundUp(index) < padded) {
         bytes = RoundUp(once) + index;
         padded = RoundUp(once) + RoundUp(index);

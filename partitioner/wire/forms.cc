@@ -78,6 +78,8 @@ WireForms LosslessForms(const CrossingValues& crossing,
   WireForms forms = crossing.Plain();
   // A value with unique rows is two tensors of the message.
   size_t tensors = crossing.size();
+  // Values that come down stay plain: unique rows go from CN to HN only
+  // (models::ValidatePlan), and ids come with requests.
   for (size_t i = 0; i < crossing.size() && crossing.is_up(i); ++i) {
     WireForm form = LosslessForm(crossing.value(i), table, crossing.id(i));
     if (form.unique_rows && ++tensors > models::kMaxMessageTensors) {
@@ -95,6 +97,8 @@ std::vector<WireCandidate> CandidatesFor(const CrossingValues& crossing,
                                          absl::Span<const WireType> types) {
   std::vector<WireCandidate> candidates(crossing.size());
   for (size_t i = 0; i < crossing.size(); ++i) {
+    // Lossy types are added to the form without loss: rows that are sent once
+    // are encoded once.
     WireForm form = crossing.form(lossless, i);
     const auto bytes = [&] {
       return table.Of(crossing.id(i), form).message_bytes;
@@ -115,6 +119,8 @@ absl::StatusOr<std::string> WhatIsTooFarOff(const CrossingValues& crossing,
                                             const std::vector<WireType>& types,
                                             const WireReading& reading,
                                             double bound, WireMeter& meter) {
+  // The output of the largest error, and for each tensor the error of that
+  // output when this tensor alone has its lossy form.
   size_t output = 0;
   for (size_t o = 0; o < reading.errors.size(); ++o) {
     if (reading.errors[o].max_abs > reading.errors[output].max_abs) output = o;
@@ -194,9 +200,13 @@ absl::StatusOr<std::optional<WireReport>> ChooseWireForms(
                            WireMeter::Create(model, plan, samples));
   const CrossingValues crossing(graph, plan);
   WireReport report;
+  // Order: plain, for the bytes saved; forms without loss; then lossy types
+  // under the bound; then the chosen forms together, whose errors the plan
+  // keeps.
   REFRACT_ASSIGN_OR_RETURN(report.plain, meter->Measure(crossing.Plain()));
   WireForms lossless = crossing.Plain();
-  // Drawn requests have no users, and auto may do whatever saves bytes.
+  // Forms without loss depend on how traffic repeats rows and ids. Drawn
+  // requests do not show that, so only samples of the user choose them.
   if (!options.samples.empty()) {
     lossless = LosslessForms(crossing, samples.table);
   }
@@ -223,6 +233,7 @@ absl::StatusOr<std::optional<WireReport>> ChooseWireForms(
           measure));
   report.forms = crossing.With(lossless, types);
   REFRACT_ASSIGN_OR_RETURN(report.chosen, meter->Measure(report.forms));
+  // A fixed type was not chosen under the bound, so it is checked here.
   if (bound && report.chosen.worst() > *bound) {
     REFRACT_ASSIGN_OR_RETURN(const std::string why,
                              WhatIsTooFarOff(crossing, lossless, types,
@@ -249,6 +260,9 @@ absl::Status MeasureEachForm(const models::LoadedModel& model,
                            WireMeter::Create(model, plan, samples));
   std::vector<size_t> lossy;
   std::vector<std::optional<double>> errors(crossing.size());
+  // `exact`: the chosen forms with lossy types removed. Each tensor then gets
+  // its lossy type back alone. A measurement runs all samples, so only the
+  // largest tensors are measured.
   WireForms exact = report.forms;
   for (size_t i = 0; i < crossing.size(); ++i) {
     WireForm& form = crossing.form(exact, i);

@@ -16,6 +16,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// An element as a double, for comparison. Views are bytes: memcpy.
 template <typename T>
 double At(const base::TensorView& view, int64_t i) {
   T value;
@@ -47,6 +48,7 @@ double Element(const base::TensorView& view, int64_t i) {
       uint16_t bits;
       float value = 0;
       std::memcpy(&bits, view.data + 2 * i, sizeof(bits));
+      // The nodes' own conversion.
       const runtime::wire::Kernels& kernels = runtime::wire::BestKernels();
       (view.dtype == DType::kFloat16
            ? kernels.float_from_float16
@@ -74,6 +76,8 @@ double AddMessage(const runtime::wire::Codec& codec,
   per_value.resize(codec.values().size(), 0);
   size_t value = 0;
   for (size_t t = 0; t < tensors.size(); ++t) {
+    // A value has one tensor, or two with unique rows: the next value begins
+    // where its first tensor does.
     if (value + 1 < codec.values().size() &&
         codec.values()[value + 1].tensor == t) {
       ++value;
@@ -84,6 +88,8 @@ double AddMessage(const runtime::wire::Codec& codec,
         transport::kTableEntryBytes + sizeof(int64_t) * tensors[t].dims.size());
     head += entry;
     payload = RoundUp(payload) + bytes;
+    // The value's share counts padding behind each tensor; the message has none
+    // behind the last.
     per_value[value] += entry + RoundUp(bytes);
   }
   return RoundUp(head) + payload;
@@ -102,8 +108,10 @@ models::WireError ErrorBetween(const base::TensorView& found,
     const double a = Element(found, i);
     const double b = Element(wanted, i);
     if (std::isfinite(b)) {
+      // The scale of relative errors; infinities would hide every error.
       error.largest_value = std::max(error.largest_value, std::fabs(b));
     }
+    // Equal infinities count as equal here; their difference would be NaN.
     if (a == b || (std::isnan(a) && std::isnan(b))) continue;
     const double difference = std::fabs(a - b);
     error.max_abs = std::max(error.max_abs,
@@ -151,6 +159,7 @@ absl::StatusOr<std::unique_ptr<WireMeter>> WireMeter::Create(
 }
 
 absl::StatusOr<WireReading> WireMeter::Measure(const WireForms& forms) {
+  // The compiled parts stay; only the encoders and decoders change.
   plan_.up_forms = forms.up;
   plan_.down_forms = forms.down;
   split_->UseForms(model_.graph, plan_);
@@ -178,6 +187,7 @@ absl::StatusOr<WireReading> WireMeter::Measure(const WireForms& forms) {
         AddMessage(*down.codec, down.tensors, reading.down_bytes);
   }
   const auto count = static_cast<double>(std::max<size_t>(1, requests.size()));
+  // Sums so far; the reading has means over the requests.
   for (double& bytes : reading.up_bytes) bytes /= count;
   for (double& bytes : reading.down_bytes) bytes /= count;
   reading.message_bytes_up /= count;

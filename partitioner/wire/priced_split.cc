@@ -46,6 +46,8 @@ absl::StatusOr<PricedSplit> SplitWithForms(const WireOptions& options,
   };
   if (pricing.assumed_cn()) assumed("CN", conditions.cn.name);
   if (pricing.assumed_hn()) assumed("HN", conditions.hn.name);
+  // With auto: cut, choose forms for the values that cross, raise the prices of
+  // values whose forms are larger than priced, and cut again.
   const bool automatic = options.dtype == "auto";
   OptimalSplit split;
   for (int turn = 0; turn < kMostTurns; ++turn) {
@@ -57,10 +59,13 @@ absl::StatusOr<PricedSplit> SplitWithForms(const WireOptions& options,
     models::SplitPlan plan = split.best.plan;
     REFRACT_RETURN_IF_ERROR(
         ChooseWireForms(options, model, samples, plan).status());
+    // No value of this cut has a larger form than it was priced with.
     if (!pricing.Learn(plan)) break;
   }
   REFRACT_RETURN_IF_ERROR(
       Rejudge(options, model, samples, pricing, conditions, split.best));
+  // The bound on the error is shared by all values of a plan, so another plan
+  // may get better forms than the optimum of the search.
   for (Alternative& other : split.others) {
     REFRACT_RETURN_IF_ERROR(
         Rejudge(options, model, samples, pricing, conditions, other));
@@ -69,7 +74,8 @@ absl::StatusOr<PricedSplit> SplitWithForms(const WireOptions& options,
       split.best.plan.method = "optimal";
     }
   }
-  // The bound with the prices that it was found with is lower.
+  // The lower bound was found at prices that are at most the real ones. Where
+  // an alternative became the best plan, its cost may be below that bound.
   split.lower_bound = std::min(split.lower_bound, split.best.cost);
   return PricedSplit{std::move(split), std::move(pricing)};
 }

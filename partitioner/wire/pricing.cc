@@ -33,8 +33,10 @@ WirePricing::WirePricing(const WireOptions& options,
 WirePrice WirePricing::PriceOf(ValueId value, bool up, WireForm form) {
   WirePrice price{.form = form};
   if (form.is_plain()) return price;
+  // The samples show the ratio of coded to plain bytes and of distinct rows;
+  // the plain bytes are those of the cut's conditions.
   const CrossingTable::Size size = table_.Of(value, form);
-  // The samples may have other sizes than the cut is computed for.
+  // A value that the samples do not show is priced by its plain bytes.
   const double plain = plain_bytes_[value];
   price.bytes =
       size.plain_bytes > 0 ? plain * size.bytes / size.plain_bytes : plain;
@@ -46,6 +48,7 @@ WirePrice WirePricing::PriceOf(ValueId value, bool up, WireForm form) {
   const WireSeconds hn = on(hn_);
   assumed_cn_ = assumed_cn_ || cn.assumed;
   assumed_hn_ = assumed_hn_ || hn.assumed;
+  // The sender encodes, the receiver decodes.
   price.encode_s = up ? cn.encode_s : hn.encode_s;
   price.decode_s = up ? hn.decode_s : cn.decode_s;
   return price;
@@ -72,6 +75,8 @@ bool WirePricing::Learn(const SplitPlan& plan) {
     const auto bytes = [&](const WirePrice& price) {
       return price.form.is_plain() ? plain_bytes_[id] : price.bytes;
     };
+    // A smaller form is not learnt: prices only rise, or the turns of cutting
+    // and learning might never end.
     if (bytes(found) <= bytes(known)) return;
     known = found;
     learned = true;
