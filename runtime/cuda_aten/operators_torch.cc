@@ -121,6 +121,9 @@ class AtenKernel final : public cuda::ForeignKernel {
 
   cuda::Status Run(const ForeignCall& call, void* stream) const override {
     absl::Status status;
+    // Errors are caught inside `body`: streams_->With() runs it with LibTorch's
+    // current stream set to `stream`, so that LibTorch's kernels follow the
+    // program's earlier work on that stream.
     const auto body = [&] {
       runtime::aten::UseOneThreadHere();
       status = runtime::aten::Guarded(name_, [&] { return RunHere(call); });
@@ -145,7 +148,9 @@ class AtenKernel final : public cuda::ForeignKernel {
                     : at::Device(at::kCUDA, static_cast<int8_t>(gpu_));
   }
 
-  // A view of memory, without ownership.
+  // A view of the program's memory, without ownership: the memory plan says how
+  // long it lives. Without target_device() LibTorch would ask the driver on
+  // which device it is.
   at::Tensor View(void* data, at::ScalarType type, at::IntArrayRef dims,
                   at::IntArrayRef strides) const {
     return at::for_blob(data, dims)
@@ -163,6 +168,8 @@ class AtenKernel final : public cuda::ForeignKernel {
     return runtime::aten::ToTensor(NumberOf(operand));
   }
 
+  // As runtime::aten::Fill(), but tensors are views of device memory and
+  // numbers are known on the CPU.
   absl::StatusOr<c10::IValue> Fill(
       const Slot& slot, const std::vector<ForeignOperand>& operands) const {
     const auto at = [&](const Slot::Element& item) -> const ForeignOperand& {
@@ -235,6 +242,9 @@ class AtenKernel final : public cuda::ForeignKernel {
           base::Annotate(CheckIndices(stack, call.faults), name_));
     }
     op_.callBoxed(stack);
+    // LibTorch allocates results from its own pool. They are copied to their
+    // places in the program's memory, on the same stream, and freed at the end
+    // of this call; the pool orders their next use after the copy.
     std::vector<at::Tensor> results;
     for (const c10::IValue& value : stack) {
       if (value.isTensor()) {
@@ -279,7 +289,11 @@ class AtenKernel final : public cuda::ForeignKernel {
     return stack[static_cast<size_t>(*index)];
   }
 
-  // Runs before a kernel uses the indices. Counts wrong indices on the device.
+  // Runs before a kernel uses the indices, wholly on the device: the CPU does
+  // not wait for values. Wrong indices are added to `faults`, which the
+  // instance downloads with the results, and replaced by 0, which every
+  // non-empty table has. An empty dimension has no valid place; its size is
+  // known here, so the request is refused at once.
   absl::Status CheckIndices(torch::jit::Stack& stack, int32_t* faults) const {
     const at::Tensor counter = View(faults, at::kInt, {}, {});
     const auto checked = [&](const at::Tensor& index, int64_t places) {
@@ -356,6 +370,8 @@ class AtenOperators final : public cuda_plan::ForeignOperators {
                           parts[2] == "default" ? "" : parts[2]));
     if (!op) return No("LibTorch has no such operator");
     REFRACT_RETURN_IF_ERROR(MayRun(*op, node, operands));
+    // Loaded after MayRun(), so that a model that is refused anyway does not
+    // load libtorch_cuda with its memory on the GPU.
     if (options_.gpu >= 0 && streams_ == nullptr) {
       const absl::StatusOr<Streams*> streams = options_.load();
       if (!streams.ok()) return No(std::string(streams.status().message()));
@@ -378,7 +394,9 @@ class AtenOperators final : public cuda_plan::ForeignOperators {
     const IndexRule* const rule = FindIndexRule(node.op);
     const runtime::aten::OperatorRule sizes =
         runtime::aten::RuleOf(op->operator_name());
-    // A device does not trap at integers that a processor cannot divide.
+    // Guards of sizes run on the device, too. Guards of places were refused in
+    // MayRun(), and guards of numbers are left out: a GPU does not trap at
+    // integers that a processor cannot divide.
     const runtime::aten::Guard guard =
         sizes.looks_at == runtime::aten::LooksAt::kSizes ? sizes.guard
                                                          : nullptr;
@@ -418,6 +436,8 @@ class AtenOperators final : public cuda_plan::ForeignOperators {
                             op.hasTag(at::Tag::data_dependent_output))) {
       return No("the size of its result depends on data");
     }
+    // `index` and `index_put` take a list of indices, in which PyTorch also
+    // accepts masks.
     const bool masks =
         rule != nullptr && rule->range == IndexRule::Range::kEach;
     const bool numbers = rule != nullptr || op.hasTag(at::Tag::pointwise) ||
@@ -442,7 +462,9 @@ class AtenOperators final : public cuda_plan::ForeignOperators {
     return absl::OkStatus();
   }
 
-  // Results are placed on the device; numbers are known here.
+  // Sets `device` arguments to this device, so that operators without a tensor
+  // operand allocate there, and refuses number arguments that the device would
+  // have to compute.
   absl::Status Place(const c10::FunctionSchema& schema,
                      absl::Span<const ForeignOperandFacts> operands,
                      runtime::aten::Bound& bound) const {
