@@ -170,7 +170,8 @@ absl::StatusOr<BagNode> Understand(const NodeStep& node,
         absl::StrCat("its offsets are ", cuda::Name(found.offsets->dtype)));
   }
   if (const BagRoom* const room = emitter.RoomOf(offsets)) {
-    // These entries are moved with their own group.
+    // FillBags() moves the entries of a group together with its offsets. Ids of
+    // another input would stay where they are.
     const std::vector<size_t>& entries = room->part.entries;
     if (std::none_of(entries.begin(), entries.end(), [&](size_t i) {
           return emitter.plan().inputs[i] == ids;
@@ -178,6 +179,7 @@ absl::StatusOr<BagNode> Understand(const NodeStep& node,
       return absl::UnimplementedError(
           "its offsets also belong to bags of other inputs");
     }
+    // FillBags() always writes the end of the last bag behind the offsets.
     found.bag.include_last = true;
   }
   return found;

@@ -66,6 +66,7 @@ std::optional<absl::Status> EmitBinary(const NodeStep& node, Emitter& emitter) {
                                       : std::nullopt;
   if (!code) return std::nullopt;
   const NodeArgs args(node.node);
+  // Left to EmitIntegers(), which knows rounding modes, or refused.
   if (args.Has("rounding_mode") ||
       NumberArgument(node.node, "alpha", 1) != 1.0) {
     return std::nullopt;
@@ -118,6 +119,7 @@ std::optional<absl::Status> EmitFunction(const NodeStep& node,
     code = {{ElementCode::kPower, 0, 1}};
   } else if (lowering == Lowering::kHardsigmoid) {
     number(3.0f);
+    // relu6(x + 3) ÷ 6.
     code = {{ElementCode::kAdd, 0, 1},
             {ElementCode::kClamp, 2, 0, 0, 0.0f, 6.0f},
             {ElementCode::kScale, 3, 0, 0, 1.0f / 6.0f}};
@@ -149,6 +151,8 @@ std::optional<absl::Status> EmitFunction(const NodeStep& node,
             Unsqueezed(*inputs[1].tensor, inputs[1].tensor->rank());
       }
     }
+    // x < 0 ? slope · x : x. No input is 0, so that instruction 3 makes the 0
+    // of the comparison from x.
     code = {{ElementCode::kMultiply, 0, 1},
             {ElementCode::kScale, 0, 0, 0, 0.0f},
             {ElementCode::kLess, 0, 3},

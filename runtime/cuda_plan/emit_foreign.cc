@@ -142,6 +142,8 @@ absl::Status EmitForeign(const NodeStep& node, ForeignOperators& operators,
 
 absl::Status OrForeign(absl::Status own, size_t progress, const NodeStep& node,
                        Emitter& emitter) {
+  // A form that has emitted something before it failed cannot be taken back, so
+  // that its error is final.
   if (!absl::IsUnimplemented(own) || emitter.foreign() == nullptr ||
       emitter.progress() != progress) {
     return own;

@@ -23,6 +23,9 @@ absl::Status EmitMatMul(const MatMulOp& op, const Step& step,
   REFRACT_ASSIGN_OR_RETURN(const Tensor a, emitter.Get(step.operands[op.a]));
   REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(out_local));
   const std::string& name = emitter.plan().locals[out_local].name;
+  // A product with constant weights is one cuBLASLt call with bias and ReLU in
+  // its epilogue; a product of two values of a request takes the strided
+  // kernel.
   const bool with_weight =
       !op.batched && emitter.IsConstant(b_local) &&
       (bias_local == kNoLocal || emitter.IsConstant(bias_local));
@@ -70,7 +73,10 @@ absl::Status EmitMatMul(const MatMulOp& op, const Step& step,
 static_assert(kMaxChainInputs <= cuda::kMaxMapInputs);
 static_assert(kMaxChainInstructions <= cuda::kMaxMapInstructions);
 
-// The instructions that `wanted` needs, renumbered; `wanted` is the last.
+// The instructions that `wanted` needs, renumbered, with `wanted` last. A chain
+// with several results becomes a MapOp per result, since a MapOp has one.
+// Arguments below `num_inputs` are inputs; others are instructions, which precede
+// their readers, so that one pass from the end marks all that are needed.
 std::vector<cuda::MapInstruction> CodeFor(const ElementChainOp& op,
                                           int wanted) {
   const int num_inputs = static_cast<int>(op.inputs.size());
@@ -125,6 +131,8 @@ absl::Status EmitChain(const ElementChainOp& op, const Step& step,
     if (local == kNoLocal) continue;
     REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(local));
     DType dtype = op.outputs[i].is_bool ? DType::kBool : emitter.compute_type();
+    // A result that only the client reads is written in its type, which saves a
+    // copy.
     if (!op.outputs[i].is_bool && emitter.IsOutputOnly(local)) {
       dtype = DType::kFloat32;
     }
@@ -138,7 +146,8 @@ absl::Status EmitChain(const ElementChainOp& op, const Step& step,
 
 // --- Interactions -----------------------------------------------------------
 
-// All vectors of an item side by side, [batch, count × width].
+// All vectors of an item side by side, [batch, count × width]: the group's
+// root. Vectors that were not computed in their place are copied there.
 absl::StatusOr<Tensor> SideBySide(const std::vector<int>& locals,
                                   const std::string& name, int group,
                                   Emitter& emitter) {
@@ -201,7 +210,8 @@ absl::Status EmitInteraction(const InteractionOp& op, const Step& step,
     emitter.Set(out_local, std::move(out));
     return absl::OkStatus();
   }
-  // Any other choice of pairs: all products, then the wanted ones.
+  // Any other choice of pairs: the products of all pairs, [batch, count,
+  // count], then a look-up of the wanted places in each item's count² products.
   REFRACT_ASSIGN_OR_RETURN(const Sizes vector, emitter.DimsOfLocal(locals[0]));
   REFRACT_ASSIGN_OR_RETURN(
       const Tensor flat,

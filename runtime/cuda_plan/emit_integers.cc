@@ -23,6 +23,8 @@ using Integer = Emitter::Integer;
 absl::Status EmitArange(const NodeStep& node, Emitter& emitter) {
   const NodeArgs args(node.node);
   const int local = node.outputs[0];
+  // Offsets of bags of equal size are no tensor on the device: the bags'
+  // operator computes them.
   if (const std::optional<int64_t> step = EvenOffsets(node, emitter)) {
     emitter.SetEvenSteps(local, *step);
     return absl::OkStatus();

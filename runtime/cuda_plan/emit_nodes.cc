@@ -18,7 +18,9 @@ using cuda::ReduceKind;
 using models::ElementCode;
 using models::Lowering;
 
-// Checked before anything is emitted: another form may still compute it.
+// Callers check this before they emit anything: LibTorch may still compute the
+// node (OrForeign()). Sums along the batch would include the unused rows of a
+// bucket.
 absl::Status NotAlongBatch(const Tensor& tensor,
                            const std::vector<size_t>& dims) {
   for (const size_t d : dims) {
@@ -59,13 +61,17 @@ absl::Status EmitSum(const NodeStep& node, ReduceKind kind, Emitter& emitter) {
   }
   REFRACT_RETURN_IF_ERROR(NotAlongBatch(self, dims));
   REFRACT_ASSIGN_OR_RETURN(const Sizes out_dims, emitter.DimsOfLocal(local));
+  // keepdim: the result has dimensions of one element in place of the reduced
+  // ones.
   const bool keep = out_dims.size() == self.rank();
   REFRACT_ASSIGN_OR_RETURN(
       Tensor out, emitter.NewResult(local, out_dims, emitter.compute_type()));
   emitter.Set(local, out);
   if (dims.empty()) return emitter.Copy(self, out);
   if (keep) {
-    // Drops the dimensions of one element.
+    // The kernel's result lacks the reduced dimensions; a view of `out` without
+    // them is the same memory. From the last one on, so that earlier positions
+    // stay valid.
     for (size_t i = dims.size(); i-- > 0;) out = Selected(out, dims[i], 0);
   }
   return emitter.Reduce(kind, self, dims, out);
@@ -126,7 +132,9 @@ absl::Status EmitLayerNorm(const NodeStep& node, Emitter& emitter) {
                         affine[1], static_cast<float>(*epsilon));
 }
 
-// softmax(q · kᵀ · scale + mask) · v.
+// softmax(q · kᵀ · scale + mask) · v as four operators: a product [queries,
+// keys], an element-wise program for scale and mask, a softmax and a product.
+// Leading dimensions are batched and broadcast.
 absl::Status EmitAttention(const NodeStep& node, Emitter& emitter) {
   const NodeArgs args(node.node);
   const int local = node.outputs[0];
@@ -176,6 +184,8 @@ absl::Status EmitAttention(const NodeStep& node, Emitter& emitter) {
   REFRACT_RETURN_IF_ERROR(
       emitter.MatMul(query, Permuted(key, turn), std::nullopt, false, scores));
   std::vector<Emitter::Input> inputs = {{scores}};
+  // Arguments of an instruction number the inputs first and then the results of
+  // earlier instructions; the last instruction gives the result.
   std::vector<cuda::MapInstruction> code = {
       {ElementCode::kScale, 0, 0, 0, static_cast<float>(*scale)}};
   if (args.BoolLiteral("is_causal") == true) {
@@ -191,7 +201,8 @@ absl::Status EmitAttention(const NodeStep& node, Emitter& emitter) {
     inputs.push_back({mask});
     if (emitter.plan().locals[node.operands[operand]].dtype ==
         base::DType::kBool) {
-      // Added, not selected: NaN must stay NaN behind a mask, too.
+      // A mask of truth values becomes 0 or −∞ and is added, not selected: a
+      // NaN score must stay NaN behind the mask, as in PyTorch.
       inputs.push_back({std::nullopt, -INFINITY});
       inputs.push_back({std::nullopt, 0.0f});
       code = {{ElementCode::kScale, 0, 0, 0, static_cast<float>(*scale)},
@@ -347,6 +358,8 @@ absl::Status FloatingOnly(const Tensor& tensor) {
 
 models::IdPolicy PolicyOf(const Emitter& emitter, int table_local,
                           const CompileOptions& options) {
+  // Only weights have a policy; a table that the part computes reports every
+  // wrong id.
   const std::string& table =
       emitter.graph().value(emitter.plan().locals[table_local].id).weight;
   if (table.empty()) return models::IdPolicy::kError;

@@ -36,6 +36,8 @@ absl::StatusOr<size_t> DimArgument(const NodeArgs& args, absl::string_view name,
   return WrapDim(*dim, rank);
 }
 
+// A position along the batch means nothing on the device: the rows of a request
+// may follow rows of other requests, and unused rows of the bucket come last.
 absl::Status OnRows(const Tensor& tensor, size_t dim) {
   if (tensor.dims[dim].constant()) return absl::OkStatus();
   return absl::UnimplementedError("it takes only some rows of the batch");
@@ -63,6 +65,8 @@ absl::Status EmitSlice(const NodeStep& node, const NodeArgs& args,
     return absl::UnimplementedError("its start depends on the batch");
   }
   const int64_t size = *self.dims[dim].constant();
+  // PyTorch's rule: a negative start counts from the end, and any start is
+  // clamped to the dimension.
   const int64_t from =
       std::clamp<int64_t>(*first < 0 ? *first + size : *first, 0, size);
   const std::optional<int64_t> count = dims[dim].constant();
@@ -106,6 +110,7 @@ absl::Status EmitPieces(const NodeStep& node, const NodeArgs& args,
   return absl::OkStatus();
 }
 
+// select (one entry) and unbind (`all` entries, a result for each).
 absl::Status EmitSelect(const NodeStep& node, const NodeArgs& args,
                         const Tensor& self, bool all, Emitter& emitter) {
   REFRACT_ASSIGN_OR_RETURN(const size_t dim,
@@ -157,6 +162,7 @@ absl::Status EmitPermute(const NodeStep& node, const NodeArgs& args,
   return absl::OkStatus();
 }
 
+// expand: added and repeated dimensions get the stride 0.
 absl::Status EmitExpand(const NodeStep& node, const Tensor& self,
                         Emitter& emitter) {
   REFRACT_ASSIGN_OR_RETURN(const Sizes dims,
@@ -169,11 +175,14 @@ absl::Status EmitExpand(const NodeStep& node, const Tensor& self,
   return absl::OkStatus();
 }
 
-// repeat, tile: [a, b] as [ra, a, rb, b] with strides 0, then copied.
+// repeat, tile: [a, b] repeated ra × rb times is the view [ra, a, rb, b], whose
+// dimensions ra and rb have the stride 0. It is reshaped to [ra · a, rb · b]
+// where strides allow that, and copied otherwise.
 absl::Status EmitRepeat(const NodeStep& node, const Tensor& self,
                         Emitter& emitter) {
   REFRACT_ASSIGN_OR_RETURN(const Sizes dims,
                            emitter.DimsOfLocal(node.outputs[0]));
+  // PyTorch puts missing dimensions in front.
   Tensor padded = self;
   while (padded.rank() < dims.size()) padded = Unsqueezed(padded, 0);
   Tensor spread = padded;
@@ -213,6 +222,9 @@ absl::Status EmitRepeat(const NodeStep& node, const Tensor& self,
   return absl::OkStatus();
 }
 
+// The result's dimension `dim` is the slowest of its columns (New(…, first)),
+// so that each operand is one range of columns. An operand that was written
+// there already (its group) costs nothing; any other is copied.
 absl::Status EmitCat(const NodeStep& node, const NodeArgs& args, bool stack,
                      Emitter& emitter) {
   const auto operands = args.OperandsOf("tensors");
@@ -233,6 +245,8 @@ absl::Status EmitCat(const NodeStep& node, const NodeArgs& args, bool stack,
         "its result is ", base::Name(emitter.plan().locals[out_local].dtype)));
   }
   std::optional<int> group = emitter.GroupOf(node.step);
+  // A group has the compute type. A result that must keep float32 (KeptType())
+  // needs memory of its own.
   if (cuda::IsFloating(*dtype) &&
       emitter.KeptType(out_local) != emitter.compute_type()) {
     group.reset();
@@ -333,6 +347,8 @@ std::optional<absl::Status> EmitView(const NodeStep& node, Emitter& emitter) {
     // where rows can be cut or joined.
     const std::string& name = emitter.plan().locals[local].name;
     const std::optional<int> batch = BatchDimOf(self.dims);
+    // First the layout of New(), whose rows are the batch; then a row per entry
+    // of all dimensions but the last.
     for (const bool stacked : {false, true}) {
       if (!stacked && !batch) continue;
       const absl::StatusOr<Tensor> copy =

@@ -33,7 +33,9 @@ bool IsCast(const Step& step) {
          lowering == models::Lowering::kCastLike;
 }
 
-// Per local, whether it holds floats that the part makes integers of.
+// Per local, whether it holds floats that the part casts to integers later. A
+// float16 holds integers exactly up to 2048 and a bfloat16 up to 256, so that
+// an id among them would become another id (Emitter::KeptType()).
 std::vector<bool> CountingFloats(const models::Graph& graph, const Plan& plan) {
   std::vector<bool> counts(plan.locals.size(), false);
   const auto is_floating = [&](int local) {
@@ -118,8 +120,8 @@ absl::StatusOr<Size> Emitter::SizeOf(const models::SymExpr& expr,
                      symbol, " differs from request to request"));
   }
   if (const auto constant = expr.constant()) return Size(*constant);
-  // Evaluated at several batches: a size that fits no line through them grows
-  // unevenly.
+  // The expression is evaluated at three batches (kProbes). A size that fits no
+  // line through the values does not grow evenly with the batch.
   Size size;
   models::SymbolBindings bindings = sizes_;
   for (size_t p = 0; p < kProbes.size(); ++p) {
@@ -239,6 +241,8 @@ std::optional<Tensor> Emitter::AddBagInput(size_t i, const models::Value& value,
       tensor.value = builder_.Input(value.name, dtype, {1, 1}, 1);
       tensor.dims = {Size(1)};
       for (size_t p = 0; p < kProbes.size(); ++p) {
+        // One offset per row and the end of the last bag, which FillBags() adds
+        // where the request has none.
         tensor.dims[0].at[p] = kProbes[p] + 1;
       }
       room.offsets_input = place;
@@ -246,6 +250,8 @@ std::optional<Tensor> Emitter::AddBagInput(size_t i, const models::Value& value,
     }
     for (size_t e = 0; e < room.part.entries.size(); ++e) {
       if (room.part.entries[e] != i) continue;
+      // For the translation the entries have the size of their room. Each
+      // request uploads only its own number (Instance::SetCount()).
       tensor.value = builder_.CountedInput(value.name, dtype, room.capacity);
       tensor.dims = {Size(room.capacity)};
       room.entry_inputs[e] = place;
@@ -255,6 +261,9 @@ std::optional<Tensor> Emitter::AddBagInput(size_t i, const models::Value& value,
   return std::nullopt;
 }
 
+// Products with weights take their left operand in the compute type and would
+// convert it themselves (AsMatrix()); steps with a group copy it into a root of
+// that type.
 bool Emitter::ReadInComputeType(int local) const {
   for (const PlanOutput& output : plan_.outputs) {
     if (output.local == local) return false;
@@ -328,6 +337,8 @@ absl::Status Emitter::AddInputs() {
                                     *cols.constant(), *dtype);
     }
     inputs_.push_back(static_cast<int>(i));
+    // Columns are dense in their row; rows are `ld` apart, which counts the
+    // padding, or the other columns of the group's root.
     tensor.strides.assign(dims->size(), 0);
     Size stride = 1;
     for (size_t d = dims->size(); d-- > (has_rows ? 1 : 0);) {

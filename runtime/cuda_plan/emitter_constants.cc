@@ -66,7 +66,8 @@ absl::StatusOr<std::vector<float>> Emitter::FloatsOf(int local) const {
       const auto integers = IntegersOf(local);
       for (size_t i = 0; i < values.size(); ++i) {
         values[i] = static_cast<float>((*integers)[i]);
-        // 2^63 as float cannot be converted back.
+        // float32 holds all integers up to 2^24 exactly. The check compares the
+        // float: converted back to int64, a value near 2^63 would overflow.
         if (std::abs(values[i]) > 16777216.0f) {
           return absl::UnimplementedError(
               absl::StrCat("constant ", name, " has ", (*integers)[i],

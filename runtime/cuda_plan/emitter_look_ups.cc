@@ -10,13 +10,17 @@ namespace {
 
 using cuda::Rows;
 
-// A look-up of whole rows whose ids lie in at most two steps, one of them the
-// batch's: several tables of this form are read by one launch.
+// A look-up of whole table rows whose ids lie in at most two steps, one of them
+// the batch's: several tables of this form are read by one launch. The result
+// has the dimensions (ids…, columns); dimensions of ids that adjoin in the ids
+// and in the result count as one.
 std::optional<cuda::TakesOp> AsTakes(const cuda::LookUpOp& op) {
   const auto is_one = [](const Rows& rows) { return rows == cuda::kOneRow; };
   const size_t rank = op.dims.size();
   if (rank == 0) return std::nullopt;
   const Rows& cols = op.dims[rank - 1];
+  // The index must not change along the columns, which are of fixed number: one
+  // id selects a whole row.
   const bool of_rows = op.index.strides[rank - 1] == Rows{0, 0} &&
                        cols.per_item == 0 && op.table_rows > 0 &&
                        op.row_stride.per_item == 0;
@@ -30,6 +34,8 @@ std::optional<cuda::TakesOp> AsTakes(const cuda::LookUpOp& op) {
   std::optional<Dim> batch;
   std::vector<Dim> others;
   for (size_t d = 0; d + 1 < rank; ++d) {
+    // A table that changes along another dimension (gather, index_select of an
+    // inner dimension) has no rows to copy.
     if (op.table.strides[d] != Rows{0, 0}) return std::nullopt;
     const Dim dim = {op.dims[d], op.index.strides[d], op.out.strides[d]};
     if (is_one(dim.size)) continue;
@@ -38,7 +44,7 @@ std::optional<cuda::TakesOp> AsTakes(const cuda::LookUpOp& op) {
       batch = dim;
       continue;
     }
-    // Behind each other, as one.
+    // Two dimensions that lie behind each other count as one.
     const auto adjoins = [&](const Rows& outer, const Rows& inner) {
       return outer.per_item == inner.per_item * dim.size.fixed &&
              outer.fixed == inner.fixed * dim.size.fixed;
@@ -91,6 +97,9 @@ absl::Status Emitter::LookUp(const Tensor& table, size_t dim, int64_t rows,
   kept.strides.assign(out.rank(), 0);
   for (size_t d = 0; d < table.rank(); ++d) {
     if (d == dim) continue;
+    // In the result the dimensions of the index stand in place of dimension
+    // `dim`, so that later dimensions move by index_rank − 1. Dimensions of the
+    // index do not move in the table: stride 0.
     kept.strides[d < dim ? d : d - 1 + index_rank] = table.strides[d];
   }
   // `ids`: the index, repeated along all other dimensions.
@@ -123,6 +132,8 @@ absl::Status Emitter::Gather(const Tensor& table, size_t dim, int64_t rows,
   op.table_rows = rows;
   op.outside = outside;
   Tensor kept = table;
+  // The index selects the place along `dim`; the kernel adds index ×
+  // row_stride.
   kept.strides[dim] = 0;
   REFRACT_ASSIGN_OR_RETURN(op.table, RefTo(kept));
   REFRACT_ASSIGN_OR_RETURN(op.index, RefTo(index));

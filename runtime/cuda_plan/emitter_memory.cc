@@ -98,6 +98,8 @@ absl::StatusOr<Tensor> Emitter::New(const std::string& name, const Sizes& dims,
 
 std::optional<size_t> Emitter::FreeOutput(int local, const Sizes& dims,
                                           DType dtype) const {
+  // A result can be computed in downloaded memory only if its layout and type
+  // are the client's. Finish() copies any other result.
   if (!CheckDownloads(local, dims).ok()) return std::nullopt;
   const std::optional<DType> wanted = TypeOf(plan_.locals[local].dtype);
   if (wanted != dtype) return std::nullopt;
@@ -138,7 +140,9 @@ absl::StatusOr<Tensor> Emitter::NewResult(int local, const Sizes& dims,
 
 absl::StatusOr<Tensor> Emitter::NewRows(int local, const Sizes& dims,
                                         DType dtype) {
-  // New() lays a tensor of fixed sizes into a single row.
+  // A matrix with the batch as rows, or with a single row, has the layout of
+  // New(). Other tensors need a row per entry of all leading dimensions,
+  // because New() lays a tensor of fixed sizes into one row.
   const bool one_row = dims.size() == 2 && dims[0].constant() == 1;
   if (dims.size() == 2 && (one_row || !dims[0].constant())) {
     return NewResult(local, dims, dtype);
@@ -165,6 +169,9 @@ absl::StatusOr<Tensor> Emitter::NewMatrix(const std::string& name,
       builder_.Intermediate(name, dtype, rows, *dims[last].constant()), dims);
 }
 
+// Rows lie `ld` elements apart, with padding behind the columns: the second
+// last dimension has the stride `ld`, and each dimension before it the stride
+// of the next one times its size.
 Tensor Emitter::Stacked(cuda::ValueId value, const Sizes& dims) const {
   Tensor tensor;
   tensor.value = value;
@@ -334,6 +341,8 @@ absl::Status Emitter::MatMul(const Tensor& a, const Tensor& b,
   op.m = dims[rank - 2];
   op.n = dims[rank - 1];
   REFRACT_ASSIGN_OR_RETURN(op.k, OneOf(a.dims[a.rank() - 1], name));
+  // The innermost two dimensions of `out` are the product's rows and columns;
+  // those before are batched.
   op.dims.assign(dims.begin(), dims.end() - 2);
   // Leading dimensions are broadcast; those of the matrix are not.
   const auto whole = [&](const Tensor& factor) {

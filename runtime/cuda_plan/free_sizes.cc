@@ -13,7 +13,8 @@ namespace {
 // Exporters write "no limit" as a huge number.
 constexpr int64_t kNoLimit = int64_t{1} << 31;
 
-// Whether a value of `expr` determines the value of its only symbol.
+// Whether a value of `expr` determines the value of its only symbol, tried at a
+// symbol of 3: a size such as min(T, 64) does not.
 bool Shows(const models::SymExpr& expr) {
   if (expr.is_unknown() || expr.Symbols().size() != 1) return false;
   const std::string symbol = expr.Symbols()[0];
@@ -34,6 +35,8 @@ absl::StatusOr<FreeSizes> FreeSizes::Find(const models::Graph& graph,
   const auto is_rows = [&](const std::string& symbol) {
     return symbol == graph.batch_symbol && !batch_limit;
   };
+  // `wanted`: symbols in any size of an input. At the end each must have been
+  // found as the size of one dimension, or requests would not tell it.
   std::set<std::string> wanted;
   const auto look = [&](const models::SymExpr& expr, size_t input, int dim) {
     for (const std::string& symbol : expr.Symbols()) {

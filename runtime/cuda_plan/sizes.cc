@@ -4,6 +4,8 @@
 
 namespace refract::runtime::cuda_plan {
 
+// The line through the first two probes; the third probe must lie on it, or the
+// size does not grow evenly with the batch.
 std::optional<cuda::Rows> Size::rows() const {
   const int64_t run = kProbes[1] - kProbes[0];
   const int64_t rise = at[1] - at[0];
@@ -46,8 +48,11 @@ std::optional<int> BatchDimOf(const Sizes& dims) {
 namespace {
 
 // Strides of `to` over the elements that have `strides` under `from`, at one
-// batch. The rule of PyTorch's view(): dimensions are grouped into runs without
-// gaps, and each run is divided anew.
+// batch. The rule of PyTorch's view(): from the last dimension on, dimensions
+// of `from` are joined to runs of elements at equal distances (`run` elements,
+// `stride` apart). Dimensions of `to` are cut from the run, innermost first
+// (`cut` elements so far), and must use it up exactly: no dimension of `to` may
+// reach across two runs.
 bool CutAnew(const std::vector<int64_t>& from,
              const std::vector<int64_t>& strides,
              const std::vector<int64_t>& to, std::vector<int64_t>& result) {
@@ -89,6 +94,8 @@ std::optional<Tensor> Reshaped(const Tensor& tensor, const Sizes& dims) {
   result.dims = dims;
   result.strides.assign(dims.size(), 0);
   for (size_t p = 0; p < kProbes.size(); ++p) {
+    // Each probe batch is cut for itself. The strides found must then lie on
+    // lines.
     std::vector<int64_t> strides;
     if (!CutAnew(At(tensor.dims, p), At(tensor.strides, p), At(dims, p),
                  strides)) {

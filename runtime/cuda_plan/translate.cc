@@ -45,6 +45,9 @@ class Groups {
       const int rank = plan_.locals[step.outputs[0]].rank;
       const auto dim =
           args.Has("dim") ? args.IntLiteral("dim") : std::optional<int64_t>(0);
+      // Only rows that lie side by side: `cat` of matrices along their columns,
+      // or `stack` of matrices as dimension 1. In both an item's operands are
+      // adjacent columns.
       if (!dim || rank != (stack ? 3 : 2)) continue;
       if ((*dim < 0 ? *dim + rank : *dim) != 1) continue;
       Add(step, step.operands);
@@ -55,7 +58,9 @@ class Groups {
   static std::vector<int> FeaturesOf(const InteractionOp& op,
                                      const Step& step) {
     std::vector<int> locals;
-    // The first feature is a separate operand for the usual pairs.
+    // For the usual pairs the interaction kernel reads the first feature (the
+    // dense vector) from a matrix of its own, so that it needs no place in the
+    // group.
     for (size_t i = IsLowerTriangle(op) ? 1 : 0; i < op.features.size(); ++i) {
       locals.push_back(step.operands[op.features[i]]);
     }
@@ -110,6 +115,9 @@ class Emission {
     }
   }
 
+  // Order matters: groups are found before inputs are added, because an input
+  // may lie in a group; inputs come before steps; outputs that no step wrote in
+  // place come last.
   absl::StatusOr<Translation> Run() {
     Groups(plan_, emitter_).Find();
     const absl::Status inputs = emitter_.AddInputs();
@@ -234,7 +242,8 @@ absl::StatusOr<std::unique_ptr<Translator>> Translator::Create(
   const FoundBags found = FindBagInputs(graph, part);
   std::vector<bool> entries(part.inputs.size(), false);
   const TranslateOptions& own = translator->options_;
-  // Room for bags has rows.
+  // Room for bags is counted per row of the batch, so that a program with a
+  // fixed batch has none; the number of entries is a free size there.
   if (found.why_not.empty() && !own.fix_batch) {
     const int64_t most =
         own.max_size <= std::numeric_limits<int64_t>::max() / own.max_batch
@@ -270,9 +279,12 @@ absl::StatusOr<std::unique_ptr<Translator>> Translator::CreateForSingleRequests(
     const TranslateOptions& options, bool rows_alone) {
   absl::StatusOr<std::unique_ptr<Translator>> by_rows =
       Create(graph, part, weights, options);
+  // Independent rows need no fixed batch: an error of Create() is final.
   if (rows_alone) return by_rows;
   absl::Status status = by_rows.status();
   if (status.ok()) {
+    // Most refusals appear only when operators are emitted, so that one program
+    // is translated on trial.
     status = (*by_rows)->Translate((*by_rows)->sizes().Smallest()).status();
   }
   if (!absl::IsUnimplemented(status)) return by_rows;
