@@ -115,6 +115,8 @@ absl::Status ServingBench::FindMax() {
     ServingReport report;
     REFRACT_RETURN_IF_ERROR(RunAt(qps, report));
     const loadgen::Measurement& measurement = report.measurement;
+    // Errors count, too: a server that refuses most requests answers the rest
+    // quickly.
     const bool passed = measurement.MeetsSlo() && measurement.NoneFailed();
     out_ << absl::StreamFormat(
         "%9.2f queries/s: p99 %9.3f ms, %6.2f %% within %g ms, %d without "
@@ -125,6 +127,7 @@ absl::Status ServingBench::FindMax() {
         passed ? "passed" : "failed");
     out_.flush();
     tries.push_back({qps, measurement.latency.p99, passed});
+    // Files and tables are about the highest rate that passed.
     if (passed && qps > report_.qps) report_ = std::move(report);
     return passed;
   };
@@ -200,6 +203,7 @@ absl::Status ServingBench::WriteFiles() {
 
 absl::Status ServingBench::Run() {
   REFRACT_RETURN_IF_ERROR(CheckOptions(options_));
+  // Before folders are made: wrong addresses and models are the usual mistakes.
   REFRACT_RETURN_IF_ERROR(load_->Connect());
   if (!options_.record.empty()) {
     std::error_code error;
@@ -217,6 +221,8 @@ absl::Status ServingBench::Run() {
   PrintRun();
   REFRACT_RETURN_IF_ERROR(WriteFiles());
   const auto& first_errors = report_.run.answers.first_errors;
+  // After the files: they hold the errors. Some failed queries are a result; if
+  // all fail, the command has measured nothing.
   if (report_.measurement.queries > 0 && report_.measurement.succeeded == 0) {
     return absl::UnavailableError(absl::StrCat(
         "all ", report_.measurement.queries, " queries failed",

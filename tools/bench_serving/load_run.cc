@@ -115,6 +115,8 @@ absl::StatusOr<LoadRun> DecodeRun(absl::string_view text) {
   if (has_server) run.server = times;
   run.answers.bytes = reader.Get<uint64_t>();
   run.answers.count = reader.Get<uint64_t>();
+  // reader.ok() ends the loop if the text ends early, whatever number it
+  // announced.
   for (size_t left = reader.Get<size_t>(); reader.ok() && left > 0; --left) {
     const auto code = reader.Get<absl::StatusCode>();
     run.answers.first_errors[code] = reader.GetText();
@@ -143,6 +145,8 @@ LoadRun MergeRuns(std::vector<LoadRun> parts) {
   for (size_t part = 0; part < parts.size(); ++part) {
     LoadRun& run = parts[part];
     for (size_t i = 0; i < run.schedule.size(); ++i) {
+      // By scheduled time; process and position break ties, so that the merged
+      // order does not depend on chance.
       order.push_back({run.schedule[i].at, {part, i}});
     }
     // The wall clock of the first run; the schedules begin at one time.
@@ -151,6 +155,7 @@ LoadRun MergeRuns(std::vector<LoadRun> parts) {
     all.answers.bytes += run.answers.bytes;
     all.answers.count += run.answers.count;
     all.answers.first_errors.merge(run.answers.first_errors);
+    // The mean is weighted by the requests of each process.
     bytes += run.request_bytes * static_cast<double>(run.distinct_requests);
     all.distinct_requests += run.distinct_requests;
   }

@@ -91,6 +91,8 @@ absl::Status LoadWorker::ConnectTarget() {
 
 absl::Status LoadWorker::ReadContentOptions() {
   request_options_.length = options_.length;
+  // A seed per process: with one seed all processes would send the same
+  // requests.
   request_options_.seed = options_.seed + part_;
   REFRACT_ASSIGN_OR_RETURN(sizes_,
                            loadgen::QuerySizes::Parse(options_.query_sizes));
@@ -102,7 +104,8 @@ absl::Status LoadWorker::ReadContentOptions() {
   REFRACT_ASSIGN_OR_RETURN(table_ids_,
                            loadgen::TableIds::Open(options_.table_ids));
   if (options_.criteo.empty()) return absl::OkStatus();
-  // As many rows as all queries of a run have items; a small file is read again
+  // As many rows as all queries of a run have items, and a fifth more, since
+  // arrivals are random; fewer if memory is short. A small file is read again
   // from its start.
   const double queries = qps_ * absl::ToDoubleSeconds(warmup_ + duration_);
   const double wanted = (queries * 1.2 + 16) * sizes_.mean();
@@ -169,6 +172,8 @@ absl::Status LoadWorker::ReadArrivals() {
       absl::StripPrefix(options_.arrivals, kTracePrefix));
   REFRACT_RETURN_IF_ERROR(loadgen::ReadTrace(
       path, model_, [this](loadgen::TracedQuery query) -> absl::Status {
+        // Every process reads the whole trace, since arrivals of all are needed
+        // to stretch it, and keeps the contents of its own requests only.
         const bool mine = trace_.size() % parts_ == part_;
         trace_.push_back(query.at);
         if (!mine || !HasRoom()) return absl::OkStatus();
@@ -182,7 +187,8 @@ absl::Status LoadWorker::ReadArrivals() {
         absl::StrCat("--processes: the trace ", path, " has ", trace_.size(),
                      " request(s) only"));
   }
-  // The last request has the mean gap after it.
+  // The length of the trace is the time to its last request and one mean gap:
+  // repeated, it keeps its rate. `count` requests have count − 1 gaps.
   const double count = static_cast<double>(trace_.size());
   trace_length_ = trace_.size() < 2 || trace_.back() == absl::ZeroDuration()
                       ? absl::Seconds(1)
@@ -255,6 +261,8 @@ absl::Status LoadWorker::Prepare(double qps) {
   for (size_t i = 0; i < arrivals.size(); ++i) {
     const size_t number = i % round;
     if (number % parts_ != part_) continue;
+    // Query n, counted from the start of the trace if there is one, belongs to
+    // process n % parts and is its request n / parts, modulo the prepared ones.
     const size_t request = number / parts_ % items_.size();
     schedule_.push_back(
         {.at = arrivals[i], .items = items_[request], .request = request});
@@ -264,6 +272,8 @@ absl::Status LoadWorker::Prepare(double qps) {
 
 LoadRun LoadWorker::Run(absl::Time start) {
   LoadRun run;
+  // The server's counters at both ends of the run; their difference is the
+  // run's, if nobody else sends requests.
   const auto before = target_->Statistics(model_);
   run.started = absl::Now();
   if (const absl::Duration wait = start - clock_.Now();

@@ -17,7 +17,8 @@
 namespace refract::tools {
 namespace {
 
-// From the command to the first query: all processes have read it by then.
+// From the order to the first query: by then all processes have read it and
+// have asked for the server's statistics.
 constexpr absl::Duration kStartDelay = absl::Milliseconds(200);
 
 class OneProcess final : public LoadSource {
@@ -177,6 +178,7 @@ absl::Status ChildProcesses::Fork(int part) {
     return absl::InternalError("pipe failed");
   }
   out_.flush();
+  // The child inherits text that is still buffered, and would write it again.
   std::cout.flush();
   const pid_t pid = fork();
   if (pid == 0) {
@@ -222,6 +224,9 @@ absl::StatusOr<std::vector<std::string>> ChildProcesses::Ask(
   for (const Child& child : children_) {
     REFRACT_RETURN_IF_ERROR(Tell(child, order));
   }
+  // All children first hear the order and then work at the same time. Every
+  // answer is read even after an error: an unread answer would be taken for the
+  // next one.
   std::vector<std::string> texts;
   absl::Status first_error;
   for (const Child& child : children_) {
@@ -251,6 +256,8 @@ absl::Status ChildProcesses::Connect() {
 absl::StatusOr<LoadRun> ChildProcesses::Run(double qps) {
   REFRACT_RETURN_IF_ERROR(
       Ask({.command = Command::kPrepare, .qps = qps}).status());
+  // After all children are prepared, which may take long: they begin at one
+  // time.
   const absl::Time start = base::Clock::Real().Now() + kStartDelay;
   REFRACT_ASSIGN_OR_RETURN(
       const std::vector<std::string> texts,

@@ -56,6 +56,7 @@ uint64_t FieldOf(absl::string_view text, absl::string_view key) {
     if (!absl::ConsumePrefix(&line, key) || !absl::ConsumePrefix(&line, ":")) {
       continue;
     }
+    // The kernel writes kB for units of 1,024 bytes.
     const bool kilobytes = absl::EndsWith(line, "kB");
     uint64_t number = 0;
     const std::vector<absl::string_view> words =

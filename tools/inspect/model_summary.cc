@@ -77,6 +77,8 @@ WorkSummary SumWork(const Graph& graph, const TwoSizes& sizes, Wanted wanted) {
         partitioner::WorkOf(graph, graph.nodes[n], sizes.at_1);
     const std::optional<Work> at_2 =
         partitioner::WorkOf(graph, graph.nodes[n], sizes.at_2);
+    // An operator counts at both batch sizes or at neither: the slope would be
+    // wrong otherwise.
     if (!at_1 || !at_2) {
       ++summary.not_counted;
       continue;
@@ -137,6 +139,8 @@ void SummarizeWeights(const models::LoadedModel& model,
   for (const models::WeightEntry& entry : model.weights->table().entries) {
     int64_t elements = 1;
     for (const int64_t size : entry.sizes) elements *= size;
+    // Of rows in a row format the bytes in the file; otherwise those of the
+    // elements, since a strided entry may cover more of the file.
     const uint64_t bytes = entry.rows ? entry.bytes
                                       : static_cast<uint64_t>(elements) *
                                             base::SizeOf(entry.dtype);
@@ -167,6 +171,8 @@ std::string Assumption(const Graph& graph, const SymbolBindings& sizes) {
   std::vector<std::string> parts;
   for (const auto& [symbol, size] : sizes) {
     if (symbol == graph.batch_symbol) continue;
+    // Sizes were made for a batch of kBatch1: a multiple of it is a number per
+    // item.
     if (!graph.batch_symbol.empty() && size % kBatch1 == 0) {
       parts.push_back(absl::StrCat(symbol, " = ", size / kBatch1, " per item"));
     } else {
@@ -196,6 +202,8 @@ std::vector<ShardSummary> SummarizeShards(const Graph& graph,
       if (shards.by_ids) {
         result[k].bytes += models::IdIndex::MemoryFor(static_cast<size_t>(rows));
       }
+      // One shard may own all rows of a table: the table is whole there, and
+      // not divided.
       if (rows == shards.ends.back()) {
         ++result[k].whole_tables;
       } else if (rows > 0) {

@@ -281,6 +281,7 @@ absl::Status PrepareToVerify(
                            partitioner::CommonSizes(graph, requests));
   if (!options.wire.samples.empty()) {
     const auto found = conditions.request_sizes->find(graph.batch_symbol);
+    // Without a batch symbol the batch is 1.
     const int64_t batch =
         found == conditions.request_sizes->end() ? 1 : found->second;
     if (options.batch_given && batch != conditions.batch &&
@@ -305,6 +306,8 @@ absl::Status PrepareToVerify(
 
 absl::Status Partition(PartitionOptions options, std::ostream& out,
                        std::ostream& err) {
+  // In this order: options that need no model, the model, sizes and costs, the
+  // sample requests, and only then anything that starts processes or searches.
   REFRACT_RETURN_IF_ERROR(partitioner::CheckVerifyOptions(options.verify));
   options.verify.run.nodes.op_libraries = options.op_libraries;
   if (options.forced_cuts < 0) {
@@ -318,6 +321,8 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
                            LoadModel(options.model, {.with_plan = false}));
   REFRACT_RETURN_IF_ERROR(
       partitioner::CheckConditionOptions(options.conditions, model->graph));
+  // The default batch is raised to what the model needs; a batch that was given
+  // is not changed silently.
   if (const int64_t least = runtime::SmallestBatch(model->graph);
       options.conditions.batch < least) {
     if (options.batch_given) {
@@ -339,6 +344,8 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
                              RequestsFor(options, *model, sizes));
   }
   if (options.verify.verify) {
+    // From here on processes of nodes may run: a signal must not end this
+    // process before their destructors.
     guard.emplace();
     REFRACT_RETURN_IF_ERROR(
         PrepareToVerify(*model, requests, sizes, profiles, options, err));
@@ -351,6 +358,9 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
   REFRACT_ASSIGN_OR_RETURN(Planned planned,
                            MakePlan(options, *model, sizes, profiles,
                                     wire_samples ? &*wire_samples : nullptr));
+  // The plan has its stages and crossings now. Row dependence, shards and wire
+  // forms are properties of a plan; they must be complete before KeepPlan()
+  // writes it.
   models::MarkRows(model->graph, planned.plan);
   if (options.shards > 0) {
     REFRACT_RETURN_IF_ERROR(partitioner::DivideTables(
@@ -386,6 +396,8 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
   if (!planned.message_note.empty()) {
     err << "warning: " << planned.message_note << "\n";
   }
+  // Before --verify, which takes long and may fail: the plan is kept in any
+  // case.
   REFRACT_RETURN_IF_ERROR(KeepPlan(options, *model, planned.plan, out));
   if (options.verify.verify) {
     std::optional<CutForms> forms;

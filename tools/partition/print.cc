@@ -133,6 +133,7 @@ void PrintLargest(const models::Graph& graph, const SplitPlan& plan,
                        const std::vector<double>& plain_bytes,
                        const std::vector<std::optional<double>>& errors) {
     for (size_t i = 0; i < ids.size() && i < forms.size(); ++i) {
+      // The line would say that the tensor crosses as it is.
       if (forms[i].is_plain()) continue;
       std::string text =
           absl::StrFormat("    %-4s %s: %s, %.0f of %.0f bytes", direction,
@@ -236,7 +237,8 @@ void PrintSplit(const Graph& graph, const partitioner::SplitReport& report,
              ? ""
              : absl::StrCat("over the limit on ", alternative->over)});
   }
-  // Latency and the slowest station have columns already.
+  // The price is an extra column. The other objectives, latency and the slowest
+  // station, have columns already.
   if (objective == Objective::kPrice) {
     rows[0].insert(rows[0].begin() + 1, "price");
     size_t row = 1;

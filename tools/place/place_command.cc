@@ -58,6 +58,8 @@ absl::StatusOr<Lists> ReadLists(const PlaceCommand& options,
   REFRACT_ASSIGN_OR_RETURN(
       const placement::InstanceList added,
       placement::ReadInstances(options.instances, cluster));
+  // Both files number apps from 0 in their own order: numbers of the second
+  // list are translated by name.
   std::vector<int> app_numbers;
   for (const std::string& app : added.apps) {
     const auto found =
@@ -187,7 +189,9 @@ absl::Status RunPlace(const PlaceCommand& options, std::ostream& out) {
     const int index = order[i];
     const placement::Instance& instance = lists.all.instances[index];
     if (instance.app >= 0 && instance.app != batch_app) {
-      // The order keeps the instances of an app together.
+      // BatchOrder() keeps the instances of an app together. BeginBatch() sees
+      // all of them before the first takes a place, since leaves are chosen for
+      // the batch as a whole.
       batch_app = instance.app;
       std::vector<placement::Instance> batch;
       for (size_t k = i; k < order.size(); ++k) {
@@ -225,6 +229,7 @@ absl::Status RunPlace(const PlaceCommand& options, std::ostream& out) {
       }
     }
     json["placements"].push_back(entry);
+    // Placed instances use up devices for the ones after them.
     if (decision.node < 0) continue;
     state.Add(instance, decision.node, decision.choice.devices);
     placed.push_back({.instance = index,

@@ -95,6 +95,8 @@ absl::StatusOr<placement::Cluster> LoadCluster(const ClusterOptions& options) {
   if (options.node_count > 0) {
     const auto wanted = static_cast<size_t>(options.node_count);
     cluster.nodes.reserve(wanted);
+    // Copies after whole rounds of the list, so that the mix of node kinds
+    // stays that of the list. Names must be unique.
     for (size_t i = listed; i < wanted; ++i) {
       placement::Node copy = cluster.nodes[i % listed];
       copy.name = absl::StrCat(copy.name, "-copy", i / listed);

@@ -61,6 +61,8 @@ absl::Status CheckOptions(ProfileOptions& options, const models::Graph& graph) {
     if (range.symbol == graph.batch_symbol) most = std::min(most, range.max);
   }
   const int64_t least = runtime::SmallestBatch(graph);
+  // Defaults below the model's smallest batch are raised to it; duplicates that
+  // this makes go away below.
   if (!options.batches_given) {
     for (int64_t& batch : options.batches) batch = std::max(batch, least);
   }
@@ -169,6 +171,8 @@ absl::Status MeasureModel(ProfileOptions options, Context& context) {
   DescribeMachine(profile);
   PrintProfile(graph, profile, context.out);
 
+  // Before the file is written: a new profile usually replaces the former one,
+  // and the comparison tells whether plans made with it still hold.
   const std::string path =
       options.output.empty()
           ? absl::StrCat(model->folder, "/", partitioner::kProfileFile)

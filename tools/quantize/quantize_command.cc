@@ -31,7 +31,8 @@ namespace {
 
 namespace cpu = runtime::cpu;
 
-// Bytes of floats that are encoded at a time.
+// Bytes of floats that are encoded at a time. Bounds the memory beside the
+// mapped file: floats, their encoding and the decoded floats of one chunk.
 constexpr int64_t kChunkBytes = int64_t{4} << 20;
 
 struct QuantizeOptions {
@@ -110,6 +111,8 @@ absl::StatusOr<std::vector<Source>> FindSources(
     const bool is_float = entry.dtype == base::DType::kFloat32 ||
                           entry.dtype == base::DType::kFloat16 ||
                           entry.dtype == base::DType::kBFloat16;
+    // Tensors that are no tables are refused and not copied: the output would
+    // otherwise be taken for a complete replacement.
     if (!is_float || entry.dims.size() != 2) {
       return error("is ", base::Name(entry.dtype),
                    base::DimsToString(entry.dims),
@@ -158,7 +161,8 @@ class Quantizer {
       }
       Compare(layout, count, errors);
       out_.Append(encoded_);
-      // Of a table larger than memory, pages already read can go.
+      // A table may be larger than memory: pages that were read are not needed
+      // again.
       file_.file()->DropResidentPages();
       progress(first + count);
     }
@@ -172,7 +176,9 @@ class Quantizer {
     return {values.data() + row * layout.dim, static_cast<size_t>(layout.dim)};
   }
 
-  // Decodes the chunk with the kernel that serves it.
+  // Decodes the chunk with the kernel that serves it: a look-up of each row as
+  // a bag of its own. `errors` thus covers encoder and kernel, as scores will
+  // see them.
   void Compare(const models::RowLayout& layout, int64_t count, Errors& errors) {
     ids_.resize(static_cast<size_t>(count));
     std::iota(ids_.begin(), ids_.end(), int64_t{0});
@@ -200,7 +206,9 @@ class Quantizer {
       }
       errors.largest = std::max(errors.largest, largest);
       errors.bound = std::max(errors.bound, bound);
-      // The bound of fp32 rows is 0, and so must their error be.
+      // Bound and error are compared row by row, because a bound grows with the
+      // range of its row. The bound of fp32 rows is 0: an error there makes the
+      // ratio infinite.
       const double ratio = largest == 0 ? 0 : largest / bound;
       errors.ratio = std::max(errors.ratio, ratio);
     }

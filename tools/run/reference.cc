@@ -93,6 +93,7 @@ struct Ended {
 void TakeLine(absl::string_view line, Ended& ended) {
   if (!absl::ConsumePrefix(&line, kReport)) {
     absl::StrAppend(&ended.errors, line, "\n");
+    // Only at twice the limit: erasing moves the rest of the text.
     if (ended.errors.size() > 2 * kMaxErrorBytes) {
       ended.errors.erase(0, ended.errors.size() - kMaxErrorBytes);
     }
@@ -108,6 +109,9 @@ void TakeLine(absl::string_view line, Ended& ended) {
 void ReadAll(int fd, Ended& ended) {
   std::string text;
   char buffer[4096];
+  // The report's lines and Python's own messages come mixed on stderr. A line
+  // is taken as soon as it is complete, and an endless line without a break is
+  // dropped, so that memory stays bounded whatever the process writes.
   while (true) {
     const ssize_t got = read(fd, buffer, sizeof(buffer));
     if (got < 0 && errno == EINTR) continue;
@@ -146,6 +150,8 @@ absl::StatusOr<Ended> RunProcess(const std::vector<std::string>& command) {
   pid_t child = 0;
   const int failure =
       posix_spawnp(&child, argv[0], &actions, nullptr, argv.data(), environ);
+  // The child alone holds the writing end now: reading ends when the child
+  // does.
   close(ends[1]);
   if (failure != 0) {
     close(ends[0]);
@@ -199,6 +205,11 @@ absl::StatusOr<std::vector<absl::Status>> RunReference(
     command.insert(command.end(), {"--op-library", library});
   }
   std::vector<absl::Status> requests;
+  // PyTorch may crash on a request that is malformed. Each process takes all
+  // requests that are left and reports them one by one. If it ends early, the
+  // request after the last reported one is charged with the end, and a further
+  // process takes the rest. A process that ends before it has loaded the model
+  // would do so again.
   while (requests.size() < run.inputs.size()) {
     std::vector<std::string> process = command;
     for (size_t i = requests.size(); i < run.inputs.size(); ++i) {

@@ -46,7 +46,8 @@ struct RunOptions {
   JsonOutput json;
 };
 
-// "cuda" is "cuda:0"; nullopt for a text that names no GPU.
+// The index of the GPU: "cuda" is "cuda:0"; nullopt for a text that names no
+// GPU.
 std::optional<int> CudaIndex(absl::string_view device) {
   if (device == "cuda") return 0;
   int index = 0;
@@ -103,6 +104,8 @@ absl::StatusOr<std::unique_ptr<runtime::RequestRunner>> MakeRunner(
       return base::Annotate(opened.status(),
                             absl::StrCat("--device ", options.device));
     }
+    // The compiler of the HN part, or of the whole model. It keeps the device
+    // alive: programs refer to it.
     compiler =
         [device = std::shared_ptr<runtime::cuda::DeviceApi>(*std::move(opened)),
          name = absl::StrCat("cuda:", *index), index = *index,
@@ -163,7 +166,8 @@ class OutputErrors {
       for (size_t j = 0; j < y.size(); ++j) {
         const double difference =
             std::abs(static_cast<double>(x[j]) - static_cast<double>(y[j]));
-        // If both are NaN, or the same infinity, there is no difference.
+        // Infinity minus infinity is NaN: the same infinity on both sides, or
+        // NaN on both, is no difference, though the subtraction says so.
         if (!std::isfinite(difference)) {
           const bool same =
               x[j] == y[j] || (std::isnan(x[j]) && std::isnan(y[j]));
@@ -224,7 +228,8 @@ absl::Status RunReferenceMode(const RunOptions& options,
                    .inputs = options.inputs,
                    .outputs = options.outputs,
                    .op_libraries = options.op_libraries};
-  // PyTorch takes row numbers.
+  // PyTorch takes row numbers, so requests with ids are rewritten into files of
+  // their own. The folder must outlive RunReference().
   std::optional<partitioner::ScratchFolder> scratch;
   if (options.by_ids) {
     REFRACT_ASSIGN_OR_RETURN(scratch,
@@ -241,6 +246,7 @@ absl::Status RunReferenceMode(const RunOptions& options,
       REFRACT_RETURN_IF_ERROR(models::WriteSafetensors(run.inputs[i], tensors));
     }
   }
+  // Versions with tables beside the model have stand-ins in the source file.
   std::string tables = absl::StrCat(model.folder, "/tables");
   std::error_code error;
   if (std::filesystem::is_directory(tables, error)) {
@@ -278,6 +284,7 @@ absl::Status RunOne(const RunOptions& options, size_t i,
   runtime::RunStats stats;
   const absl::Time begin = absl::Now();
   const auto outputs = runner.Run(models::ViewsOf(inputs), &stats);
+  // The time of the run alone, without reading and writing files.
   request.elapsed = absl::Now() - begin;
   if (!outputs.ok()) {
     return base::Annotate(outputs.status(), options.inputs[i]);
@@ -343,6 +350,8 @@ absl::Status Run(const RunOptions& options, std::ostream& out) {
     RunReport::Request request = RequestOf(options, i);
     const absl::Status ran =
         RunOne(options, i, *model, *runner, exact.get(), errors, request);
+    // A request that fails does not end the others: the report names each, and
+    // its status decides the exit status.
     if (ran.ok()) {
       report.Add(request);
     } else {

@@ -51,6 +51,7 @@ double Drop(const Row& row, FragmentSum DisaggregationResult::*before,
             FragmentSum DisaggregationResult::*after) {
   double sum = 0;
   for (const DisaggregationResult& result : row.results) {
+    // A population without a fragment has nothing to remove: it counts as 0 %.
     const double whole = (result.*before).fragment;
     if (whole > 0) sum += 1 - (result.*after).fragment / whole;
   }
@@ -186,6 +187,8 @@ absl::Status RunDisaggregation(const DisaggregationCommand& options,
   const bool memory = !options.without_memory;
   std::vector<Case> cases = {
       {"as given", [](placement::BackgroundOptions&) {}, memory}};
+  // The first row is the experiment; each further row changes one assumption,
+  // to show how far the result depends on it.
   if (!options.no_sensitivity) {
     for (const double level : {0.8, 0.85, 0.95}) {
       cases.push_back(

@@ -105,6 +105,7 @@ double CurveMean(const PolicyRuns& policy, size_t percent, auto value) {
 }
 
 size_t CurveLength(const PolicyRuns& policy) {
+  // The seeds' runs may end at different percents; a mean needs all of them.
   size_t length = policy.runs[0].curve.size();
   for (const FillResult& run : policy.runs) {
     length = std::min(length, run.curve.size());
@@ -300,6 +301,8 @@ placement::Figures FiguresOf(const FillCommand& options,
 void MakeApps(int size, placement::InstanceList& list) {
   std::vector<int> order(list.instances.size());
   std::iota(order.begin(), order.end(), 0);
+  // The index last makes the order total, so the apps are the same on every
+  // machine.
   const auto key = [&](int i) {
     const placement::Demand& d = list.instances[i].demand;
     return std::make_tuple(d.gpus, d.gpu_milli, d.cpu_milli, d.memory_mib, i);
@@ -336,6 +339,7 @@ absl::Status RunFill(const FillCommand& options, std::ostream& out,
     return absl::InvalidArgumentError(
         absl::StrCat(options.cluster.nodes, ": no node has a GPU"));
   }
+  // From the list as it was given: its demands are the target workload.
   const placement::FragmentMeter meter(
       placement::WorkloadOf(list.instances, {}));
   for (placement::Instance& instance : list.instances) {

@@ -108,6 +108,8 @@ absl::Status RunReplay(const ReplayCommand& options, std::ostream& out,
       const placement::InstanceList list,
       placement::ReadInstances(options.instances, cluster));
   for (const placement::Instance& instance : list.instances) {
+    // An instance that fits no node even of an empty cluster would wait for
+    // ever: the list belongs to another cluster.
     const std::string why = placement::WhyImpossible(cluster, instance);
     if (!why.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -132,6 +134,8 @@ absl::Status RunReplay(const ReplayCommand& options, std::ostream& out,
     result = Replay(cluster, list, meter, TargetsOf(list), replay);
   }
   const double seconds = (now_us() - begin) / 1e6;
+  // The validator checks all placements again with code of its own, so that a
+  // defect of the placer or of the replay does not go unnoticed.
   constexpr int kMostViolations = 20;
   const std::vector<placement::Violation> violations = Validate(
       cluster, list, result.stays,
@@ -229,6 +233,7 @@ absl::Status RunReplay(const ReplayCommand& options, std::ostream& out,
     REFRACT_RETURN_IF_ERROR(base::WriteText(
         options.placements, PlacementsToCsv(cluster, list, result.stays)));
   }
+  // Last: the files are written in any case, for a look at what went wrong.
   if (!violations.empty()) {
     return absl::InternalError(
         absl::StrCat("a rule is broken: ", violations[0].text));

@@ -56,6 +56,8 @@ std::string Because(const Json& object) {
 // Finds problems in the statuses of nodes.
 class Problems {
  public:
+  // Statuses come from nodes of any version, or from something else at that
+  // port: every field is optional, and a missing number counts as 0.
   void OfNode(const Json& node) {
     address_ = Text(node, "address");
     if (node.contains("error")) {
@@ -90,6 +92,7 @@ class Problems {
   }
 
   Json Take() {
+    // Differences between nodes, which no single status shows.
     if (versions_.size() > 1) {
       address_ = "";
       Add(absl::StrCat("nodes run Refract ", absl::StrJoin(versions_, ", ")));
@@ -116,6 +119,7 @@ class Problems {
 
   void OfLink(const Json& link) {
     const std::string name = absl::StrCat("GPU node ", Text(link, "address"));
+    // A GPU node that leaves is disconnected on purpose.
     if (Flag(link, "leaving")) return;
     if (!Flag(link, "connected")) {
       return Add(absl::StrCat(name, " is not connected", Because(link)));

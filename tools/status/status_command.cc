@@ -80,6 +80,8 @@ class Fleet {
     }
     report.status = reply->body;
     const NodeCounts counts = CountsOf(report.status);
+    // Counts that went back: the process restarted, and the difference means
+    // nothing.
     if (seen.at != absl::InfinitePast() &&
         counts.succeeded >= seen.counts.succeeded &&
         counts.failed >= seen.counts.failed) {
@@ -95,6 +97,8 @@ class Fleet {
 
 absl::Status Show(const StatusOptions& options, std::ostream& out) {
   Fleet fleet(options.addresses);
+  // The first look starts the counts that rates need, and finds addresses that
+  // are no HOST:PORT; other errors may be gone at the second look.
   for (const NodeReport& report : fleet.Look()) {
     if (absl::IsInvalidArgument(report.error)) return report.error;
   }
