@@ -63,6 +63,7 @@ std::vector<int64_t> ContiguousStrides(const std::vector<int64_t>& sizes) {
   int64_t stride = 1;
   for (size_t i = sizes.size(); i-- > 0;) {
     strides[i] = stride;
+    // As PyTorch has the strides of empty tensors.
     stride *= std::max<int64_t>(sizes[i], 1);
   }
   return strides;
@@ -86,6 +87,8 @@ class TableBinder {
   absl::Status BindFile(const std::string& path) {
     REFRACT_ASSIGN_OR_RETURN(const SafetensorsFile file,
                              SafetensorsFile::Open(path));
+    // Metadata for a tensor that is not there is a typing error in a name; the
+    // tensor would otherwise be read as plain bytes.
     for (const auto& [key, text] : file.metadata()) {
       absl::string_view name = key;
       if (absl::ConsumePrefix(&name, kRowsKeyPrefix) &&
@@ -134,6 +137,7 @@ class TableBinder {
                              LayoutOfTable(tensor, rows, entry));
     const size_t alignment =
         layout ? AlignmentOf(layout->format) : base::SizeOf(tensor.dtype);
+    // Tables are mapped and read in place.
     if (tensor.offset % alignment != 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           "begins at byte ", tensor.offset, ", which is no multiple of its ",
@@ -185,6 +189,8 @@ class TableBinder {
           tensor.dims[0] != entry.sizes[0]) {
         return absl::InvalidArgumentError(is);
       }
+      // Rows of plain float32 without padding are an ordinary table, which
+      // every operator reads.
       const bool has_elements =
           layout.format.element == RowElement::kFloat32 &&
           layout.stride == RowBytes(layout.format, layout.dim);
@@ -258,6 +264,8 @@ absl::StatusOr<ZipArchive> OpenArchive(absl::string_view path) {
   const auto bytes = (*file)->bytes();
   const absl::string_view begin(reinterpret_cast<const char*>(bytes.data()),
                                 std::min<size_t>(bytes.size(), 16));
+  // A zip archive that does not open is damaged, hence another advice than for
+  // a foreign format.
   if (absl::StartsWith(begin, "PK")) {
     return base::Annotate(
         absl::InvalidArgumentError("copy or save the file again"),

@@ -69,6 +69,8 @@ absl::Status ChangeIds(const Graph& graph, absl::Span<const std::string> tables,
                        absl::FunctionRef<absl::Status(Column&)> change) {
   const std::set<std::string> with_ids(tables.begin(), tables.end());
   std::set<std::string> reached;
+  // An input may be looked up many times, but its numbers may change only once;
+  // by column, because the columns of an id matrix belong to different tables.
   std::map<std::pair<ValueId, int64_t>, std::string> columns;  // → table
   for (const IdInput& use : FindIdInputs(graph)) {
     if (use.is_offsets) continue;
@@ -82,6 +84,7 @@ absl::Status ChangeIds(const Graph& graph, absl::Span<const std::string> tables,
           "input ", name, " is looked up in tables ", place->second, " and ",
           use.table, ", whose ids differ"));
     }
+    // Tables without ids read row numbers.
     if (!has_ids || !first) continue;
     reached.insert(use.table);
     base::Tensor& tensor = inputs[static_cast<size_t>(
@@ -96,12 +99,15 @@ absl::Status ChangeIds(const Graph& graph, absl::Span<const std::string> tables,
                   .table = use.table,
                   .values = tensor.as<int64_t>()};
     if (use.column >= 0) {
+      // Column c of a row-major [..., columns] tensor is each columns-th
+      // element from c on.
       column.first = static_cast<size_t>(use.column);
       column.step = static_cast<size_t>(tensor.dims().back());
     }
     REFRACT_RETURN_IF_ERROR(change(column));
   }
   for (const std::string& table : tables) {
+    // A look-up whose ids are computed cannot be translated at the input.
     if (reached.contains(table)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("table ", table,
@@ -260,6 +266,8 @@ absl::Status IdsToRowNumbers(const LoadedModel& model,
                 "input ", column.input, ": id ", column.values[i],
                 " at position ", i, " has no row in table ", column.table));
           }
+          // -1 is outside every table, so the table's policy replaces it as the
+          // node does.
           column.values[i] = row == IdIndex::kNoRow ? -1 : row;
         }
         return absl::OkStatus();

@@ -111,6 +111,7 @@ absl::Status ParseStates(const Fields& fields, DeltaManifest& manifest) {
     return Invalid("\"id\" must be 1 to ", kMaxDeltaIdBytes,
                    " printable ASCII characters without spaces");
   }
+  // Sequence 0 is the state as imported, which has no id.
   if (!IsId(manifest.parent.id) ||
       manifest.parent.id.empty() != (manifest.parent.sequence == 0)) {
     return Invalid(
@@ -132,6 +133,8 @@ absl::Status ParseRowsFile(const Fields& fields, DeltaManifest& manifest) {
                            file.Number("bytes", std::nullopt, 0));
   manifest.rows_bytes = static_cast<uint64_t>(bytes);
   REFRACT_ASSIGN_OR_RETURN(manifest.rows_sha256, file.Text("sha256"));
+  // The name is opened in the folder of deltas: it must not lead out of the
+  // folder, and not be a hidden file, as unfinished files of writers are.
   const std::string& name = manifest.rows_file;
   if (name.empty() || name.size() > 255 || name[0] == '.' ||
       name.find('/') != std::string::npos ||
@@ -181,11 +184,15 @@ absl::StatusOr<std::vector<int64_t>> ReadIds(absl::Span<const std::byte> bytes,
     return Invalid("tensor '", name, "' has ", entry->dims[0],
                    " ids; the manifest says ", count);
   }
+  // The number comes from the manifest, but dims[0] equals it, and
+  // ParseSafetensors() has compared dims with the bytes that are there.
   ids.resize(static_cast<size_t>(count));
   if (count > 0) {
     std::memcpy(ids.data(), bytes.data() + entry->offset, entry->bytes);
   }
   for (size_t i = 0; i < ids.size(); ++i) {
+    // With ids, an id of another shard passes, since IsNewId() is false for it:
+    // the row's owner applies the change.
     if (table.index != nullptr) {
       if (!table.takes_new_ids && table.IsNewId(ids[i])) {
         return Invalid("tensor '", name, "': id ", ids[i], " at position ", i,
@@ -195,6 +202,8 @@ absl::StatusOr<std::vector<int64_t>> ReadIds(absl::Span<const std::byte> bytes,
       return Invalid("tensor '", name, "': id ", ids[i], " at position ", i,
                      " is outside [0, ", table.rows, ")");
     }
+    // Ascending ids have no duplicate, and the overlap of both lists is found
+    // in one pass.
     if (i > 0 && ids[i] <= ids[i - 1]) {
       return Invalid("tensor '", name, "': id ", ids[i], " at position ", i,
                      ids[i] == ids[i - 1] ? " is there twice"
@@ -218,6 +227,8 @@ absl::Status ReadRows(absl::Span<const std::byte> bytes,
     return Invalid("tensor '", name, "' is ", base::DimsToString(entry->dims),
                    "; wanted ", count, " rows");
   }
+  // Rows stay in the file's bytes. `width` counts elements, or bytes in a row
+  // format.
   const int64_t width = entry->dims[1];
   delta.rows = bytes.data() + entry->offset;
   delta.row_bytes = static_cast<size_t>(width) * base::SizeOf(entry->dtype);
@@ -267,6 +278,8 @@ absl::StatusOr<DeltaManifest> ParseDeltaManifest(absl::string_view json) {
   const Json parsed = Json::parse(json.begin(), json.end(), /*cb=*/nullptr,
                                   /*allow_exceptions=*/false);
   if (!parsed.is_object()) return Invalid("no JSON object, or truncated");
+  // Format and schema come first: an unknown key of a later schema must be
+  // reported as the schema, not as a typing error.
   const Fields fields(parsed, "");
   REFRACT_ASSIGN_OR_RETURN(const std::string format, fields.Text("format"));
   if (format != "refract-delta") {
@@ -325,6 +338,8 @@ absl::StatusOr<std::vector<TableDelta>> ParseDeltaRows(
                                             manifest.rows_bytes));
   }
   const std::string sha256 = base::Sha256Hex(bytes);
+  // A writer flushes the rows before the manifest, so a difference is damage
+  // and not a file in the making. Nothing of the file is parsed before.
   if (sha256 != manifest.rows_sha256) {
     return absl::DataLossError(absl::StrCat(
         "has sha256 ", sha256, "; the manifest says ", manifest.rows_sha256));
@@ -340,6 +355,8 @@ absl::StatusOr<std::vector<TableDelta>> ParseUnverifiedDeltaRows(
                            ParseSafetensors(bytes, metadata));
   absl::btree_map<absl::string_view, const SafetensorsEntry*> by_name;
   for (const SafetensorsEntry& entry : entries) by_name[entry.name] = &entry;
+  // Counts the tensors that some table has taken; the rest belongs to no table,
+  // and a delta with changes that nobody applies is refused.
   size_t used = 0;
   const auto take = [&](const std::string& name) -> const SafetensorsEntry* {
     const auto found = by_name.find(name);

@@ -5,9 +5,8 @@
 // (docs/design/deltas.md has the format). A delta is a manifest and a file of
 // rows:
 //
-//   delta-<sequence>.json         what the delta is; written last
-//   <any name>.safetensors        per table T: "T/ids" and "T/rows",
-//   "T/deleted"
+//   delta-<sequence>.json   describes the delta; written last
+//   <any name>.safetensors  "T/ids", "T/rows" and "T/deleted" of each table T
 
 #include <cstddef>
 #include <cstdint>

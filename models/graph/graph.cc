@@ -67,6 +67,7 @@ absl::Status ValidateValues(const Graph& graph) {
   return absl::OkStatus();
 }
 
+// Marks what exists before the first node: weights and inputs.
 absl::Status ValidateInputs(const Graph& graph, std::vector<bool>& defined) {
   for (size_t id = 0; id < graph.values.size(); ++id) {
     if (graph.values[id].is_weight()) defined[id] = true;
@@ -171,6 +172,9 @@ absl::Status ValidateGraph(const Graph& graph) {
   if (absl::Status status = ValidateInputs(graph, defined); !status.ok()) {
     return status;
   }
+  // Nodes are checked in their order, and `defined` grows with their outputs. A
+  // graph that passes is topologically sorted and has each value computed at
+  // most once; walks over nodes rely on both.
   absl::flat_hash_set<absl::string_view> names;
   for (size_t id = 0; id < graph.nodes.size(); ++id) {
     const Node& node = graph.nodes[id];
@@ -225,6 +229,8 @@ std::vector<std::vector<NodeId>> UsersOf(const Graph& graph) {
     for (ValueId input : InputsOf(graph.nodes[id])) {
       std::vector<NodeId>& list = users[input];
       const NodeId node = static_cast<NodeId>(id);
+      // A node that reads a value twice is one user. Nodes come in ascending
+      // order, so only the last entry can be equal.
       if (list.empty() || list.back() != node) list.push_back(node);
     }
   }

@@ -31,6 +31,8 @@ void SetArgument(const Argument& from, proto::Argument& to) {
     void operator()(const IntList& ints) const {
       auto& list = *to.mutable_ints();
       for (const IntOrValue& item : ints) {
+        // An item is a literal, or a value's id plus one: 0 is the default of
+        // an absent field and means "no value", as kNoValue is -1.
         proto::IntOrValue& added = *list.add_items();
         if (item.value == kNoValue) {
           added.set_literal(item.literal);
@@ -175,6 +177,7 @@ absl::Status NodesFromProto(const proto::Graph& from, Graph& graph) {
         return InvalidProto("value ", graph.values[output].name,
                             " is computed twice");
       }
+      // Producers are not stored: they follow from the nodes' outputs.
       graph.values[output].producer = id;
     }
     node.output_is_list = stored.output_is_list();
@@ -271,6 +274,8 @@ absl::StatusOr<RowDependence> FromProto(const proto::RowDependence& stored) {
   rows.may_coalesce = stored.may_coalesce();
   rows.node = stored.node();
   rows.why = stored.why();
+  // Nodes act on the permissions, so a file must not permit what its use
+  // excludes.
   if ((rows.may_split || rows.may_coalesce) && rows.use != RowUse::kAlone) {
     return absl::InvalidArgumentError(
         "rows that depend on other rows must not be split or merged");
@@ -307,6 +312,8 @@ absl::StatusOr<Graph> FromProto(const proto::Graph& stored) {
         {library.name(), {library.digest().low(), library.digest().high()}});
   }
   REFRACT_ASSIGN_OR_RETURN(graph.rows, FromProto(stored.rows()));
+  // Ids were only range-checked where they index an array above;
+  // ValidateGraph() checks every reference before a pass follows it.
   REFRACT_RETURN_IF_ERROR(ValidateGraph(graph));
   return graph;
 }

@@ -58,6 +58,8 @@ std::optional<double> NumberArg(const Node& node, absl::string_view name) {
 
 // Whether it is a weight, or a weight seen through views only.
 bool IsTable(const Graph& graph, ValueId id) {
+  // Views take their tensor as the first operand. The graph is acyclic, so the
+  // walk ends at a weight, an input or another operator.
   while (id != kNoValue) {
     const Value& value = graph.value(id);
     if (value.is_weight()) return true;
@@ -162,6 +164,7 @@ std::optional<Source> ColumnOfInput(const Graph& graph, const Node& node,
   if (matrix.producer != kNoNode || matrix.is_weight()) return std::nullopt;
   const std::optional<int64_t> dim = IntArg(node, "dim", 0);
   if (dim != 1 && !(dim == -1 && matrix.shape.size() == 2)) return std::nullopt;
+  // unbind() has one result per column, in order.
   if (op.name == "unbind") {
     const auto it = std::find(node.outputs.begin(), node.outputs.end(), id);
     return Source{input, it - node.outputs.begin()};
@@ -172,6 +175,7 @@ std::optional<Source> ColumnOfInput(const Graph& graph, const Node& node,
   } else if (op.name == "slice") {
     const std::optional<int64_t> start = IntArg(node, "start", 0);
     const std::optional<int64_t> end = IntArg(node, "end", INT64_MAX);
+    // x[:, k:k+1]: a slice of one column.
     if (start && end && *start >= 0 && *end - 1 == *start) column = start;
   }
   if (!column || *column < 0) return std::nullopt;
@@ -201,6 +205,8 @@ std::vector<Source> SourcesOf(const Graph& graph, ValueId id) {
     }
     const std::vector<ValueId> inputs = InputsOf(node);
     if (inputs.empty()) continue;
+    // Ids that are concatenated come from all operands, other operators pass on
+    // the ids of their first.
     if (JoinsOperands(node)) {
       pending.insert(pending.end(), inputs.begin(), inputs.end());
     } else {
@@ -244,6 +250,8 @@ OpClass ClassOf(const Graph& graph, const Node& node) {
   if (gather.source == kNoValue || !IsTable(graph, gather.source)) {
     return by_name;
   }
+  // Indices that are weights themselves select the same entries for each
+  // request: a constant, and no look-up by ids.
   const bool computed =
       std::any_of(gather.indices.begin(), gather.indices.end(),
                   [&](ValueId id) { return !IsTable(graph, id); });
@@ -377,6 +385,8 @@ std::vector<IdInput> FindIdInputs(const Graph& graph) {
            .table = table.weight,
            .rows = rows,
            .is_offsets = true,
+           // With several sources the offsets count ids of a concatenation,
+           // which is no input.
            .ids = ids.size() == 1 ? ids[0].input : kNoValue,
            .include_last_offset =
                BoolArg(node, "include_last_offset").value_or(false)});

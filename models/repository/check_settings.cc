@@ -45,6 +45,8 @@ absl::StatusOr<WarmUpRequest::Input> ReadWarmUpInput(
                    ", the model's is ",
                    inference::DataType_Name(WarmUpTypeOf(wanted)));
   }
+  // -1 in the graph's dims is a size that requests choose, so the file must
+  // give a number for it.
   std::vector<int64_t> dims;
   for (const SymExpr& size : wanted.shape) {
     dims.push_back(size.constant().value_or(-1));
@@ -63,6 +65,8 @@ absl::StatusOr<WarmUpRequest::Input> ReadWarmUpInput(
                    "], the model's are [", absl::StrJoin(dims, ", "),
                    "], and each -1, also the batch, needs a number");
   }
+  // Checked before anything is allocated: dims come from a file that people
+  // edit.
   const auto bytes = base::ByteSize(TypeOf(wanted), input.dims);
   if (!bytes.ok() || *bytes > kMostWarmUpBytes) {
     return invalid("dims give a tensor of more than ", kMostWarmUpBytes >> 20,
@@ -122,6 +126,8 @@ absl::StatusOr<WarmUpRequest> ReadWarmUp(const inference::ModelWarmup& given,
     request.inputs.push_back(*std::move(input));
   }
   if (given.inputs().size() == request.inputs.size()) return request;
+  // All inputs of the model are there, so a surplus is an input that the model
+  // lacks. The least name, since protobuf's maps have no order.
   std::vector<std::string> others;
   for (const auto& [name, input] : given.inputs()) {
     const bool known = std::any_of(
@@ -200,6 +206,7 @@ absl::StatusOr<std::vector<TrafficShare>> ParseTraffic(absl::string_view text) {
     return absl::InvalidArgumentError(absl::StrCat(
         "\"", text, "\" has version ", shares[i].version, " twice"));
   }
+  // A share of 0 takes a version out of the traffic.
   std::erase_if(shares, [](const TrafficShare& s) { return s.share == 0; });
   if (shares.empty() || shares.size() > kMostShares) {
     return absl::InvalidArgumentError(

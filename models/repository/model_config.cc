@@ -137,6 +137,8 @@ absl::string_view NameOfMessage(absl::string_view message) {
   return "";
 }
 
+// The error of a field that the message lacks. For a field of Triton's the
+// error says what to write instead.
 std::string TextOf(const UnknownField& unknown) {
   absl::string_view message = unknown.message;
   absl::ConsumePrefix(&message, "inference.");
@@ -221,6 +223,8 @@ absl::Status CheckTensors(const Tensors& listed, absl::string_view field,
         absl::StrCat(field, ": ", listed.size(), " are listed, the model has ",
                      names.size()));
   }
+  // The order in the file is free, as in Triton: each tensor is found by its
+  // name.
   for (size_t i = 0; i < names.size(); ++i) {
     const auto it = std::find_if(
         listed.begin(), listed.end(),
@@ -230,6 +234,7 @@ absl::Status CheckTensors(const Tensors& listed, absl::string_view field,
           absl::StrCat(field, ": the model's ", names[i], " is not listed"));
     }
     const Value& value = graph.value(ids[i]);
+    // Properties that the graph does not know are not compared.
     if (value.dtype != base::DType::kUnknown &&
         it->data_type() != ToDataType(value.dtype)) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -257,6 +262,9 @@ bool IsWeight(const Graph& graph, absl::string_view name) {
 absl::Status CheckParameter(const std::string& key, const std::string& text,
                             const Graph& graph, ModelConfig& result) {
   absl::string_view table = key;
+  // "out_of_range_ids" sets the default, "out_of_range_ids.TABLE" the policy of
+  // one table. Table names have dots of their own, so only the first dot
+  // separates.
   if (absl::ConsumePrefix(&table, kPolicyKey) &&
       (table.empty() || table[0] == '.')) {
     const std::optional<IdPolicy> policy = ParsePolicy(text);
@@ -278,6 +286,7 @@ absl::Status CheckParameter(const std::string& key, const std::string& text,
   }
   if (key == kShareKey) {
     double share = 0;
+    // The range is written so that NaN is refused, too.
     if (!absl::SimpleAtod(text, &share) ||
         !(share >= kLeastShare && share <= kMostShare)) {
       return absl::InvalidArgumentError(
@@ -324,6 +333,8 @@ absl::Status CheckParameter(const std::string& key, const std::string& text,
   }
   // For readers only: rows may differ between versions.
   if (key == kBatchKey) return absl::OkStatus();
+  // Parameters for readers: only the input's name is checked, the text may be
+  // that of another version.
   absl::string_view input = key;
   if (absl::ConsumePrefix(&input, kIdsPrefix) ||
       absl::ConsumePrefix(&input, kOffsetsPrefix) ||
@@ -406,6 +417,7 @@ inference::ModelConfig MakeConfig(absl::string_view name, const Graph& graph) {
   inference::ModelConfig config;
   config.set_name(std::string(name));
   config.set_platform(std::string(kPlatform));
+  // 0 in Triton's terms: dims include the batch, and clients send it.
   config.set_max_batch_size(0);
   for (ValueId id : graph.inputs) {
     const Value& value = graph.value(id);
@@ -471,6 +483,8 @@ absl::StatusOr<inference::ModelConfig> ParseVersionOverride(
         "config: name is '", config.name(), "', the model is '", name, "'"));
   }
   inference::ModelConfig rest = config;
+  // Whatever is left after the fields that may be overridden is refused. Fields
+  // with their default value are not listed.
   rest.clear_name();
   rest.clear_version_policy();
   rest.mutable_parameters()->erase(kTrafficKey);
@@ -489,6 +503,9 @@ absl::StatusOr<std::vector<int64_t>> ServedVersions(
     const inference::ModelConfig& config, std::vector<int64_t> versions,
     absl::string_view path) {
   const inference::ModelVersionPolicy& policy = config.version_policy();
+  // Versions of `specific` stay in the list even where the repository lacks
+  // them, so that loading reports the missing version. `all` and no policy keep
+  // every version.
   if (policy.has_specific()) {
     versions.assign(policy.specific().versions().begin(),
                     policy.specific().versions().end());

@@ -177,6 +177,8 @@ absl::StatusOr<WeightTable> PlaceFiles(const ImportedModel& model,
   }
   for (WeightFile& file : weights.files) {
     const CopiedFile& copied = copies.at(file.file);
+    // The importer has checked offsets against the file as it was; a file that
+    // grew or shrank since may hold other weights.
     if (copied.bytes != file.bytes) {
       return absl::InvalidArgumentError(absl::StrCat(
           file.file, ": had ", file.bytes, " bytes when it was read and ",
@@ -220,6 +222,7 @@ absl::Status CheckWeights(const LoadedModel& model,
     agrees &= value.row_bytes == (view.rows ? view.rows->stride : 0);
     if (value.has_shape) {
       agrees &= value.shape.size() == view.sizes.size();
+      // Dimension 0 of a divided table counts the shard's rows.
       const size_t first = divided.contains(value.weight) ? 1 : 0;
       for (size_t i = first; agrees && i < view.sizes.size(); ++i) {
         agrees &=
@@ -263,6 +266,9 @@ struct NeededWeights {
   std::optional<std::set<std::string>> names;  // nullopt: all
 };
 // Sets model.packaged_shard.
+// kWhole: all weights of the folder, or of a shard's package where the caller
+// takes packages. kHnPart: the weights that nodes of the HN part read, from a
+// package for GPU nodes or from the files of the whole version.
 absl::StatusOr<NeededWeights> Needed(const WeightTable& weights,
                                      const LoadOptions& options,
                                      LoadedModel& model) {
@@ -475,6 +481,8 @@ absl::Status Repository::RemoveVersion(absl::string_view name,
         absl::StrCat(model_folder, ": has no version ", version));
   }
   const std::string folder = Join(model_folder, absl::StrCat(version));
+  // The rename takes the version away in one step; a crash while its files are
+  // removed leaves a folder whose name is no version.
   const std::string aside = absl::StrCat(model_folder, "/", kTemporaryPrefix,
                                          "removed-", version, "-", getpid());
   if (std::rename(folder.c_str(), aside.c_str()) != 0) {

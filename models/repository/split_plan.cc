@@ -43,6 +43,9 @@ struct Crossings {
   std::vector<ValueId> down;
 };
 
+// The values that cross, by ascending id, which is the order of tensors in
+// messages. A value crosses once, however many nodes read it. Values from
+// CN-pre to CN-post stay on the CPU node and do not cross.
 Crossings FindCrossings(const Graph& graph, const SplitPlan& plan) {
   const size_t count = graph.values.size();
   const std::vector<bool> constant = ConstantNodes(graph);
@@ -130,6 +133,8 @@ absl::Status CheckPlacement(const Graph& graph, const SplitPlan& plan) {
   return absl::OkStatus();
 }
 
+// Compares the lists of the file with the lists that the stages need. The order
+// counts: a tensor of a message is found by its position.
 absl::Status CheckCrossings(const Graph& graph,
                             const std::vector<ValueId>& stored,
                             const std::vector<ValueId>& needed,
@@ -169,6 +174,8 @@ absl::Status CheckForms(const Graph& graph, const std::vector<ValueId>& ids,
         absl::StrCat(forms.size(), " wire forms for ", ids.size(),
                      " values that cross ", direction));
   }
+  // A value with unique rows takes two tensors of a message: the rows and their
+  // index.
   size_t tensors = ids.size();
   for (size_t i = 0; i < forms.size(); ++i) {
     const Value& value = graph.value(ids[i]);
@@ -213,6 +220,9 @@ absl::Status CheckRowClaims(const RowDependence& claimed,
                    ": ", found.why));
 }
 
+// Names, types and symbolic shapes: two graphs that agree in them read the same
+// messages in the same way. Counts are added before lists, so that an element
+// cannot move from one list to the next without a change of the digest.
 void AddSchema(const Graph& graph, const std::vector<ValueId>& ids,
                base::DigestBuilder& digest) {
   digest.AddInt(ids.size());
@@ -317,6 +327,8 @@ absl::Status ValidatePlan(const Graph& graph, const base::Digest& model,
         absl::StrCat("the plan has ", plan.stages.size(),
                      " stages for a graph of ", graph.nodes.size(), " nodes"));
   }
+  // Checks go from coarse to fine, because later checks index with what earlier
+  // ones have found valid: stages per node, then edges, crossings, forms.
   REFRACT_RETURN_IF_ERROR(CheckPlacement(graph, plan));
   REFRACT_RETURN_IF_ERROR(CheckEdges(graph, plan));
   const Crossings needed = FindCrossings(graph, plan);
@@ -330,6 +342,9 @@ absl::Status ValidatePlan(const Graph& graph, const base::Digest& model,
                                      "HN to CN",
                                      /*unique_rows_allowed=*/false));
   REFRACT_RETURN_IF_ERROR(CheckShards(graph, plan));
+  // A plan may claim less than the graph shows; only a claim that permits
+  // merging or cutting is derived again, as the derivation walks the whole
+  // graph.
   const auto allows = [](const RowDependence& rows) {
     return rows.may_split || rows.may_coalesce;
   };
@@ -449,6 +464,7 @@ absl::StatusOr<SplitPlan> LoadPlan(const Graph& graph, absl::string_view path) {
       return Malformed(path, absl::StrCat("names node ", entry.node(),
                                           ", which the graph lacks"));
     }
+    // As many entries as nodes and no node twice: every node has a stage.
     if (seen[it->second]) {
       return Malformed(path,
                        absl::StrCat("names node ", entry.node(), " twice"));

@@ -18,6 +18,8 @@ std::string JoinPath(absl::string_view folder, absl::string_view file) {
 }
 
 // Elements that `entry` spans from the first of its storage; 0 if it is empty.
+// Strides and sizes come from a file. The sum is kept in 128 bits, so that the
+// comparison with the storage's bytes cannot be fooled by a wrap.
 absl::StatusOr<unsigned __int128> SpannedElements(const WeightEntry& entry) {
   if (entry.storage_offset < 0) {
     return absl::InvalidArgumentError(
@@ -45,6 +47,7 @@ absl::StatusOr<unsigned __int128> SpannedElements(const WeightEntry& entry) {
       }
     }
   }
+  // An empty tensor reads nothing, whatever its offset.
   return elements == 0 ? 0 : last + 1;
 }
 
@@ -93,6 +96,7 @@ absl::StatusOr<WeightView> MakeView(const WeightEntry& entry,
   }
   const size_t alignment =
       entry.rows ? AlignmentOf(entry.rows->format) : element;
+  // Kernels read elements in place. mmap() aligns the file's begin to a page.
   if (entry.offset % alignment != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "begins at byte ", entry.offset, " of ", file.path(),
@@ -193,6 +197,8 @@ absl::StatusOr<std::shared_ptr<const WeightStore>> WeightStore::WithData(
     const absl::flat_hash_map<std::string, const std::byte*>& data,
     std::shared_ptr<const void> memory) const {
   std::shared_ptr<WeightStore> store(new WeightStore(*this));
+  // shared_ptr's aliasing constructor: owns `memory`, points to no file.
+  // IsMapped() skips the null.
   store->files_.emplace_back(std::move(memory), nullptr);
   for (const auto& [name, address] : data) {
     const auto view = store->views_.find(name);

@@ -44,6 +44,7 @@ class Fitter {
       : prober_(prober), found_(found), base_run_(base_run), graph_(graph) {}
 
   std::optional<FailedProbe> Run() {
+    // One run per symbol, moved by one: these give the slopes.
     const std::vector<int64_t> base = BaseValues(found_);
     for (size_t s = 0; s < base.size(); ++s) {
       std::vector<int64_t> values = base;
@@ -53,6 +54,9 @@ class Fitter {
       moved_.push_back(std::move(run));
     }
     // All symbols at once, each at a new value.
+    // Runs at other values check the fitted expressions. A symbol's step
+    // differs from run to run and from symbol to symbol, so that no wrong slope
+    // cancels another.
     for (int64_t batch : Batches(BatchBase())) {
       if (batch < graph_.min_batch) continue;
       std::vector<int64_t> values = base;
@@ -70,6 +74,7 @@ class Fitter {
       const auto shift = static_cast<int64_t>(checks_.size() + 1);
       if (Probe(values, run, shift)) {
         if (auto failed = Probe(values, run)) {
+          // A batch above the example's must run, since the example ran.
           if (batch > BatchBase() || !NeedsRows(*failed)) return failed;
           graph_.min_batch = batch + 1;
           continue;
@@ -130,6 +135,7 @@ class Fitter {
     value.dtype = seen.spec.dtype;
     const size_t rank = seen.spec.dims.size();
     for (const InterpreterRun& run : moved_) {
+      // A rank that differs between runs has no shape.
       if (run.values[id].spec.dims.size() != rank) return;
     }
     for (const Check& check : checks_) {
@@ -167,6 +173,7 @@ class Fitter {
       form.slopes.push_back(*size - form.origin);
       if (form.slopes[s] != 0) factors.push_back(s);
     }
+    // Affine first: most sizes are, and each pair of symbols costs a run.
     if (!Holds(quantity, form)) {
       if (factors.size() < 2 || factors.size() > kMaxFactors) return SymExpr();
       for (size_t a = 0; a < factors.size(); ++a) {
@@ -185,6 +192,8 @@ class Fitter {
     return Expression(form);
   }
 
+  // The run with both symbols one step from the example, made once for all
+  // quantities; nullptr where it fails.
   const InterpreterRun* MovedBoth(size_t a, size_t b) {
     const auto [it, inserted] = both_.try_emplace({a, b});
     if (inserted) {
@@ -215,6 +224,8 @@ class Fitter {
     return check.values[s] - found_.symbols[s].base;
   }
 
+  // Multiplies the form out: f0 + Σ slope·(s − s0) + Σ mixed·(s − s0)·(t − t0)
+  // as a polynomial of the symbols.
   SymExpr Expression(const Form& form) const {
     int64_t constant = form.origin;
     std::vector<int64_t> linear = form.slopes;

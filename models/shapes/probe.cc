@@ -47,6 +47,9 @@ void Tile(const base::TensorView& from, int64_t shift, base::Tensor& to) {
     return;
   }
   const int64_t count = static_cast<int64_t>(to.bytes() / element);
+  // `i` is an element's place in `to`, row-major; `rest` gives its index in
+  // each dimension from the last to the first, and `source` collects the place
+  // in `from`.
   for (int64_t i = 0; i < count; ++i) {
     int64_t rest = i;
     int64_t source = 0;
@@ -93,6 +96,7 @@ std::optional<RaggedInput> FindBags(size_t input,
     last = length;
   }
   if (sum == 0) return std::nullopt;
+  // Whether an input is a vector of ids of this length.
   const auto holds = [&](size_t ids, int64_t length) {
     return ids != input && sample[ids].dims.size() == 1 &&
            sample[ids].dims[0] == length &&
@@ -114,6 +118,8 @@ std::optional<RaggedInput> FindBags(size_t input,
 // lengths fill theirs one after the other.
 void FillRagged(const RaggedInput& ragged, int64_t total, int64_t count,
                 base::Tensor& tensor) {
+  // Offsets begin anew with each row of a matrix, `row` entries each; lengths
+  // are one series. Bag k of `bags` begins at k · total / bags.
   const int64_t row = ragged.is_offsets ? tensor.dims().back() : count;
   const int64_t bags = ragged.include_last_offset ? row - 1 : row;
   for (int64_t k = 0; k < count; ++k) {

@@ -23,6 +23,7 @@ std::string NameOfIds(absl::string_view table) {
 IdIndex::Bucket* IdIndex::BucketOf(int64_t id) const {
   const unsigned __int128 product =
       static_cast<unsigned __int128>(MixId(id)) * num_buckets_;
+  // (hash · n) / 2^64 maps the hash to [0, n) without a division, for any n.
   return buckets_ + static_cast<uint64_t>(product >> 64);
 }
 
@@ -33,6 +34,7 @@ size_t IdIndex::MemoryFor(size_t rows) {
 
 absl::StatusOr<std::shared_ptr<const IdIndex>> IdIndex::Build(
     absl::Span<const int64_t> ids, const OwnIds* own) {
+  // Rows are kept as uint32_t.
   if (ids.size() >= UINT32_MAX) {
     return absl::UnimplementedError(
         absl::StrCat(ids.size(), " ids; a table has at most ", UINT32_MAX - 1));
@@ -53,10 +55,15 @@ absl::StatusOr<std::shared_ptr<const IdIndex>> IdIndex::Build(
   for (size_t row = 0; row < ids.size(); ++row) {
     const int64_t id = ids[row];
     if (own != nullptr && !own->Has(id)) continue;
+    // Buckets lie at random places, so each is a cache miss; the prefetch
+    // overlaps the misses of 16 ids.
     if (row + kFindAhead < ids.size()) {
       __builtin_prefetch(index->BucketOf(ids[row + kFindAhead]), /*rw=*/1);
     }
     Bucket* bucket = index->BucketOf(id);
+    // Linear probing over buckets. Find() ends at the first bucket that is not
+    // full, because an insertion would have stopped there; buckets never lose
+    // ids.
     while (true) {
       for (uint32_t s = 0; s < bucket->used; ++s) {
         if (bucket->ids[s] != id) continue;
@@ -102,6 +109,7 @@ absl::StatusOr<std::shared_ptr<const IdIndex>> IdIndex::Of(
   if (!ids) return nullptr;
   std::optional<OwnIds> own;
   if (shards != nullptr) {
+    // Every owner has row 0, the default row of unknown ids (OwnIds).
     own.emplace(*shards, shard, ids->empty() ? 0 : ids->front());
     const auto count = std::count_if(
         ids->begin(), ids->end(), [&](int64_t id) { return own->Has(id); });

@@ -42,16 +42,23 @@ int64_t NewIds::Find(int64_t id) const {
   return Locate(*index, id).row.load(std::memory_order_acquire);
 }
 
+// Readers go on in the index that they have loaded. An index that was replaced
+// at `state` is kept until no reader of an older state is left.
 bool NewIds::Reserve(size_t count, uint64_t state, uint64_t oldest) {
   if (current_ == nullptr && count == 0) return true;
   while (!old_indexes_.empty() && old_indexes_.front().state <= oldest) {
     old_indexes_.pop_front();
   }
+  // Row numbers given so far: at most 2 · most_, since numbers of ids that are
+  // gone are given out again.
   const size_t rows = gone_since_.size();
   const auto rows_left = [&] {
     return free_rows_.size() + 2 * static_cast<size_t>(most_) - rows;
   };
   const size_t capacity = current_ == nullptr ? 0 : current_->mask + 1;
+  // At most half of the entries is used, for short probes. Ids leave only with
+  // a copy: an entry emptied in place would end the probes of readers too
+  // early.
   if (2 * (used_ + count) > capacity || count > rows_left()) {
     // Ids that are gone in all states that readers have are left out.
     const auto gone = [&](int64_t row) {
@@ -66,6 +73,7 @@ bool NewIds::Reserve(size_t count, uint64_t state, uint64_t oldest) {
     // A quarter more, so that copies are rare where ids come and go.
     auto next = std::make_unique<Index>(CapacityFor(kept + kept / 4 + count));
     free_rows_.reserve(free_rows_.size() + used_ - kept);
+    // The empty entry is filled below, after the swap: allocations come first.
     if (current_ != nullptr) old_indexes_.emplace_back();
     // Nothing fails from here on.
     for (size_t i = 0; i < capacity; ++i) {

@@ -8,15 +8,16 @@
 //
 //   value[d] = scale × q[d] + bias,  q[d] = 0 … 2^bits − 1
 //
-//   name        bytes of one row                                    who writes
-//   it fp32        [4·dim] fp16        [2·dim]  IEEE binary16 bf16 [2·dim]
-//   bfloat16 tbe-int8    [fp16 scale][fp16 bias][dim]      FBGEMM's
-//   table-batched tbe-int4    [fp16 scale][fp16 bias][dim / 2]  embedding for
-//   inference (TBE), tbe-int2    [fp16 scale][fp16 bias][dim / 4]  TorchRec's
-//   quantised tables fused-8bit  [dim][fp32 scale][fp32 bias]
-//   torch.ops.quantized. fused-4bit  [dim / 2][fp16 scale][fp16 bias]
-//   embedding_bag_byte_prepack, fused-2bit  [dim / 4][fp16 scale][fp16 bias]
-//   …_4bit_prepack, …_2bit_prepack
+//   name        bytes of one row                  written by
+//   fp32        [4·dim]
+//   fp16        [2·dim], IEEE binary16
+//   bf16        [2·dim], bfloat16
+//   tbe-int8    [fp16 scale][fp16 bias][dim]      FBGEMM's table-batched
+//   tbe-int4    [fp16 scale][fp16 bias][dim / 2]  embedding (TBE) for inference,
+//   tbe-int2    [fp16 scale][fp16 bias][dim / 4]  TorchRec's quantised tables
+//   fused-8bit  [dim][fp32 scale][fp32 bias]      torch.ops.quantized:
+//   fused-4bit  [dim / 2][fp16 scale][fp16 bias]  embedding_bag_byte_prepack,
+//   fused-2bit  [dim / 4][fp16 scale][fp16 bias]  …_4bit_prepack, …_2bit_prepack
 //
 // All numbers are little-endian. In a byte of two or four elements, the lowest
 // bits hold the first column. dim is a multiple of the elements of a byte. The

@@ -1,6 +1,6 @@
 // Tables of a version may share bytes of a file (two names of one table), and
 // usually follow each other in it. The bytes are therefore copied by file
-// segments: unions of tables that touch.
+// segments: unions of tables that share bytes.
 
 #include "models/tables/table_memory.h"
 
@@ -58,6 +58,8 @@ std::vector<Segment> SegmentsOf(const WeightTable& weights,
   std::vector<Segment> segments;
   uint64_t at = 0;
   for (auto& [file, list] : ranges) {
+    // Sorted by begin, a range overlaps the segment before it or begins a new
+    // one.
     std::sort(list.begin(), list.end());
     const size_t first = segments.size();
     for (const auto& [begin, end] : list) {
@@ -69,6 +71,7 @@ std::vector<Segment> SegmentsOf(const WeightTable& weights,
     }
   }
   for (Segment& segment : segments) {
+    // The memory is the segments of all files, each at a multiple of 64 bytes.
     segment.at = at;
     at = RoundUp(at + segment.end - segment.begin, base::kTensorAlignBytes);
   }
@@ -100,6 +103,8 @@ class Reader {
   }
 
   absl::Status Run(const LoadTablesOptions& options) {
+    // All files are open before the first thread starts: threads read `files_`
+    // without a lock.
     for (const Piece& piece : pieces_) {
       REFRACT_RETURN_IF_ERROR(Open(piece.segment->file));
     }
@@ -117,6 +122,8 @@ class Reader {
       if (!thread.ok()) break;  // fewer threads read as well
       threads.push_back(*std::move(thread));
     }
+    // The calling thread reads, too, so that one thread needs no other, and
+    // `progress` is called from here alone.
     while (ReadNext()) {
       if (options.progress != nullptr) options.progress(done_, total_);
     }
@@ -145,6 +152,8 @@ class Reader {
 
   // False: nothing is left, or a read has failed.
   bool ReadNext() {
+    // Threads take pieces in the order of the file, which keeps the disk's
+    // reads sequential. The counter may pass the end by the number of threads.
     const size_t i = next_.fetch_add(1);
     if (i >= pieces_.size()) return false;
     const absl::Status status = Read(pieces_[i]);
@@ -172,6 +181,7 @@ class Reader {
       at += static_cast<uint64_t>(count);
       to += count;
     }
+    // Drops the piece from the page cache: its bytes are in our memory now.
     posix_fadvise(file, static_cast<off_t>(piece.begin),
                   static_cast<off_t>(piece.end - piece.begin),
                   POSIX_FADV_DONTNEED);
@@ -259,6 +269,7 @@ absl::StatusOr<LoadedTables> LoadTables(const WeightStore& store,
                            base::LargeMemory::Allocate(bytes, options.pages));
   std::byte* const begin = memory->bytes().data();
   REFRACT_RETURN_IF_ERROR(Reader(folder, segments, begin).Run(options));
+  // A stray write into a table would change scores silently; now it faults.
   memory->MakeReadOnly();
   LoadedTables loaded;
   loaded.bytes = bytes;

@@ -88,6 +88,7 @@ absl::StatusOr<std::vector<SafetensorsEntry>> ParseSafetensors(
   if (file.size() < kLengthBytes) {
     return absl::InvalidArgumentError("too short for a safetensors file");
   }
+  // [8 bytes: length of the header, little-endian][header: JSON][tensors' bytes]
   uint64_t header_bytes;
   std::memcpy(&header_bytes, file.data(), kLengthBytes);
   if (header_bytes > kMaxHeaderBytes) {
@@ -95,6 +96,7 @@ absl::StatusOr<std::vector<SafetensorsEntry>> ParseSafetensors(
         absl::StrCat("header of ", header_bytes,
                      " bytes: no safetensors file (the limit is 100 MB)"));
   }
+  // No overflow: the size is at least kLengthBytes.
   if (header_bytes > file.size() - kLengthBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("header of ", header_bytes,
@@ -121,6 +123,8 @@ absl::StatusOr<std::vector<SafetensorsEntry>> ParseSafetensors(
                              ParseEntry(name, description, begin, size));
     entries.push_back(std::move(entry));
   }
+  // JSON members have no order; empty tensors sort before the tensor that
+  // begins at their place.
   std::sort(entries.begin(), entries.end(),
             [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
               return std::tie(a.offset, a.bytes, a.name) <
@@ -201,6 +205,8 @@ absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(
   // Names come from models; bytes that are no UTF-8 would make dump() throw.
   std::string text = header.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false,
                                  Json::error_handler_t::replace);
+  // The header is padded with spaces, which JSON ignores, so that the tensors
+  // begin at a multiple of 64 bytes and can be mapped as they are.
   const size_t used = (kLengthBytes + text.size()) % base::kTensorAlignBytes;
   if (used != 0) text.append(base::kTensorAlignBytes - used, ' ');
   const uint64_t header_bytes = text.size();

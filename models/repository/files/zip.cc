@@ -74,6 +74,9 @@ absl::StatusOr<uint64_t> FindEndRecord(const Reader& file) {
   if (file.size() < kEndBytes) return Broken("zip archive is truncated");
   const uint64_t last = file.size() - kEndBytes;
   const uint64_t first = last > kMaxCommentBytes ? last - kMaxCommentBytes : 0;
+  // Backwards from the last place where the record fits. The signature may also
+  // occur in the comment, so the comment's length must lead exactly to the
+  // file's end.
   for (uint64_t at = last + 1; at-- > first;) {
     if (file.U32(at) == kEndSignature &&
         at + kEndBytes + file.U16(at + 20) == file.size()) {
@@ -111,6 +114,7 @@ absl::StatusOr<Directory> FindDirectory(const Reader& file) {
     return Broken(absl::StrCat("zip directory (", directory.bytes, " bytes at ",
                                directory.offset, ") lies outside the file"));
   }
+  // Bounds the memory that ReadDirectory() reserves by the size of the file.
   if (directory.count > directory.bytes / kCentralBytes) {
     return Broken(absl::StrCat("zip directory of ", directory.bytes,
                                " bytes can't hold ", directory.count,
@@ -128,6 +132,8 @@ struct Sizes {
 
 absl::Status ReadZip64Extra(const Reader& file, uint64_t at, uint64_t bytes,
                             absl::string_view name, Sizes& sizes) {
+  // The extra field holds only the numbers whose 32-bit field is all ones, in
+  // this order (APPNOTE 4.5.3).
   uint64_t* wanted[] = {&sizes.content, &sizes.stored, &sizes.header};
   const uint64_t end = at + bytes;
   while (at + 4 <= end) {
@@ -219,6 +225,7 @@ absl::StatusOr<std::vector<ZipEntry>> ReadDirectory(const Reader& file) {
   const uint64_t end = directory.offset + directory.bytes;
   for (uint64_t i = 0; i < directory.count; ++i) {
     REFRACT_ASSIGN_OR_RETURN(ZipEntry entry, ReadEntry(file, end, at));
+    // Readers of zip files differ in which of two equal names they take.
     if (!names.insert(entry.name).second) {
       return Broken(absl::StrCat("entry ", entry.name, " is there twice"));
     }
@@ -269,6 +276,8 @@ absl::StatusOr<absl::string_view> ZipArchive::CheckedText(
 }
 
 uint32_t Crc32(absl::Span<const std::byte> bytes) {
+  // CRC-32 of IEEE 802.3, reflected, a byte at a time: `table` has the
+  // remainder of each byte.
   static const auto& table = *new std::array<uint32_t, 256>([] {
     std::array<uint32_t, 256> entries;
     for (uint32_t i = 0; i < 256; ++i) {
