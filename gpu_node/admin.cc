@@ -49,6 +49,7 @@ absl::Status AdminEndpoint::Ready() const {
   if (node_->drained()) {
     return absl::UnavailableError("the node is drained by command");
   }
+  // Ready if any model is ready; otherwise with the reason of the first model.
   absl::Status why = absl::UnavailableError("the node has no model");
   bool first = true;
   for (const GpuNode::Served& served : node_->served()) {

@@ -69,6 +69,7 @@ absl::StatusOr<std::unique_ptr<GpuNode>> GpuNode::Create(
   const absl::Status valid = CheckOptions(options);
   if (!valid.ok()) return valid;
   std::unique_ptr<GpuNode> node(new GpuNode(std::move(models), options));
+  // Backwards, because LeaveOut() moves the models behind.
   for (size_t i = node->models_.size(); i > 0; --i) {
     const DeviceModel& model = node->models_[i - 1];
     const absl::Status fits =
@@ -80,6 +81,8 @@ absl::StatusOr<std::unique_ptr<GpuNode>> GpuNode::Create(
     node->models_.LeaveOut(i - 1, absl::FailedPreconditionError(why));
   }
   std::vector<ScheduledModel> described;
+  // The order of `described` gives the scheduler's numbers and the device's
+  // places 0, 1, …, which are the keys of versions_ as well.
   for (size_t i = 0; i < node->models_.size(); ++i) {
     const DeviceModel& model = node->models_[i];
     described.push_back(node->Describe(
@@ -114,6 +117,7 @@ absl::StatusOr<std::unique_ptr<GpuNode>> GpuNode::Create(
   scheduler.slow_after = options.slow_after;
   node->scheduler_ = std::make_unique<Scheduler>(
       scheduler, std::move(described), node->device_.get(), *options.clock);
+  // Before the start, so that no change is missed.
   node->scheduler_->WatchReadiness(
       [raw = node.get()] { raw->TellReadiness(); });
   node->scheduler_->Start();
@@ -190,6 +194,9 @@ void GpuNode::AwaitWarmUps() {
 void GpuNode::WarmUpSome() {
   while (!stop_warm_ups_.load(std::memory_order_relaxed)) {
     const size_t next = next_unmeasured_.fetch_add(1);
+    // Numbers are handed out in order, and a thread measures each number that
+    // it takes. So the wait below always ends: all newest versions have been
+    // taken by then.
     if (next >= unmeasured_.size()) return;
     // Older versions wait until other threads have measured all newest
     // versions.
@@ -268,6 +275,9 @@ GpuNode::~GpuNode() {
   if (keeper_.joinable()) keeper_.join();
   stop_warm_ups_.store(true, std::memory_order_relaxed);
   AwaitWarmUps();
+  // The threads that ended above add and describe models of the scheduler. The
+  // scheduler's destructor waits for the device's calls, and the device is
+  // destroyed after it.
   scheduler_->StopTimers();
   timers_.join();
   scheduler_.reset();
@@ -347,6 +357,8 @@ void GpuNode::OnRequest(std::unique_ptr<transport::ServerCall> call) {
   bool merges = false;
   const auto model = ModelOf(number, &merges);
   if (model == nullptr) return call->Fail(Unloaded());
+  // A merge key compares inputs without rows byte by byte, which requests that
+  // are executed alone need not pay for.
   if (!merges) {
     const int64_t rows = model->RowsOf(call->tensors());
     return scheduler_->Submit(number, std::move(call), rows, "");

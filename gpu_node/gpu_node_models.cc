@@ -70,6 +70,8 @@ absl::StatusOr<size_t> GpuNode::OnOffer(const transport::ModelOffer& offer) {
       absl::MutexLock lock(&models_mu_);
       why = models_.WhyAbsent(offer);
       for (auto& [number, version] : versions_) {
+        // Several entries may have this name and version, each with other
+        // content.
         if (version.name != offer.name || version.version != offer.version) {
           continue;
         }
@@ -90,6 +92,8 @@ absl::StatusOr<size_t> GpuNode::OnOffer(const transport::ModelOffer& offer) {
         return number;
       }
     }
+    // The version is new here, or all entries of it have other content. It is
+    // accepted now, loaded by the keeper, and not ready until then.
     if (options_.load == nullptr) return why;
     return AddVersion({.name = offer.name,
                        .version = offer.version,
@@ -125,6 +129,9 @@ absl::StatusOr<size_t> GpuNode::AddVersion(Version version) {
   described.unavailable =
       absl::UnavailableError(absl::StrCat(label, " is being loaded"));
   REFRACT_ASSIGN_OR_RETURN(const size_t number,
+                           // Described as unavailable until LoadVersion() has
+                           // loaded it: requests that come early fail with that
+                           // reason.
                            scheduler_->AddModel(std::move(described)));
   {
     absl::MutexLock lock(&models_mu_);
@@ -144,6 +151,7 @@ void GpuNode::KeepModels() {
   // Serving goes before loading. (Of this thread: Linux.)
   setpriority(PRIO_PROCESS, 0, 19);
   if (options_.wanted != nullptr) {
+    // Until the first poll, the versions of the start count as listed.
     absl::MutexLock lock(&models_mu_);
     for (const auto& [number, version] : versions_) {
       wanted_.insert({version.name, version.version});
@@ -266,6 +274,8 @@ void GpuNode::LoadVersion(size_t number) {
   const absl::Status status = base::WithinMemory([&]() -> absl::Status {
     REFRACT_ASSIGN_OR_RETURN(model, options_.load(name, version));
     if (offer.has_value()) REFRACT_RETURN_IF_ERROR(model->CheckOffer(*offer));
+    // Checked twice: the least batch before the device takes time to load the
+    // model, the bytes once the device knows them.
     REFRACT_RETURN_IF_ERROR(CheckFits(*model, 0));
     REFRACT_ASSIGN_OR_RETURN(
         const std::optional<ModelOnDevice> facts,
@@ -310,6 +320,8 @@ void GpuNode::LoadVersion(size_t number) {
   {
     absl::MutexLock lock(&models_mu_);
     Version& version_entry = *Find(number);
+    // Only the first failure is logged and counted; retries of a version that
+    // is not there yet are no news.
     first = version_entry.load_at == absl::InfinitePast();
     version_entry.load_at =
         again ? options_.clock->Now() + options_.retry_interval
@@ -344,6 +356,8 @@ void GpuNode::UnloadVersion(size_t number) {
     versions_.erase(number);
     if (version.model != nullptr) ++changes_.unloads;
   }
+  // The version is out of versions_, so requests that come now are refused.
+  // RemoveModel() waits for the batches under way.
   const ModelStats stats = scheduler_->RemoveModel(number);
   // The device does not read the model any more.
   device_->SetModel(Scheduler::PlaceOf(number), nullptr).status().IgnoreError();

@@ -234,6 +234,8 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
       },
       admin.routes(flags.remote_drain));
   if (!metrics.ok()) {
+    // The listener uses the server, which ends next. The server ends before the
+    // node, which is its handler.
     (*node)->WatchReadiness(nullptr);
     return metrics.status();
   }
@@ -258,6 +260,9 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
       << "signal " << signal_number
       << ": CPU nodes are told to send no more requests; this node stops in "
       << flags.lame_duck_s << " s";
+  // Two stages. First the node announces its end and still serves: CPU nodes
+  // may learn of it late. Then it refuses requests, and answers the requests
+  // that it has.
   admin.OnStop();
   (*server)->AnnounceStop();
   shutdown.WaitFor(absl::Seconds(flags.lame_duck_s));

@@ -85,6 +85,7 @@ class CudaProgram final : public runtime::Program {
                    RunContext& context, std::vector<TensorView>& outputs,
                    runtime::RunStats* stats) const override {
     REFRACT_ASSIGN_OR_RETURN(const auto specs, cpu_->OutputSpecs(inputs));
+    // One run at a time: all runs share one instance with one slot.
     absl::MutexLock lock(&mu_);
     const int64_t rows = translator_->sizes().has_batch()
                              ? 1
@@ -124,6 +125,8 @@ class CudaProgram final : public runtime::Program {
       REFRACT_RETURN_IF_ERROR(RunPiece(inputs, first, end - first, request));
       first = end;
     }
+    // Outputs without a destination stay valid until the next run of this
+    // program.
     results_ = std::move(request.results);
     outputs.clear();
     for (size_t i = 0; i < results_.size(); ++i) {
@@ -154,6 +157,8 @@ class CudaProgram final : public runtime::Program {
   absl::Status LoadFor(const SizeValues& sizes, int64_t max_rows) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     instance_.reset();
+    // Ends before the translation changes, because it reads the weights there;
+    // its memory is free for the next instance.
     REFRACT_ASSIGN_OR_RETURN(translation_, translator_->Translate(sizes));
     auto instance = cuda::Instance::Create(
         *device_, translation_.program, translation_.weights,

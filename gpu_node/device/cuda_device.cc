@@ -54,6 +54,8 @@ void CudaDevice::Run() {
     taken.clear();
     {
       absl::MutexLock lock(&mu_);
+      // Sleeps only without work on the GPU: ends of uploads and executions
+      // wake nobody and are found by polling.
       if (pending_.empty()) {
         mu_.Await(absl::Condition(this, &CudaDevice::HasWork));
       }
@@ -61,6 +63,8 @@ void CudaDevice::Run() {
       if (taken.empty() && stop_ && pending_.empty()) return;
     }
     for (Command& command : taken) Do(std::move(command));
+    // Commands first: the next execution is launched before results of the last
+    // are looked for.
     if (taken.empty() && !Poll()) std::this_thread::yield();
   }
 }
@@ -91,6 +95,7 @@ absl::StatusOr<CudaDevice::Loaded> CudaDevice::AddHere(
   auto entry = std::make_unique<Entry>();
   entry->model = &model;
   entry->memory = std::make_unique<ReadMemory>(model.program());
+  // No bucket above the largest batch that the model declares.
   int64_t max_rows = options_.max_rows;
   for (const models::SymbolRange& range : graph.symbols) {
     if (range.symbol == graph.batch_symbol) {
@@ -143,6 +148,7 @@ absl::StatusOr<CudaDevice::Loaded> CudaDevice::AddHere(
                        status.message()));
     }
     const cuda::MemoryReport& memory = (*instance)->memory();
+    // The instances share the weights, which count once.
     loaded.device_bytes += static_cast<size_t>(
         memory.device_bytes() - (i > 0 ? memory.weight_bytes : 0));
     loaded.captured_bytes += static_cast<size_t>(memory.captured_bytes);
@@ -151,6 +157,8 @@ absl::StatusOr<CudaDevice::Loaded> CudaDevice::AddHere(
   REFRACT_RETURN_IF_ERROR(base::Annotate(Measure(*entry, loaded), label));
   if (options_.weight_memory > 0) {
     for (const auto& instance : entry->instances) instance->Unload();
+    // Where memory is limited, the scheduler decides which models are loaded,
+    // by LoadWeights().
     entry->resident = false;
   }
   entries_.push_back(std::move(entry));
@@ -182,6 +190,8 @@ absl::Status CudaDevice::Measure(Entry& entry, Loaded& loaded) {
   const models::SymbolBindings bound = entry.programs->sizes().Bind(sizes);
   const auto batch = bound.find(graph.batch_symbol);
   int64_t rows = std::min(std::max<int64_t>(graph.min_batch, 1), use.max_rows);
+  // Sizes 1, 4, 16, … rows, each timed as the fastest of four runs. One size is
+  // also compared with the CPU's results.
   bool compared = false;
   while (true) {
     // Rows of the request; a program of a fixed batch takes it as one row.
@@ -240,6 +250,8 @@ absl::Status CudaDevice::Measure(Entry& entry, Loaded& loaded) {
       loaded.times.Prime(items, fastest);
     }
     const absl::Duration spent = options_.clock->Now() - begin;
+    // The next size takes about 16 times as long: four runs, each of four times
+    // the rows.
     if (rows >= use.max_rows ||
         (compared && spent + 16 * fastest > options_.warm_up)) {
       return absl::OkStatus();
@@ -358,6 +370,7 @@ void CudaDevice::LoadWeights(size_t model, absl::Span<const size_t> evicted,
 
 absl::Status CudaDevice::LoadHere(size_t model,
                                   const std::vector<size_t>& evicted) {
+  // Evicted first, so that their memory is free for the load.
   for (const size_t i : evicted) {
     for (const auto& instance : order_[i]->instances) instance->Unload();
     order_[i]->resident = false;
@@ -374,6 +387,8 @@ absl::Status CudaDevice::LoadHere(size_t model,
     instance->Unload();
     const cuda::Status status = instance->Load();
     if (status.ok()) continue;
+    // In part of the instances the weights are of no use, and would take memory
+    // that the scheduler counts as free.
     for (const auto& other : entry.instances) other->Unload();
     return Lost(status);
   }

@@ -102,6 +102,9 @@ absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
   if (total > use->max_rows || (good > 1 && !use->by_rows)) {
     return absl::OkStatus();
   }
+  // Entries of bags lie one after the other in the slot, in room of a fixed
+  // length. Members whose entries do not fit together, or whose last bag is
+  // open, run alone.
   std::vector<int64_t>& entries = entries_taken_;
   entries.clear();
   for (size_t i = 0; i < work.parts.size(); ++i) {
@@ -228,6 +231,8 @@ absl::Status CudaDevice::RunAlone(int index, Work& work, size_t i) {
       instance.Release(*slot);
       return absl::OkStatus();
     }
+    // Unlike a batch in a slot, a member that runs alone blocks the device's
+    // thread. It is rare: sizes that differ, long requests, faulty ids.
     cuda::Status status = instance.Submit(*slot);
     if (status.ok()) status = instance.Wait(*slot);
     if (status.ok())
@@ -274,6 +279,7 @@ bool CudaDevice::Poll() {
     const bool execute = pending.execute;
     Done done = std::move(pending.done);
     pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
+    // One end per call, because Fail() may remove further elements of pending_.
     absl::Status status = ended.ok() ? absl::OkStatus() : Lost(ended.status());
     if (status.ok() && execute) status = FinishExecute(index, work);
     if (status.ok()) {

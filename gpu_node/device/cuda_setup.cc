@@ -17,6 +17,7 @@ CudaSetup SetUpCuda(std::unique_ptr<runtime::cuda::DeviceApi> api,
   };
   auto state = std::make_shared<State>();
   state->device = std::make_unique<CudaDevice>(std::move(api), options);
+  // LeaveOut() moves the models behind, so `i` stays in that case.
   for (size_t i = 0; i < models.size();) {
     const DeviceModel& model = models[i];
     absl::StatusOr<CudaDevice::Loaded> loaded = state->device->Add(model);

@@ -18,6 +18,8 @@ namespace cuda = runtime::cuda;
 using runtime::cuda_plan::Precision;
 using runtime::cuda_plan::Translation;
 
+// Bytes of an item's rows in a request, whose type may differ from the
+// device's.
 size_t RowBytes(const cuda::Value& value) {
   return static_cast<size_t>(value.rows.per_item * value.cols *
                              cuda::SizeOf(value.host_dtype));
@@ -272,6 +274,7 @@ absl::Status RunOnCpu(const DeviceModel& model, CudaPart& part) {
   const std::vector<std::byte*> nowhere(program.part().outputs.size(), nullptr);
   REFRACT_RETURN_IF_ERROR(
       program.Run(part.inputs->views, nowhere, context, outputs));
+  // Copies: the outputs are memory of `context`, which ends with this call.
   part.results.clear();
   for (const base::TensorView& output : outputs) {
     REFRACT_ASSIGN_OR_RETURN(base::Tensor copy, base::Tensor::CopyOf(output));

@@ -34,6 +34,8 @@ absl::StatusOr<std::unique_ptr<DevicePrograms>> DevicePrograms::Create(
     const runtime::cuda_plan::TranslateOptions& translate,
     const Options& options) {
   runtime::cuda_plan::TranslateOptions with_bags = translate;
+  // Half of the reserved memory is for entries of bags, and each slot has its
+  // own.
   with_bags.entry_memory = options.sized_memory / 2 / options.num_slots;
   REFRACT_ASSIGN_OR_RETURN(
       std::unique_ptr<Translator> translator,
@@ -50,6 +52,8 @@ absl::StatusOr<std::unique_ptr<DevicePrograms>> DevicePrograms::Create(
   // The number of rows that fits into the memory of a model with other sizes.
   const cuda::DeviceProgram& program = programs->first().program;
   programs->first_rows_ = 1;
+  // The largest bucket whose inputs, results (per slot) and intermediates
+  // (shared) fit.
   for (const int64_t rows : cuda::Buckets(own.max_rows)) {
     if (!cuda::Validate(program, rows).ok()) break;
     const cuda::MemoryPlan plan = cuda::PlanMemory(program, rows, rows);
@@ -145,6 +149,8 @@ absl::StatusOr<DevicePrograms::Use> DevicePrograms::At(
   one.last_use = ++uses_;
   Held& held = one.held[index];
   if (!held.there()) {
+    // Added late, per instance: most instances never get a request of these
+    // sizes.
     auto added =
         instance.AddVariant(one.translation.program, one.translation.weights);
     if (!added.ok()) {

@@ -33,6 +33,7 @@ std::string Label(absl::string_view name, int64_t version) {
 // The bytes of each weight that `part` reads; weights with gaps are left out.
 std::vector<absl::Span<const std::byte>> WeightsOf(
     const models::LoadedModel& model, const runtime::Part& part) {
+  // By name: several nodes may read one weight, which counts once.
   std::set<std::string> names;
   for (const models::NodeId node : part.nodes) {
     for (const models::ValueId id : models::InputsOf(model.graph.nodes[node])) {
@@ -113,6 +114,9 @@ DeviceModel::DeviceModel(std::shared_ptr<const models::LoadedModel> model,
           [this] { return std::make_unique<Memory>(*program_, down_codec_); }) {
   for (const auto& weight : weights_) weight_bytes_ += weight.size();
   if (layout_.why_not().empty()) {
+    // The decision comes from the graph alone. A defect in a rule of an
+    // operator would let requests change each other's results, so generated
+    // requests test the decision.
     const absl::Status verified =
         VerifyRows(model_->graph, *program_, layout_, &row_difference_);
     if (!verified.ok()) {
@@ -201,6 +205,7 @@ absl::Status DeviceModel::CheckOffer(const transport::ModelOffer& offer) const {
 int64_t DeviceModel::RowsOf(absl::Span<const base::TensorView> tensors) const {
   if (up_codec_.plain()) return RowsOfValues(tensors);
   const base::Pool<Arrival>::Lease arrival = arrivals_.Acquire();
+  // Peek() gives the values' sizes without decoding them.
   arrival->values = up_codec_.Peek(tensors, std::move(arrival->values));
   return RowsOfValues(arrival->values);
 }
@@ -264,6 +269,7 @@ absl::Status DeviceModel::Read(const transport::ServerCall& call,
                                Inputs& inputs) const {
   return WithinMemory([&]() -> absl::Status {
     REFRACT_RETURN_IF_ERROR(Decode(call, inputs));
+    // The peer can still write to the request's memory.
     if (!call.settled()) {
       inputs.views = inputs.stable.Hold(inputs.views, sizes_depend_on_data_);
     }
@@ -374,6 +380,8 @@ absl::Status DeviceModel::RunStep(BatchMember& member, int64_t first,
                                   int64_t count, runtime::RowBuffers& buffers,
                                   Memory& memory) const {
   if (first == 0) {
+    // The request is read once, in its first step: the later steps must see the
+    // same values.
     auto begun = std::make_shared<Steps>();
     REFRACT_RETURN_IF_ERROR(BeginSteps(member, *begun));
     member.between_steps = std::move(begun);

@@ -66,6 +66,8 @@ TimesFile::TimesFile(const DeviceModel& model, const std::string& machine,
     : machine_(machine) {
   if (model.model().folder.empty()) return;
   path_ = absl::StrCat(model.model().folder, "/", kFile);
+  // The key has everything that the times depend on: CPUs, release, weights,
+  // plan, settings, and the largest batch measured.
   base::DigestBuilder key;
   key.AddString(machine);
   key.AddString(REFRACT_VERSION);
@@ -105,6 +107,9 @@ absl::Status TimesFile::Write(const MeasuredTimes& times) const {
     pairs.push_back({each.rows, absl::ToInt64Nanoseconds(each.time)});
   }
   Json entries = Json::array();
+  // Entries of other machines stay, latest first, within a bound. Of two nodes
+  // that write at once, one may lose its entry, and measures again at its next
+  // start.
   entries.push_back(
       {{"key", key_}, {"machine", machine_}, {"times_ns", pairs}});
   for (const Json& entry : ReadEntries(path_)) {

@@ -27,7 +27,9 @@ constexpr int64_t kMoreRows[] = {2, 5};  // added to the least
 // Mean bag entries per row.
 constexpr int64_t kEntriesPerRow = 2;
 
-// Values of all symbols for a request of `rows` rows.
+// Values of all symbols for a request of `rows` rows: the batch is `rows`; a
+// size in `sizes` has its value there; bags have two entries per row; any other
+// size is the smallest that its symbol allows, at least 1.
 models::SymbolBindings BindingsFor(const models::Graph& graph,
                                    const runtime::Part& part,
                                    const runtime::FoundBags& bags, int64_t rows,
@@ -64,7 +66,8 @@ models::SymbolBindings BindingsFor(const models::Graph& graph,
   return bindings;
 }
 
-// Fills in offsets of consecutive bags, some of them empty.
+// Fills in offsets of consecutive bags, some of them empty: each bag begins up
+// to two entries before its even position, but not before the previous bag.
 template <typename T>
 void FillOffsets(absl::Span<T> offsets, bool include_last, int64_t entries,
                  std::mt19937& random) {
@@ -139,13 +142,14 @@ void Fill(Tensor& tensor, std::mt19937& random) {
       }
       break;
     case base::DType::kFloat16:
-      // ±1, ±1.5
+      // ±1, ±1.5: 0x3c00 is 1, bit 9 adds a half, bit 15 is the sign.
       for (uint16_t& value : tensor.as<uint16_t>()) {
         value = static_cast<uint16_t>(0x3c00 | (random() % 2) << 9 |
                                       (random() % 2) << 15);
       }
       break;
     case base::DType::kBFloat16:
+      // The same values: 0x3f80 is 1, bit 6 adds a half.
       for (uint16_t& value : tensor.as<uint16_t>()) {
         value = static_cast<uint16_t>(0x3f80 | (random() % 2) << 6 |
                                       (random() % 2) << 15);

@@ -108,6 +108,7 @@ void Scheduler::SetTimes(size_t index,
     if (model == nullptr) return;
     model->times = times;
     model->config.measuring = false;
+    // Fresh measurements count as tries: no probe is needed for a while.
     if (times.known(clock_.Now())) model->last_tried.fill(clock_.Now());
   }
   Pump();  // tells the listener
@@ -132,6 +133,8 @@ std::optional<absl::Status> Scheduler::Refuse(Model& model, size_t index,
                                               absl::Time deadline,
                                               absl::Time now, bool* probe) {
   *probe = false;
+  // The rules are pure (scheduling/admission.h): this function takes the
+  // snapshot that they judge, and counts their refusal.
   scheduling::AdmissionSnapshot snapshot;
   snapshot.now = now;
   snapshot.deadline = deadline;
@@ -147,6 +150,7 @@ std::optional<absl::Status> Scheduler::Refuse(Model& model, size_t index,
     snapshot.model_places = model.config.max_queue;
   snapshot.quota = model.quota;
   if (deadline != absl::InfiniteFuture()) {
+    // A request without a deadline is never too late, so nothing is predicted.
     Predict(model, index, priority, snapshot);
   }
   std::optional<scheduling::Refusal> refusal =

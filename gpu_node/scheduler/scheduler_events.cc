@@ -254,7 +254,8 @@ void Scheduler::OnDownloaded(int index, int slot_index,
                              const absl::Status& status) {
   if (!EndStep(index, slot_index, status)) return;
   std::unique_ptr<Batch> batch;
-  // The configuration of a model does not change.
+  // Read without the lock below: a model's label does not change while a batch
+  // of it is under way (RemoveModel() waits for in_works).
   const std::string* label = nullptr;
   bool unfinished = false;
   {

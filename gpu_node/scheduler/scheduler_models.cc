@@ -54,6 +54,8 @@ absl::StatusOr<size_t> Scheduler::AddModel(ScheduledModel described) {
     } else {
       const size_t last = models_[place].number;
       models_[place] = Model();
+      // PlaceOf() of the new number is the same place; a request that still
+      // names the old number finds no model.
       models_[place].number = last + kMaxPlaces;
     }
     ++num_models_;
@@ -78,6 +80,8 @@ void Scheduler::SetModel(size_t number, ScheduledModel described) {
 
 ModelStats Scheduler::RemoveModel(size_t number) {
   const size_t place = PlaceOf(number);
+  // Three stages: refuse new and fail waiting requests; wait until the device
+  // holds no batch and no load of the model; then free the place.
   Actions actions;
   {
     absl::MutexLock lock(&mu_);

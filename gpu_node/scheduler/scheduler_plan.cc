@@ -35,6 +35,7 @@ void Scheduler::Pump() {
 
 void Scheduler::Plan(absl::Time now, Actions& actions) {
   next_timer_ = absl::InfiniteFuture();
+  // Everything below asks again for the timers that it needs (WakeAt).
   turns_.PassIdle((now - planned_at_) * idle_instances_);
   planned_at_ = now;
   // Instances first: their state decides which models are ready, and a queue
@@ -132,6 +133,8 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
                            absl::Time now, Actions& actions) {
   Model& model = models_[index];
   if (AtOwnLimit(model)) return false;
+  // Before the batch is chosen: a request that expired or was cancelled must
+  // not take a place in it.
   DropDead(model, now, actions);
   if (model.queue.empty()) return false;
   if (residents_.state(index) != ResidentSet::State::kIn) {
@@ -165,6 +168,9 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
     const int64_t step =
         std::max(model.config.stepwise ? most : model.config.batching.max_rows,
                  2 * model.config.least_rows - 1);
+    // The number of steps is rows ÷ step, rounded up. A step of 2 · least − 1
+    // rows or more lets a request that is one row longer be halved into parts
+    // of `least` rows.
     rows /= (rows - 1) / step + 1;
   }
   // Behind an execution the batch is uploaded as late as possible to be in

@@ -45,6 +45,7 @@ std::vector<bool> Scheduler::MayGo(bool at_once, absl::Time now) const {
 
 void Scheduler::PlanLoad(size_t index, absl::Time now, Actions& actions) {
   Model& model = models_[index];
+  // The device takes one load at a time.
   if (loading_ || residents_.state(index) != ResidentSet::State::kOut) return;
   if (model.load_again > now) return WakeAt(model.load_again);
   std::optional<std::vector<size_t>> evicted =
@@ -59,6 +60,8 @@ void Scheduler::PlanLoad(size_t index, absl::Time now, Actions& actions) {
   if (!evicted->empty() && model.evict_again > now) {
     return WakeAt(model.evict_again);
   }
+  // The memory counts as taken from here on; the device drops the evicted
+  // weights before it copies (Device::LoadWeights).
   model.eviction_time = absl::ZeroDuration();
   for (const size_t out : *evicted) {
     residents_.Evict(out);
