@@ -34,6 +34,9 @@ cudaStream_t Raw(Stream stream) {
 }
 cudaEvent_t Raw(Event event) { return static_cast<cudaEvent_t>(event.handle); }
 
+// A thread has a current device, while instances may be called from any thread:
+// calls that allocate, create objects or launch therefore set it first. Calls
+// on an existing stream or event follow that object's device.
 class Device final : public CudaRuntime {
  public:
   Device(int index, DeviceProperties properties)

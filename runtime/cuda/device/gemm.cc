@@ -20,7 +20,8 @@ Status FromCublas(const char* call, cublasStatus_t status) {
       status == CUBLAS_STATUS_ARCH_MISMATCH) {
     code = Code::kUnimplemented;
   }
-  // Errors of a lost device.
+  // cuBLASLt reports a lost device by these two; the caller must reset the
+  // device.
   if (status == CUBLAS_STATUS_EXECUTION_FAILED ||
       status == CUBLAS_STATUS_NOT_INITIALIZED) {
     code = Code::kUnavailable;
@@ -141,8 +142,9 @@ struct GemmCache::Plan {
     REFRACT_CUDA_RETURN_IF_ERROR(
         prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                static_cast<uint64_t>(workspace_bytes)));
-    // A is the weight, whose default alignment of 256 bytes holds. Views of the
-    // other operands may begin anywhere.
+    // A is the weight: the memory plan aligns weights to 256 bytes, cuBLASLt's
+    // default. Views of the other operands may begin anywhere. C and D are the
+    // same matrix, because beta is 0.
     const auto align_in = static_cast<uint32_t>(shape.align_in);
     const auto align_out = static_cast<uint32_t>(shape.align_out);
     REFRACT_CUDA_RETURN_IF_ERROR(
@@ -192,6 +194,7 @@ Status GemmCache::Handle(cublasLtHandle_t* handle) {
 
 Result<const GemmCache::Plan*> GemmCache::PlanOf(const GemmCall& call,
                                                  cublasLtHandle_t handle) {
+  // The heuristic chooses by the size of the workspace, too.
   const Key key = {call.shape, call.workspace_bytes};
   const auto known = plans_.find(key);
   if (known != plans_.end()) return known->second.get();
@@ -210,6 +213,7 @@ Result<const GemmCache::Plan*> GemmCache::PlanOf(const GemmCall& call,
 }
 
 Status GemmCache::Launch(const GemmCall& call, cudaStream_t stream) {
+  // A product without rows has nothing to compute.
   if (call.shape.m == 0) return {};
   const std::lock_guard lock(mutex_);
   cublasLtHandle_t handle;

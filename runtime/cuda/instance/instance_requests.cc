@@ -15,7 +15,8 @@ namespace {
 bool IsFinite(const Value& value, const std::byte* data, int64_t rows) {
   if (!IsFloating(value.dtype)) return true;
   const int64_t count = rows * value.cols;
-  // All exponent bits set: infinity or NaN.
+  // A float is infinite or NaN exactly if all bits of its exponent are set. The
+  // loops have no branch, so that the compiler can use vector instructions.
   if (value.dtype == DType::kFloat32) {
     uint32_t any = 0;
     for (int64_t i = 0; i < count; ++i) {
@@ -84,6 +85,9 @@ Result<SlotId> Instance::Acquire(int64_t batch, VariantId variant) {
     for (const ValueId input : program->program.inputs) {
       slot.counts.push_back(program->program.value(input).cols);
     }
+    // Staged inputs lie one behind the other without gaps for this batch,
+    // because they are uploaded in one copy. All other inputs have fixed
+    // places.
     slot.host_inputs = program->host_inputs;
     slot.staged_bytes = 0;
     for (const size_t input : program->staged) {
@@ -163,8 +167,10 @@ Status Instance::StartUpload(Slot& slot) {
   const Place place = PlaceOf(slot);
   const DeviceProgram& program = place.variant.program;
   if (slot.cleared_for != place.variant.serial) {
-    // The slot held another layout. Padding columns must be zero, and unused
-    // rows must hold valid ids.
+    // The slot held the layout of another variant. Products read padding
+    // columns, which must be zero, and look-ups read ids of unused rows, which
+    // must be valid. Cleared on the upload stream, so that the copies come
+    // after.
     if (slot_device_bytes_ > 0) {
       REFRACT_CUDA_RETURN_IF_ERROR(device_.Clear(
           slot.device, place.variant.plans[0].slot_bytes, upload_));
@@ -211,6 +217,9 @@ Status Instance::UploadStaged(Slot& slot) {
       device_.CopyToDevice({arrived, slot.staged_bytes, slot.host,
                             slot.staged_bytes, slot.staged_bytes, 1},
                            upload_));
+  // The kernel of look-ups moves the rows: each staged input is a table without
+  // ids, whose row r goes to row r of the input's place. A launch takes
+  // kMaxTakeTables inputs.
   TakesCall call;
   call.rows = slot.batch;
   const std::vector<size_t>& staged = place.variant.staged;
@@ -322,6 +331,8 @@ Status Instance::Compute(Slot& slot) {
                         : LaunchSegment(segment, place, slot.batch);
     if (segment.foreign && status.code() == Code::kInvalidArgument) {
       // An error of the request: the device goes on.
+      // Later operators would compute on results that do not exist. Finish()
+      // reports the refusal, and nobody reads the outputs.
       slot.refused = std::move(status);
       return {};
     }
@@ -356,6 +367,8 @@ Status Instance::Finish(Slot& slot) {
 void Instance::Release(SlotId id) {
   if (id < 0 || static_cast<size_t>(id) >= slots_.size()) return;
   Slot& slot = *slots_[static_cast<size_t>(id)];
+  // The device may still write to or read from the slot's memory, which the
+  // next request will use.
   const bool uploading = slot.phase == Phase::kUploading;
   if ((uploading || slot.phase == Phase::kSubmitted) &&
       state_ == State::kReady) {

@@ -15,6 +15,7 @@ int64_t Instance::FittingBatch(const DeviceProgram& program,
   std::vector<int64_t> inputs, outputs;
   // Memory grows with the bucket: the first that does not fit ends the search.
   for (int64_t bucket : Buckets(options_.max_variant_batch)) {
+    // Sizes of more than 31 bits may appear only at larger buckets.
     const Status valid = Validate(program, bucket);
     if (!valid.ok()) {
       *why = valid.message();

@@ -10,8 +10,8 @@ namespace {
 
 namespace wmma = nvcuda::wmma;
 
-// A scalar's type for the tensor cores, and the columns of one
-// step.
+// The type of a scalar on the tensor cores, its type in memory, and the columns
+// of one step: 16 × 16 × kDepth products of 16-bit types, 16 × 16 × 8 of TF32.
 template <typename T>
 struct TileTraits;
 template <>
@@ -33,7 +33,8 @@ struct TileTraits<Tf32> {
   static constexpr int kDepth = 8;
 };
 
-// A 16 × kDepth piece of a row-major matrix, as one factor of A · Bᵀ.
+// A 16 × kDepth piece of a row-major matrix, as one factor of A · Bᵀ. The right
+// factor is loaded as column-major, which transposes it.
 template <typename T, typename Use, typename Layout>
 struct Piece {
   using Traits = TileTraits<T>;
@@ -43,6 +44,7 @@ struct Piece {
   __device__ void Load(Thread&, const T* rows, int ld) {
     wmma::load_matrix_sync(
         fragment, reinterpret_cast<const typename Traits::Memory*>(rows), ld);
+    // The tensor cores expect float32 numbers that are rounded to TF32 already.
     if constexpr (std::is_same_v<T, Tf32>) {
       for (int i = 0; i < fragment.num_elements; ++i) {
         fragment.x[i] = wmma::__float_to_tf32(fragment.x[i]);
@@ -54,6 +56,8 @@ struct Piece {
       fragment;
 };
 
+// The Thread of the kernel bodies on a GPU; tests run the same bodies on
+// emulated threads (tests/runtime/cuda/testing/simt.h).
 struct CudaThread {
   __device__ int lane() const { return threadIdx.x % kWarp; }
   __device__ int warp() const { return threadIdx.x / kWarp; }
@@ -95,6 +99,9 @@ struct CudaThread {
 
 template <typename Kernel, typename KernelCall>
 __global__ void __launch_bounds__(Kernel::kMaxThreads)
+    // The entry of every kernel. __grid_constant__ leaves the call in constant
+    // memory; without it, indexing the call's tables by a variable would copy
+    // the call into each thread's local memory.
     Enter(const __grid_constant__ KernelCall call) {
   CudaThread thread;
   Kernel::Run(call, thread);
@@ -107,6 +114,7 @@ struct StreamLauncher {
 
   template <typename Kernel, typename KernelCall>
   cudaError_t Launch(const LaunchShape& shape, const KernelCall& call) {
+    // CUDA refuses a grid without blocks.
     if (shape.blocks == 0) return cudaSuccess;
     void* arguments[] = {const_cast<KernelCall*>(&call)};
     return cudaLaunchKernel(Enter<Kernel, KernelCall>,

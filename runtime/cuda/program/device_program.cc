@@ -104,6 +104,8 @@ std::vector<ValueId> OutputsOf(const Op& op) {
   return std::move(lister.ids);
 }
 
+// Bags always count: their offsets are checked on the device, whatever the
+// policy for ids.
 bool DeviceProgram::counts_faults() const {
   const auto can_fail = [](const Take& take) {
     return take.outside == Outside::kFault;
@@ -133,7 +135,8 @@ std::vector<size_t> StagedInputs(const DeviceProgram& program) {
   bool any_converted = false;
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     const Value& value = program.value(program.inputs[i]);
-    // The kernel moves elements of two bytes or more.
+    // The kernel that lays staged inputs out moves elements of two bytes or
+    // more. It takes a row per item.
     if (value.rows != Rows{1, 0} || value.host_dtype == DType::kBool) continue;
     staged.push_back(i);
     any_converted |= value.host_dtype != value.dtype;
@@ -245,6 +248,8 @@ void DeviceProgramBuilder::AddOp(Op op) {
   const std::vector<ValueId> outputs = OutputsOf(op);
   const bool named = !outputs.empty() && outputs[0] >= 0 &&
                      static_cast<size_t>(outputs[0]) < program_.values.size();
+  // Operators are named after their first result, as the nodes of graphs are.
+  // Validate() refuses results that do not exist.
   op.name = named ? program_.value(outputs[0]).name
                   : std::to_string(program_.ops.size());
   program_.ops.push_back(std::move(op));

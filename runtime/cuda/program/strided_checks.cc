@@ -25,6 +25,10 @@ int64_t CheckedCount(const std::vector<Rows>& dims, int64_t batch) {
   return count;
 }
 
+// Checks one operator at a batch of 1 and at the largest batch, which stand for
+// the batches between them: sizes, offsets and strides are lines over the
+// batch. A result is empty, or a sentence without its subject, the operator:
+// "has too many inputs".
 class Checker {
  public:
   Checker(const DeviceProgram& program, int64_t max_batch)
@@ -45,6 +49,8 @@ class Checker {
       }
       const uint8_t arguments[] = {instruction.a, instruction.b, instruction.c};
       for (int a = 0; a < ArgumentsOf(instruction.code); ++a) {
+        // Instruction i may read the inputs and the results of instructions
+        // before it.
         if (arguments[a] >= op.inputs.size() + i) {
           return "reads a register that is not written";
         }
@@ -313,6 +319,8 @@ class Checker {
                   (stride > 0 && steps > (kFarthest - last) / stride);
         if (!outside) last += steps * stride;
       }
+      // One behind the value's last element. The padding behind its last row is
+      // no part of the value.
       const int64_t end = (value.rows.At(batch) - 1) * value.ld + value.cols;
       if (outside || last >= end) {
         return "reaches outside " + value.name + " at batch " +
@@ -337,8 +345,9 @@ class Checker {
     if (!wrong.empty()) return wrong;
     const Value& value = program_.value(ref.value);
     for (int64_t batch : {int64_t{1}, max_batch_}) {
-      // The write covers the value if it has as many elements, each at a
-      // different place.
+      // A write covers the value if it has as many elements, each at a
+      // different place. Elements that are not written would show numbers of an
+      // earlier request.
       if (CheckedCount(dims, batch) != value.rows.At(batch) * value.cols) {
         return "does not write all of " + value.name;
       }

@@ -72,6 +72,7 @@ struct StridedLowerer {
     const auto adjoins = [&](const int64_t* strides, int d) {
       return strides[d] == strides[d + 1] * call.dims[d + 1];
     };
+    // Dimension d goes into d + 1, whose stride serves both.
     const auto drop = [&](int64_t* list, int d) {
       std::copy(list + d + 1, list + call.rank, list + d);
       list[call.rank - 1] = 0;

@@ -38,6 +38,8 @@ class Validator {
     for (size_t i = 0; i < program_.values.size(); ++i) {
       REFRACT_CUDA_RETURN_IF_ERROR(CheckValue(static_cast<ValueId>(i)));
     }
+    // Operators run in order, so that one pass suffices: what an operator reads
+    // must have been written by inputs, weights or operators before.
     written_.resize(program_.values.size());
     for (ValueId id : program_.inputs) MarkWritten(id);
     for (ValueId id : program_.weights) MarkWritten(id);
@@ -107,6 +109,8 @@ class Validator {
     REFRACT_CUDA_RETURN_IF_ERROR(CheckId(value.root));
     const Value& root = program_.value(value.root);
     if (root.root != value.root) return Error("is a view of a view");
+    // A reshape covers all elements of its root; both must be dense, or padding
+    // would count as elements.
     if (value.reshaped) {
       if (value.dtype != root.dtype || value.first_col != 0 ||
           value.ld != value.cols || root.ld != root.cols ||
@@ -176,6 +180,8 @@ class Validator {
     const Value& value = ColumnsOf(id);
     auto ranges = written_[static_cast<size_t>(value.root)];
     std::sort(ranges.begin(), ranges.end());
+    // Ranges do not overlap (Overlaps()), so that sorted ranges cover the
+    // columns if each begins where the ones before have reached.
     int64_t reached = value.first_col;
     for (const auto& [from, to] : ranges) {
       if (from <= reached) reached = std::max(reached, to);

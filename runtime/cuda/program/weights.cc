@@ -95,6 +95,7 @@ Result<std::byte*> DeviceWeights::Hold(Stream stream) {
     Status status = Upload(stream);
     if (!status.ok()) {
       (void)device_.Synchronize(stream);  // the copy may still be reading
+      // A complete pinned copy stays for the next try.
       if (!staged_ || !options_.keep_pinned) FreeStaging();
       (void)device_.Free(std::exchange(memory_, nullptr));
       return status;
