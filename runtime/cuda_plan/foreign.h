@@ -1,7 +1,7 @@
 #ifndef REFRACT_RUNTIME_CUDA_PLAN_FOREIGN_H_
 #define REFRACT_RUNTIME_CUDA_PLAN_FOREIGN_H_
 
-// Makes kernels for operators without a device form of our
+// Makes kernels for foreign operators: operators without a device form of our
 // own.
 
 #include <memory>

@@ -11,9 +11,9 @@
 // operator that computes a part of a concatenation writes it to its final
 // place.
 //
-// Operators without a device form are given to somebody else's code, where
-// there is such code (TranslateOptions::foreign); on the request's own rows
-// alone, so that it may look at all of them.
+// Operators without a device form become foreign operators, if there is a maker
+// of these (TranslateOptions::foreign). A foreign operator gets the rows of one
+// request alone, so that it may mix them.
 //
 // Sizes that depend on something else than the batch (free_sizes.h) are fixed
 // in a program: a Translator makes one for each combination that requests
@@ -21,10 +21,10 @@
 // are a dimension like any other, and may mix. The number of entries of a bag is
 // not among these sizes: a program has room for a largest number (bags.h).
 //
-// What cannot be translated is refused by name, never run wrongly: operators
-// that nobody computes there, sizes that depend on data, types other than
-// float32, float16, bfloat16, int32, int64 and bool. Integers are exact. In our
-// own kernels rows of a batch that is not fixed do not mix.
+// A part that cannot be translated is refused by name, never run wrongly: for
+// operators without a kernel on the device, sizes that depend on data, types
+// other than float32, float16, bfloat16, int32, int64 and bool. Integers are
+// exact. In our own kernels rows of a batch that is not fixed do not mix.
 
 #include <cstddef>
 #include <cstdint>
