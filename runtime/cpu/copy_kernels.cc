@@ -45,6 +45,9 @@ int64_t StrideOf(const base::Dims& dims, size_t d) {
   return stride;
 }
 
+// A kernel whose results are views of its operand. Infer() and Run() compute
+// the same views: a kernel is shared by threads and keeps nothing between the
+// two calls.
 class CopyKernel : public Kernel {
  public:
   absl::Status Infer(const Operands& operands,
@@ -103,6 +106,8 @@ class SliceKernel final : public CopyKernel {
     }
     const int64_t size = dims[d];
     const int64_t start = Clamp(start_ ? operands.Int(*start_) : 0, size);
+    // PyTorch clamps both bounds to the dimension, so that a slice is never an
+    // error; an end before the start gives an empty result.
     const int64_t end =
         std::max(start, Clamp(end_ ? operands.Int(*end_) : size, size));
     view.dims = dims;
@@ -191,6 +196,7 @@ class SelectKernel final : public CopyKernel {
 };
 
 // All results of select along `dim`, one per index.
+// All results have one shape, which CopyKernel would compute once per result.
 class UnbindKernel final : public Kernel {
  public:
   explicit UnbindKernel(IntSource dim) : dim_(dim) {}
@@ -313,6 +319,7 @@ class SplitKernel final : public CopyKernel {
   bool EqualPiece(int64_t given, int64_t whole, int64_t i, int64_t count,
                   int64_t& start, int64_t& length) const {
     if (given <= 0) return false;
+    // chunk gives the number of pieces, split their size.
     const bool counted = how_ == How::kNumber;
     // Chunking an empty tensor still returns the requested number of (empty)
     // chunks.
@@ -320,6 +327,9 @@ class SplitKernel final : public CopyKernel {
       start = length = 0;
       return count == (counted ? given : 1);
     }
+    // ⌈whole / given⌉. The number of pieces follows from this size, as in
+    // LibTorch, and may be below the number of chunks asked for: the graph must
+    // have as many results.
     const int64_t size = counted ? (whole - 1) / given + 1 : given;
     if ((whole - 1) / size + 1 != count) return false;
     // All pieces but the last are full.
@@ -348,6 +358,8 @@ class ExpandKernel final : public CopyKernel {
  protected:
   absl::Status View(const Operands& operands, const base::Dims& dims, size_t,
                     size_t, StridedView& view) const override {
+    // MakeExpand() refuses fewer sizes than dimensions, so that this is no
+    // underflow.
     const size_t added = size_.size() - dims.size();
     const Strides dense = DenseStrides(dims);
     view.dims.assign(size_.size(), 0);
@@ -396,6 +408,7 @@ class ExpandAsKernel final : public CopyKernel {
   absl::Status View(const Operands& operands, const base::Dims& dims, size_t,
                     size_t, StridedView& view) const override {
     const base::Dims& wanted = operands[other_].tensor.dims;
+    // As expand, with sizes that only the request shows.
     bool fits = wanted.size() >= dims.size();
     const size_t added = fits ? wanted.size() - dims.size() : 0;
     const Strides dense = DenseStrides(dims);

@@ -52,7 +52,8 @@ void Row(const int64_t* a, int64_t a_step, const int64_t* b, int64_t b_step,
   }
 }
 
-// False, and nothing done, for codes that are LibTorch's on the CPU.
+// Runs one row. Returns false and does nothing for codes that LibTorch computes
+// on the CPU: CreateIntegerKernel() asks with a row of no elements.
 bool RunRow(Code code, const int64_t* a, int64_t a_step, const int64_t* b,
             int64_t b_step, int64_t count, std::byte* to) {
   const auto number = [&](auto f) {

@@ -66,7 +66,8 @@ REFRACT_CPU_CLONES void AddEachRow(const float* __restrict x, int64_t count,
 
 REFRACT_INLINE float Larger(float a, float b) { return a > b ? a : b; }
 
-// The maximum; unspecified if an element is NaN.
+// The maximum, over interleaved lanes; unspecified if an element is NaN. The
+// order of comparisons does not matter, unlike that of sums.
 REFRACT_INLINE float LargestOf(const float* x, int64_t count) {
   float result = -kInfinity;
   int64_t i = 0;

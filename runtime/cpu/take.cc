@@ -135,6 +135,9 @@ class TakeKernel final : public Kernel {
     for (size_t d = first_ + indices_.size(); d < dims.size(); ++d) {
       bytes *= static_cast<size_t>(dims[d]);
     }
+    // A dense tensor [outer, selected, inner] in bytes: `bytes` of an inner
+    // block, and the distance of outer entries in the operand and in the
+    // result.
     const auto from_step = static_cast<size_t>(block) * bytes;
     const auto to_step = static_cast<size_t>(count) * bytes;
     for (int64_t o = 0; o < outer; ++o) {
@@ -200,6 +203,8 @@ class GatherKernel final : public Kernel {
     const base::Dims& dims = index.dims;
     const Strides strides = DenseStrides(self.dims);
     const int64_t count = index.num_elements();
+    // The index is walked row by row, a row being its last dimension; `at` is
+    // the position of the row in the other dimensions.
     const int64_t row = dims.back();
     const int64_t size = self.dims[dim_];
     const bool last = dim_ + 1 == dims.size();
@@ -218,8 +223,11 @@ class GatherKernel final : public Kernel {
         }
         if (out == nullptr) continue;
         reinterpret_cast<T*>(out)[i] =
+            // Along the last dimension the index itself chooses the column.
             from[base + chosen * strides[dim_] + (last ? 0 : j)];
       }
+      // The next row: counts the position up, the last of these dimensions
+      // first.
       for (size_t d = dims.size() - 1; d-- > 0;) {
         if (++at[d] < dims[d]) break;
         at[d] = 0;

@@ -62,6 +62,7 @@ REFRACT_CPU_CLONES void RunUnary(const ElementInstruction& instruction,
     case ElementCode::kGeluTanh:
       return Map(a, count, out, [](float v) { return GeluTanh(v); });
     case ElementCode::kSilu:
+      // v × sigmoid(v).
       return Map(a, count, out, [](float v) { return v / OnePlusExp(-v); });
     case ElementCode::kNot:
       return Map(a, count, out, [](float v) { return Truth(v == 0); });
@@ -69,7 +70,8 @@ REFRACT_CPU_CLONES void RunUnary(const ElementInstruction& instruction,
       return Map(a, count, out, [x](float v) { return v > 0 ? v : v * x; });
     case ElementCode::kElu:
       return Map(a, count, out, [x](float v) {
-        // Computes both branches, so that the loop has no jump.
+        // Computes both branches, so that the loop has no jump and vectorises.
+        // Exp(v) may be infinite for large v, where the other branch is taken.
         const float low = x * (Exp(v) - 1.0f);
         return v > 0 ? v : low;
       });

@@ -72,6 +72,7 @@ REFRACT_INLINE void ReduceBlock(const Bags<Reader, Out, Id>& bags,
   const Out* const weights = bags.weights;
   Acc sum[kRowBlock];
   for (int64_t d = 0; d < width; ++d) sum[d] = 0;
+  // Rows that count in a mean: all but padding.
   int64_t used = 0;
   for (int64_t i = begin; i < end; ++i) {
     // Later column blocks of the bag find the rows in the cache.

@@ -46,6 +46,8 @@ struct Parameters {
   float inverse_scale;
 };
 
+// FBGEMM's formulas for rows of 8 bits with float32 parameters. The 1e-8 avoids
+// a division by zero where all elements are equal.
 Parameters Fp32Parameters(const Range& range) {
   const float span = range.max - range.min;
   return {span / 255.0f, range.min, 255.0f / (span + 1e-8f)};
@@ -61,6 +63,8 @@ absl::StatusOr<Parameters> Fp16Parameters(const Range& range, int levels,
   const float span = range.max - result.bias;
   FromFloat(span == 0 ? 1.0f : span / static_cast<float>(levels), halves[0]);
   result.scale = ToFloat(halves[0]);
+  // FBGEMM's rule for a scale that rounds to 0 in fp16, or has no finite
+  // inverse.
   if (result.scale == 0) result.scale = 1;
   result.inverse_scale = 1 / result.scale;
   if (std::isinf(result.inverse_scale)) {
@@ -96,6 +100,7 @@ absl::Status EncodeQuantised(absl::Span<const float> values,
     std::memcpy(out + layout.parameters, halves, sizeof(halves));
   }
   const int bits = models::BitsOf(layout.format.element);
+  // Elements of 2 and 4 bits are packed from the lowest bits of a byte upwards.
   const auto per_byte = static_cast<size_t>(8 / bits);
   auto* const payload = reinterpret_cast<uint8_t*>(out + layout.payload);
   for (size_t d = 0; d < values.size(); ++d) {
@@ -153,6 +158,8 @@ float RowErrorBound(absl::Span<const float> values,
   const double span = double{range.max} - double{range.min};
   const double arithmetic = 0x1p-21 * (span + std::abs(double{range.min}) +
                                        std::abs(double{range.max}));
+  // Half a step, for the rounding to a level; plus what the 1e-8 in the inverse
+  // scale adds, and the rounding of the arithmetic.
   const double levels = format.levels();
   if (format.parameter_dtype == base::DType::kFloat32) {
     return static_cast<float>(span / levels / 2 + std::min(span, 1e-8) +

@@ -274,7 +274,9 @@ void RunGathered(const Stream& stream, int64_t first, int64_t end,
   stream.function(bags);
 }
 
-// A run of the stream: bags [first, end) of one look-up.
+// Calls f(look-up, first, end) for tiles of bags [first, end): all look-ups of
+// the stream in one tile, then the next tile. Both passes must walk alike,
+// because addresses lie in the order of the walk.
 template <typename F>
 absl::Status ForEachTile(absl::Span<Stream> streams, F f) {
   int64_t most = 0;
@@ -298,7 +300,8 @@ absl::Status ForEachTile(absl::Span<Stream> streams, F f) {
   return absl::OkStatus();
 }
 
-// For the loops' first rows, before which no row is read.
+// Prefetches the first rows of the stream. The loops prefetch kGatherAhead rows
+// ahead of the row that they read, so that nothing else prefetches these.
 void PrefetchFirst(const LookUp& look_up, const std::byte* const* rows,
                    int64_t count) {
   const size_t bytes = std::min(look_up.table.row_bytes, kFirstRowBytes);
@@ -393,7 +396,9 @@ absl::Status RunSome(absl::Span<const LookUp> look_ups, RunStats& stats) {
           ScratchUse::kKernel, static_cast<size_t>(total + kGatherAhead) *
                                    sizeof(const std::byte*)));
   for (Stream& stream : streams) {
-    // Ids that no bag has are checked as well, as in LibTorch.
+    // Look-ups outside the stream are checked here, others by Locate().
+    // Locate() sees only ids of bags, so that ids behind the last bag are
+    // checked here as well, as in LibTorch.
     const LookUp& look_up = stream.look_up;
     const bool apart = stream.function == nullptr || look_up.num_bags == 0 ||
                        stream.FirstId(look_up.num_bags) < stream.num_ids;

@@ -103,6 +103,8 @@ absl::Status LookUpGroup::Run(const Operands& operands,
   // Byte of each part in a row of the cat.
   std::array<int64_t, kMembersAtOnce> columns;
   size_t first_operand = 0;
+  // Members are described and run in pieces of kMembersAtOnce. Each piece finds
+  // the columns of its own members in the row of the cat.
   for (size_t first = 0; first < members_->size(); first += kMembersAtOnce) {
     const size_t count = std::min(kMembersAtOnce, members_->size() - first);
     columns.fill(-1);

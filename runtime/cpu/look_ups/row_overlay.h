@@ -1,9 +1,9 @@
 #ifndef REFRACT_RUNTIME_CPU_LOOK_UPS_ROW_OVERLAY_H_
 #define REFRACT_RUNTIME_CPU_LOOK_UPS_ROW_OVERLAY_H_
 
-// What look-ups read of a table besides the rows that lie in memory: rows that
-// differ from the table's file, while look-ups read it; rows that come from
-// elsewhere; ids that are no row numbers.
+// Rows and ids of a table beside its rows in memory, as look-ups read them: rows
+// that change while look-ups read the table; rows that come from elsewhere
+// (row_source.h); ids that are no row numbers.
 
 #include <atomic>
 #include <cstddef>

@@ -57,6 +57,8 @@ void ShardMessage::Clear() {
   weights_.clear();
 }
 
+// Only notes where the look-up's bags will begin: the look-up enters the
+// message with its first id (Add()).
 void ShardMessage::Begin(size_t table, ShardLookUpKind kind, int64_t dim) {
   begun_.push_back({bags_.size(), answer_floats_});
   table_ = table;
@@ -75,6 +77,7 @@ void ShardMessage::Add(int64_t row, int64_t bag, float weight) {
     }
   }
   // Ids of a bag arrive one after the other: another bag begins a new entry.
+  // Counts bags (column 2) and ids (column 3) of the look-up under way.
   int64_t* const look_up = look_ups_.data() + look_ups_.size() - kColumns;
   if (first || bags_.back() != bag) {
     bags_.push_back(bag);
@@ -140,6 +143,8 @@ absl::Status ShardLookUps::Read(absl::Span<const base::TensorView> tensors,
   // Views point into it: it must not grow.
   offsets_.reserve(lengths_.size() + count);
   found_.resize(rows_.size());
+  // Positions of the next look-up in lengths, rows and weights; ReadOne() moves
+  // them.
   size_t length = 0;
   size_t row = 0;
   size_t weight = 0;
@@ -181,6 +186,8 @@ absl::Status ShardLookUps::ReadOne(const int64_t* look_up,
     return NoMessage(absl::StrCat("copies of encoded rows of table '",
                                   table.use.table, "'"));
   }
+  // A look-up must fit into the rest of each tensor. Comparisons with what is
+  // left cannot overflow, whatever a hostile peer sends.
   if (ids < 1 || static_cast<uint64_t>(ids) > rows_.size() - row || bags < 1 ||
       bags > ids || (!has_lengths && bags != ids) ||
       (has_lengths &&
@@ -195,6 +202,9 @@ absl::Status ShardLookUps::ReadOne(const int64_t* look_up,
     return NoMessage("the answer is too long");
   }
   const int64_t* const first = rows_.data() + row;
+  // Row numbers of a table divided by rows are checked here. Ids of a table
+  // divided by ids are looked up in the owner's index below, and an id may have
+  // no row.
   const bool by_ids = table.rows.ids != nullptr;
   for (int64_t i = 0; !by_ids && i < ids; ++i) {
     if (first[i] < 0 || first[i] >= table.rows.rows) {
@@ -215,6 +225,8 @@ absl::Status ShardLookUps::ReadOne(const int64_t* look_up,
     int64_t* const found = found_.data() + row;
     table.rows.overlay->FindRows(
         absl::MakeConstSpan(first, static_cast<size_t>(ids)), at, found);
+    // The asking process reports the first missing id in the order of its own
+    // request, so that the owner notes a position instead of failing.
     const auto missing = std::find(found, found + ids, models::IdIndex::kNoRow);
     if (missing != found + ids && first_missing_ < 0 &&
         table.use.policy == models::IdPolicy::kError) {
@@ -224,6 +236,7 @@ absl::Status ShardLookUps::ReadOne(const int64_t* look_up,
     views.ids.data = reinterpret_cast<const std::byte*>(found);
     result.given_ids = &views.given_ids;
     if (table.rows.changed()) {
+      // Rows of new ids lie behind the stored rows.
       result.table.rows = table.rows.overlay->row_bound();
     }
   }
@@ -266,6 +279,8 @@ absl::Status ShardLookUps::ReadOne(const int64_t* look_up,
 
 absl::Status ShardLookUps::Run(float* answer, RunStats& stats) {
   if (first_missing_ >= 0) {
+    // The asking process drops the vectors (shard_message.h); zeros keep memory
+    // of earlier answers from the peer.
     std::fill_n(answer, answer_floats_, 0.0F);
     return absl::OkStatus();
   }

@@ -1,8 +1,8 @@
 #ifndef REFRACT_RUNTIME_CPU_LOOK_UPS_SHARD_MESSAGE_H_
 #define REFRACT_RUNTIME_CPU_LOOK_UPS_SHARD_MESSAGE_H_
 
-// What one process of a shard group asks another for: the rows that the other
-// owns, pooled by bag. Four tensors (docs/design/wire_format.md):
+// The message by which one process of a shard group asks another for rows that
+// the other owns, pooled by bag. Four tensors (docs/design/wire_format.md):
 //
 //   look-ups  int64 [n, 4]  table, kind, bags, ids
 //   lengths   int32 [..]    ids of each bag, ≥ 1; none for kinds of one id a bag

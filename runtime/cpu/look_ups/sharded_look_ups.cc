@@ -40,6 +40,8 @@ OwnedTable OwnRows(const LookUp& look_up) {
   const ShardedTable& sharded = *look_up.table.sharded;
   OwnedTable owned;
   owned.rows = look_up.table;
+  // The copy is an ordinary table: RunLookUps() must not distribute its ids
+  // again.
   owned.rows.sharded = nullptr;
   owned.rows.peers = nullptr;
   if (sharded.rows.by_ids) {
@@ -49,6 +51,8 @@ OwnedTable OwnRows(const LookUp& look_up) {
     return owned;
   }
   owned.rows.rows = sharded.rows.rows(sharded.own);
+  // The file holds the whole table, and the owner's rows begin within it. A
+  // package for a shard holds the shard's rows alone.
   if (!sharded.packaged) {
     owned.rows.data += static_cast<size_t>(sharded.rows.begin(sharded.own)) *
                        look_up.table.row_bytes;
@@ -96,6 +100,9 @@ void ForEachOwned(const LookUp& look_up, F f) {
     return;
   }
   ForEachId(look_up, [&](int64_t bag, int64_t id, int64_t position) {
+    // An id outside the table is replaced before an owner is sought: row 0 by
+    // policy, or no row at all (Finish() handles rows of zeros). CheckIds() has
+    // refused it otherwise.
     if (id < 0 || id >= look_up.table.rows) {
       if (look_up.use->policy != models::IdPolicy::kDefaultRow) return;
       id = 0;
@@ -218,7 +225,8 @@ absl::Status RunShardedLookUps(absl::Span<const LookUp> look_ups,
   scratch.sharded.clear();
   scratch.others.clear();
   scratch.calls.clear();
-  // All of them and in their order before a message leaves.
+  // All look-ups are checked in their order before a message leaves, so that
+  // the error is that of an undivided run.
   REFRACT_RETURN_IF_ERROR(CheckIds(look_ups));
   const ShardedTable* any = nullptr;
   ShardPeers* peers = nullptr;
@@ -264,6 +272,8 @@ absl::Status RunShardedLookUps(absl::Span<const LookUp> look_ups,
     call.message = &messages[k];
   }
   absl::Status here;
+  // The own part runs as a message to itself: the same code pools rows here and
+  // at other shards, so that bits do not depend on the owner.
   const auto look_up_here = [&] {
     here = [&]() -> absl::Status {
       REFRACT_RETURN_IF_ERROR(RunLookUps(scratch.others, stats));
@@ -301,6 +311,7 @@ absl::Status RunShardedLookUps(absl::Span<const LookUp> look_ups,
       missing[call.shard] = call.first_missing;
       stats.replaced_ids += static_cast<uint64_t>(call.replaced_ids);
     } else if (absl::IsUnavailable(call.status) && any->zero_when_lost) {
+      // Combine() takes a null answer for rows of zeros.
       stats.lost_ids += call.message->num_ids();
     } else {
       return call.status;

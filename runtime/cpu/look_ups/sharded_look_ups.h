@@ -9,15 +9,16 @@
 namespace refract::runtime::cpu {
 
 // RunLookUps() where some table is a ShardedTable. Row numbers are checked
-// against the whole tables before a message leaves. Ids of 64 bits are checked
-// by the owners, as far as some bag has them. Each other shard whose rows are needed gets one message; while
-// it answers, this thread looks up what it owns. Partial results are combined
-// in the order of the shards: a bag whose ids have one owner, a bag of one id
-// for instance, has the bits that one process computes; other sums differ in
-// the order of additions alone, by at most 1e-6 of the sum of magnitudes.
+// against the whole tables before a message leaves. Ids of 64 bits that some bag
+// has are checked by their owners. Each other shard whose rows are needed gets
+// one message; while it answers, this thread looks up its own rows. Partial
+// results are combined in the order of the shards: a bag whose ids have one
+// owner, a bag of one id for instance, has the bits that one process computes;
+// other sums differ in the order of additions alone, by at most 1e-6 of the sum
+// of magnitudes.
 //
-// InvalidArgument names table, id and position. Unavailable: a shard is lost, and
-// its rows may not be zeros. Other errors of a shard are those of its answer.
+// InvalidArgument names table, id and position. Unavailable: a shard is lost,
+// and its rows may not be zeros. Other errors come from the answer of a shard.
 absl::Status RunShardedLookUps(absl::Span<const LookUp> look_ups,
                                RunStats& stats);
 
