@@ -98,6 +98,9 @@ class PairMatcher {
     return step >= 0 && uses_.OnlyReader(local) == reader ? step : -1;
   }
 
+  // Walks back from the selection `last`: [flatten ←] bmm of vectors with their
+  // own transpose ← [view ←] cat or stack. Every result between must have no
+  // other reader, because the fused step does not store it.
   void Match(int last) {
     const auto choice = ChoiceOf(plan_.steps[last]);
     if (!choice) return;
@@ -147,6 +150,8 @@ class PairMatcher {
       TakeNodes(plan_.steps[member], step);
       dropped_[member] = true;
     }
+    // The selection becomes the fused step: it has the last place in the order
+    // and keeps its output's local.
     step.operands = std::move(operands);
     step.caller = nullptr;
     step.guard.reset();

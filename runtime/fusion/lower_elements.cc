@@ -18,7 +18,10 @@ bool GivesTruth(ElementCode code) {
          (code >= ElementCode::kEqual && code <= ElementCode::kOr);
 }
 
-// Reads one node's arguments into a chain of one operator.
+// Reads one node's arguments into a chain of one operator. Inputs are numbered
+// as they are added and instructions after all inputs, whose number is known
+// only at the end: until Finish() the result of instruction n is kInstructions
+// + n.
 class Reader {
  public:
   explicit Reader(const KernelRequest& request) : request_(request) {}
@@ -84,6 +87,8 @@ class Reader {
     const bool truth = GivesTruth(chain_.code.back().code);
     const models::Value& output =
         request_.graph.value(request_.node().outputs[0]);
+    // LibTorch promotes some results to other types (float64 numbers, int64
+    // tensors), which chains do not compute.
     const DType promised = truth ? DType::kBool : DType::kFloat32;
     if (output.dtype != promised) return std::nullopt;
     chain_.outputs.push_back({static_cast<int>(chain_.code.size()) - 1, truth});
@@ -150,6 +155,8 @@ Chain Power(Reader& reader) {
   }
   ElementCode code;
   if (*exponent == 2.0f) {
+    // LibTorch computes these exponents by the same operations and not by
+    // pow().
     code = ElementCode::kSquare;
   } else if (*exponent == 0.5f) {
     code = ElementCode::kSqrt;
@@ -163,7 +170,8 @@ Chain Power(Reader& reader) {
   return Unary(reader, {code});
 }
 
-// NaN as a bound would make everything NaN.
+// A bound that is NaN makes every result NaN in LibTorch; kClamp would ignore
+// it.
 Chain Clamp(Reader& reader, std::optional<float> low,
             std::optional<float> high) {
   if (!low || !high || std::isnan(*low) || std::isnan(*high)) {
@@ -205,7 +213,7 @@ Chain Logical(const KernelRequest& request, Reader& reader, ElementCode code) {
   return reader.Finish();
 }
 
-// add(add(x, …)): self + value × a × b.
+// addcmul, addcdiv: self + value × (tensor1 · tensor2), or ÷, of a value of 1.
 Chain AddProduct(Reader& reader, ElementCode code) {
   const auto value = reader.NumberOr("value", 1.0f);
   if (!value || *value != 1.0f || !reader.IsTensor("self", DType::kFloat32) ||
