@@ -43,6 +43,8 @@ absl::Status Decoder::ReadIndex(const Codec::Value& value,
                                 const base::TensorView& tensor,
                                 size_t row_bytes, Job& job, size_t& budget) {
   const bool runs = tensor.dims.size() == 2;
+  // An index of a few bytes may repeat a row any number of times. `budget` is
+  // what is left of kMaxExpandedBytes for all values of the message.
   const size_t max_rows = budget / (row_bytes + kExpandedRowExtra);
   const auto too_long = [&] {
     return Broken(
@@ -121,6 +123,8 @@ absl::Status Decoder::Check(const Codec::Value& value,
                                base::Name(CarrierOf(value.dtype, job.type))));
   }
   job.sent = sent.dims;
+  // The last dimension of an int8 tensor counts the bytes of scale and offset,
+  // which the value does not have.
   if (const int64_t extra = models::RecordOf(job.type).row_extra) {
     if (job.sent.empty() || job.sent.back() < extra) {
       return Broken(value, absl::StrCat("is ", Describe(sent),
@@ -157,6 +161,8 @@ void Decoder::Write(const Codec::Value& value, const base::TensorView& sent,
                           columns, to, floats_);
   }
   const size_t row_bytes = view.bytes / job.index.size();
+  // Each distinct row is decoded once and then copied to every row that repeats
+  // it.
   const std::byte* rows = sent.data;
   if (job.type != WireType::kAsIs) {
     DecodeElements(value.dtype, job.type, sent.data,

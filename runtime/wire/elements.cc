@@ -26,7 +26,8 @@ constexpr size_t kBlock = 1024;
 
 constexpr size_t kExtra = static_cast<size_t>(models::kInt8RowExtra);
 
-// Finite numbers stay finite, as in the kernels of kernels.h.
+// A finite float64 beyond float32 becomes the largest float32, as the kernels
+// of kernels.h do for their types: an infinity would spread through the model.
 float FloatOf(double value) {
   constexpr double kMax = std::numeric_limits<float>::max();
   return static_cast<float>(
@@ -207,6 +208,8 @@ void DecodeElements(DType dtype, WireType type, const std::byte* from,
 
 bool Fit(WireType type, const std::byte* from, size_t count) {
   if (!models::RecordOf(type).may_not_fit) return true;
+  // The narrowed numbers are thrown away: EncodeElements() narrows again, into
+  // the message, whose size depends on this answer.
   std::array<int32_t, kBlock> narrowed;
   const auto* values = reinterpret_cast<const int64_t*>(from);
   for (size_t begin = 0; begin < count; begin += kBlock) {
