@@ -102,6 +102,7 @@ class DlrmMaker {
           "interaction", dtype_, items,
           shape.dim + runtime::cuda::NumPairs(features, false));
       builder_.Interaction({.dense = bottom, .embeddings = emb, .out = top});
+      // features · (features − 1) / 2 pairs, each a product of 2 · dim FLOP.
       flops_ += static_cast<double>(features * (features - 1) * shape.dim);
     } else {
       // Embeddings are uploaded next to the output of the bottom layers.
@@ -114,6 +115,7 @@ class DlrmMaker {
       const int64_t width = shape.dim + emb_cols;
       for (int64_t layer = 0; layer < shape.cross_layers; ++layer) {
         const std::string prefix = "cross" + std::to_string(layer);
+        // A cross layer of low rank: x0 · (U (V x) + b) + x.
         const ValueId low = Linear(prefix + "_v", top, shape.cross_rank,
                                    Epilogue::kNone, kNone);
         const ValueId full =
@@ -173,6 +175,8 @@ class DlrmMaker {
     values.resize(static_cast<size_t>(rows * cols));
     for (float& value : values) {
       unsigned char memory[4];
+      // Rounded to the program's type, so that a reference in float computes
+      // with the same weights.
       runtime::cuda::Store(normal(random_), memory, dtype_, 0);
       value = runtime::cuda::Load(memory, dtype_, 0);
     }

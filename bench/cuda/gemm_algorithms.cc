@@ -86,6 +86,9 @@ class Trial {
           operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias_, sizeof(bias_)));
     }
     const int n = product.n, k = product.k;
+    // cuBLASLt is column-major, so the row-major product out = in · weightᵀ is
+    // computed as outᵀ = weight · inᵀ. Rows of `out` are padded to 8 elements
+    // (16 bytes).
     cublasLtMatrixLayout_t weight, in, out;
     CHECK_CALL(cublasLtMatrixLayoutCreate(&weight, CUDA_R_16F, k, n, k));
     CHECK_CALL(cublasLtMatrixLayoutCreate(&in, CUDA_R_16F, k, m, k));

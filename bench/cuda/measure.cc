@@ -37,10 +37,13 @@ Quartiles QuartilesOf(std::vector<double> values) {
 std::vector<std::vector<double>> MeasureInTurn(
     const std::vector<Variant>& variants, int repetitions) {
   std::vector<std::vector<double>> seconds(variants.size());
+  // The first turn of each variant is not counted. Variants take turns, so that
+  // a slow moment of the machine meets all of them.
   for (int repetition = -1; repetition < repetitions; ++repetition) {
     for (size_t i = 0; i < variants.size(); ++i) {
       const size_t v =
           (i + static_cast<size_t>(repetition + 1)) % variants.size();
+      // Wall time: each variant waits for the device before it returns.
       const auto start = std::chrono::steady_clock::now();
       variants[v]();
       const std::chrono::duration<double> took =
@@ -80,6 +83,8 @@ std::string Members(const Details& details) {
 void Report(const std::string& name, const Quartiles& value, Bar side,
             double bar, const Details& details) {
   const bool at_most = side == Bar::kAtMost;
+  // The bar must hold for the worse quartile: a median that passes by luck
+  // would not be reproduced.
   const bool reached = at_most ? value.q75 <= bar : value.q25 >= bar;
   std::printf("%-52s %8.3f [%.3f, %.3f]  %s %.2f  %s\n", name.c_str(),
               value.median, value.q25, value.q75, at_most ? "<=" : ">=", bar,

@@ -61,6 +61,8 @@ class EmbeddingBags final : public Bags {
   }
 };
 
+// Rows with scale and bias at their end, in tables of bytes, as
+// torch.ops.quantized has them.
 class QuantizedBags final : public Bags {
  public:
   QuantizedBags(const Tables& tables, const char* name)
@@ -72,6 +74,9 @@ class QuantizedBags final : public Bags {
   }
   at::Tensor LookUp(const at::Tensor& table, const at::Tensor& ids,
                     const at::Tensor& offsets) override {
+    // The operator's arguments in the order of its schema: weight, indices,
+    // offsets, scale_grad_by_freq, mode (0: sum), pruned_weights,
+    // per_sample_weights, compressed_indices_mapping, include_last_offset.
     std::vector<c10::IValue> stack = {table,         ids,           offsets,
                                       false,         int64_t{0},    false,
                                       c10::IValue(), c10::IValue(), false};
@@ -91,6 +96,9 @@ class TableBatched final : public Baseline {
             "fbgemm::int_nbit_split_embedding_codegen_lookup_function", "")) {
     const int64_t count = tables.count;
     const std::byte* const first = tables.at(0);
+    // All tables are one tensor of bytes for FBGEMM, with the byte offset of
+    // each table in it and the column of its first result. Tables that lie in
+    // one block make this possible without a copy.
     at::Tensor offsets = at::empty({count}, at::kLong);
     at::Tensor dims = at::empty({count + 1}, at::kInt);
     for (int64_t t = 0; t < count; ++t) {
@@ -105,6 +113,9 @@ class TableBatched final : public Baseline {
         first,
         {tables.at(count - 1) - first + tables.rows * tables.layout.stride},
         at::kByte);
+    // The arguments that do not change between runs, in the order of the
+    // schema; Run() adds the others. `max_dim` is per element type, 0 for types
+    // without tables.
     before_ = {blob,
                at::empty({0}, at::kByte),
                at::full({count}, 3, at::kInt),  // HOST

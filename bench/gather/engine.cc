@@ -52,6 +52,7 @@ models::Graph MakeGraph(const Tables& tables, bool cat) {
                                {batch, models::SymExpr(tables.layout.dim)});
     graph.values[result].producer =
         static_cast<models::NodeId>(graph.nodes.size());
+    // aten.embedding_bag has four results; only the pooled vectors are used.
     node.outputs = {result, models::kNoValue, models::kNoValue,
                     models::kNoValue};
     graph.nodes.push_back(std::move(node));
@@ -100,6 +101,8 @@ void Engine::Run(const Request& request) {
   const size_t count = graph_.outputs.size();
   const size_t bytes =
       static_cast<size_t>(request.batch * width_) * sizeof(float);
+  // Memory like that of a message: the results are written where a CPU node
+  // would send them from. It is kept between runs of one batch size.
   if (destinations_.empty() || bytes != bytes_) {
     bytes_ = bytes;
     message_ = base::AlignedBuffer(bytes * count);
@@ -119,6 +122,8 @@ void Engine::Run(const Request& request) {
 std::vector<float> Engine::Result(int64_t batch) const {
   std::vector<float> result;
   for (int64_t b = 0; b < batch; ++b) {
+    // Item by item, and in an item table by table, whether the results are one
+    // tensor or many: the same order as the baselines' cat.
     for (const std::byte* from : destinations_) {
       const float* const row =
           reinterpret_cast<const float*>(from) + b * width_;
@@ -130,6 +135,7 @@ std::vector<float> Engine::Result(int64_t batch) const {
 
 std::vector<double> Engine::PartsOf(const Request& request) {
   std::vector<std::vector<double>> parts(program_->steps().size() + 2);
+  // The same request again and again, so that its rows are in the caches.
   for (int i = 0; i < 51; ++i) {
     runtime::StepTimes times;
     const absl::Status status = program_->RunTimed(

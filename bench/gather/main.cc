@@ -51,7 +51,9 @@ struct Options {
   std::string json;
 };
 
-// Loads each cache line of the rows of a request once.
+// Loads each cache line of the rows of a request once: the time that memory
+// alone takes, a floor for every look-up. The sum keeps the compiler from
+// dropping the loads.
 uint64_t LoadLines(const Tables& tables,
                    const std::vector<const std::byte*>& at,
                    const Request& request) {
@@ -86,6 +88,8 @@ Json Compare(const std::vector<Variant>& variants, const Tables& tables,
   RowSource source(tables.rows, options.skewed, seed);
   Request request = MakeRequest(tables, batch, look_ups);
   const Clock clock = options.thread_time ? ThreadSeconds : ClockSeconds;
+  // Two rounds warm up. The first variant of a round changes, so that none
+  // always runs after the same other.
   for (int round = -2; round < options.rounds; ++round) {
     for (size_t i = 0; i < variants.size(); ++i) {
       const size_t v = (i + static_cast<size_t>(round + 2)) % variants.size();
@@ -115,8 +119,8 @@ Json Compare(const std::vector<Variant>& variants, const Tables& tables,
   return result;
 }
 
-// Largest difference from the engine, as a share of the sum of magnitudes that
-// a bag of values up to 1 may have.
+// Refuses results that differ from the engine's by more than `tolerance`: a
+// comparison of times is only fair between equal answers.
 absl::Status CheckEqual(const std::string& name, const std::vector<float>& own,
                         const std::vector<float>& other, double tolerance) {
   if (own.size() != other.size()) {
@@ -170,6 +174,7 @@ absl::Status MeasureFormat(const Tables& tables, const Tables* floats,
       baselines.emplace_back(kTableBatched, std::move(batched));
     }
   }
+  // Looked up once: at() searches the store by name.
   std::vector<const std::byte*> at;
   for (int64_t t = 0; t < tables.count; ++t) at.push_back(tables.at(t));
   volatile uint64_t sink = 0;
@@ -339,6 +344,8 @@ absl::Status Measure(const Options& options, Json& json) {
     return models::LayoutOf(format, options.dim, 0, tbe ? 16 : 1);
   };
   REFRACT_ASSIGN_OR_RETURN(const models::RowLayout floats, layout_of("fp32"));
+  // Rows follow from the fp32 size, and are the same for all formats: smaller
+  // rows then show what a smaller table gains.
   const auto rows = static_cast<int64_t>(
       options.gib * kGib / static_cast<double>(options.tables * floats.stride));
   if (options.sources) return MeasureSources(floats, rows, options, json);

@@ -17,7 +17,8 @@ namespace refract::bench {
 namespace {
 
 constexpr int64_t kTableAlignBytes = 128;
-// Rows that are encoded; tables repeat them. Every page is memory of its own.
+// Rows that are encoded; tables repeat them, since encoding gigabytes would
+// take minutes. Every page is memory of its own all the same.
 constexpr int64_t kEncodedRows = 4096 + 7;
 
 absl::Status WriteAt(int file, int64_t at, absl::Span<const std::byte> bytes) {
@@ -98,6 +99,8 @@ absl::StatusOr<Tables> MakeTables(const std::string& folder, Place place,
     status = allocated.status();
     if (status.ok()) memory = *std::move(allocated);
   }
+  // Tables in memory leave the file empty: the store needs a file of the right
+  // size only to be opened, and gets the data afterwards (WithData).
   for (int64_t t = 0; t < count && status.ok(); ++t) {
     for (int64_t r = 0; r < rows && status.ok(); r += kEncodedRows) {
       const auto some = static_cast<size_t>(
@@ -116,6 +119,8 @@ absl::StatusOr<Tables> MakeTables(const std::string& folder, Place place,
     status = store.status();
     if (store.ok()) tables.store = *std::move(store);
   }
+  // After the store has mapped it: the mapping keeps the file alive, and
+  // nothing is left behind if the process is killed.
   unlink(path.c_str());
   if (!status.ok()) return status;
   huge_bytes = 0;
@@ -136,7 +141,8 @@ RowSource::RowSource(int64_t rows, bool skewed, uint64_t seed)
     buckets_ = {{1, 0, rows}};
     return;
   }
-  // Uses of a row, geometric middle of the bucket → share of the accesses.
+  // Uses of a row, geometric middle of the bucket → percent of the look-ups.
+  // The share of rows in a bucket follows: look-ups ÷ uses.
   constexpr std::array<std::array<double, 2>, 17> kUses = {{
       {1, 2.7},
       {2, 2.3},
@@ -171,6 +177,8 @@ RowSource::RowSource(int64_t rows, bool skewed, uint64_t seed)
     rows_before += accesses / uses / all_rows;
     const auto end =
         static_cast<int64_t>(rows_before * static_cast<double>(rows));
+    // Each bucket gets at least one row: a small table has none for the most
+    // used rows otherwise, and their look-ups must go somewhere.
     const int64_t from = std::min(first, rows - 1);
     buckets_.push_back({accesses_before, from,
                         std::clamp<int64_t>(end - first, 1, rows - from)});
@@ -179,6 +187,8 @@ RowSource::RowSource(int64_t rows, bool skewed, uint64_t seed)
 }
 
 int64_t RowSource::Next() {
+  // The bucket by its share of look-ups, then a row of the bucket, all equally
+  // likely.
   const double at = static_cast<double>(random_() >> 11) * 0x1p-53;
   size_t b = 0;
   while (b + 1 < buckets_.size() && at >= buckets_[b].accesses) ++b;

@@ -112,6 +112,8 @@ absl::StatusOr<std::shared_ptr<const models::WeightStore>> MakeWeights(
   }
   table.files.push_back(
       {.file = "weights", .bytes = values.size() * sizeof(float)});
+  // Weights are opened from a file as in a repository. The mapping outlives the
+  // folder.
   std::string folder =
       (std::filesystem::temp_directory_path() / "refract_bench_XXXXXX")
           .string();
@@ -144,6 +146,7 @@ absl::StatusOr<std::shared_ptr<const models::LoadedModel>> MakeDenseModel(
   model->digest = {.low = 1, .high = 1};
   model->config.name = model->name;
   REFRACT_ASSIGN_OR_RETURN(model->weights, MakeWeights(widths));
+  // All nodes on the HN: the benchmark measures the GPU node alone.
   models::SplitPlan plan;
   plan.model = model->digest;
   plan.method = "all-hn";

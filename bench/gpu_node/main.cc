@@ -235,7 +235,8 @@ absl::Status Measure(const Options& options, Json& json) {
   json["seconds_per_run"] = options.seconds;
   json["runs_until_a_rate_fails"] = kTries;
   json["seed"] = options.seed;
-  // A tenth of the rate of one request after the other.
+  // The search starts at a tenth of the rate of one request after the other: an
+  // easy rate, from which doubling soon finds a rate that fails.
   const gpu_node::ModelStats seen = off->stats();
   const double alone_s = absl::ToDoubleSeconds(seen.device_time) /
                          static_cast<double>(seen.batches);
@@ -249,6 +250,7 @@ absl::Status Measure(const Options& options, Json& json) {
   for (int round = 0; round < options.rounds; ++round) {
     const uint64_t seed = options.seed + static_cast<uint64_t>(round);
     Found found[2];
+    // The first variant changes with the round.
     for (int turn = 0; turn < 2; ++turn) {
       const int which = (round + turn) % 2;
       REFRACT_ASSIGN_OR_RETURN(found[which], FindRate(which == 1 ? *on : *off,

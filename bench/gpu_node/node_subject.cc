@@ -76,6 +76,7 @@ class NodeSubject::Call : public transport::ServerCall {
   absl::Span<const base::TensorView> tensors() const override {
     return tensors_;
   }
+  // The payload is in memory: no pull is needed.
   bool settled() const override { return true; }
   bool abandoned() const override { return false; }
   absl::StatusOr<transport::OutgoingMessage> AllocateReply(
@@ -88,6 +89,7 @@ class NodeSubject::Call : public transport::ServerCall {
     return transport::OutgoingMessage(std::move(message));
   }
   void Reply(transport::OutgoingMessage message) override {
+    // The first float output is compared.
     for (size_t i = 0; values_ != nullptr && i < specs_.size(); ++i) {
       if (specs_[i].dtype != base::DType::kFloat32) continue;
       int64_t count = 1;

@@ -63,6 +63,7 @@ class Builder {
   }
   // A node with its own weights.
   size_t Linear(const std::vector<size_t>& operands, Cost cn, int64_t size) {
+    // The HN computes a layer in a 150th of the CN's time, after a launch.
     Weigh(Between(1 << 18, 1 << 22));
     return Add(kAnyStage, operands, cn, kLaunch + cn / 150, size);
   }

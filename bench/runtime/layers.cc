@@ -41,6 +41,8 @@ int RunLayers(const std::vector<int64_t>& batches, int rounds, Clock clock,
               Json& json) {
   namespace cpu = runtime::cpu;
   std::mt19937 random(1);
+  // DLRM of MLPerf v1: bottom layers of 13 dense features, and top layers of
+  // 128 elements and 351 pair products.
   const std::vector<int64_t> mlps[] = {{13, 512, 256, 128},
                                        {479, 1024, 1024, 512, 256, 1}};
   std::vector<std::vector<Layer>> models;
@@ -51,6 +53,8 @@ int RunLayers(const std::vector<int64_t>& batches, int rounds, Clock clock,
     models.push_back(MakeMlp(widths, random));
     packed.emplace_back();
     for (const Layer& layer : models.back()) {
+      // Strides 1 and `inputs`: the weight is [outputs, inputs], and the
+      // product needs its transpose.
       packed.back().emplace_back(layer.weight.data(), layer.inputs,
                                  layer.outputs, 1, layer.inputs,
                                  cpu::WeightForm::kFloat32, arena);
@@ -71,6 +75,8 @@ int RunLayers(const std::vector<int64_t>& batches, int rounds, Clock clock,
                                                     {batch, layer.outputs}));
       }
     }
+    // values[m][i] is the input of layer i of model m, and its result is the
+    // next one.
     const auto ours = [&] {
       for (size_t m = 0; m < models.size(); ++m) {
         for (size_t i = 0; i < models[m].size(); ++i) {
@@ -109,6 +115,8 @@ int RunLayers(const std::vector<int64_t>& batches, int rounds, Clock clock,
         for (auto& baseline : torch[t]) baseline->Run();
       });
     }
+    // As many multiply-adds as the layers need, without memory: the time at the
+    // peak rate.
     volatile double peak = 0;
     const double work = flops_per_item * static_cast<double>(batch);
     variants.emplace_back("fma_loop", [&] {
