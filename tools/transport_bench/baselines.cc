@@ -20,8 +20,6 @@
 namespace refract::transport_bench {
 namespace {
 
-// ------------------------------------------------------------------- sockets
-
 class SocketSession : public Session {
  public:
   SocketSession(Side side, transport::UniqueFd socket)
@@ -30,6 +28,8 @@ class SocketSession : public Session {
   absl::Status Run(const Work& work, Recorder& recorder) override {
     work_ = work;
     buffer_.resize(work.point.bytes);
+    // Event mode sleeps in the call, busy mode spins on a socket that does not
+    // block.
     const int flags = fcntl(socket_.get(), F_GETFL);
     const int wanted = work.point.mode == Mode::kEvent ? flags & ~O_NONBLOCK
                                                        : flags | O_NONBLOCK;
@@ -106,6 +106,8 @@ class Socket : public Subject {
       const Setup& setup) const override {
     REFRACT_ASSIGN_OR_RETURN(transport::UniqueFd socket,
                              Connect(setup, /*local=*/false));
+    // As the transport's own sockets: without it the end of a message waits for
+    // the acknowledgement of its beginning.
     const int on = 1;
     if (setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) !=
         0) {
@@ -114,8 +116,6 @@ class Socket : public Subject {
     return std::make_unique<SocketSession>(setup.side, std::move(socket));
   }
 };
-
-// ------------------------------------------------------------- shared memory
 
 // One direction: its payload, and the flag that says that the payload is there.
 // The flag has a pair of cache lines: adjacent lines are fetched together.
@@ -134,6 +134,8 @@ class MemorySession : public Session {
     const bool copies = work.point.bytes > kLineBytes;
     const Lane& out = lanes_[static_cast<size_t>(side_)];
     const Lane& in = lanes_[static_cast<size_t>(OtherSide(side_))];
+    // sent_ and received_ go on over all runs of a session, so a flag of an
+    // earlier run is never taken for a new flag.
     recorder.Start();
     for (int i = 0; i < 2 * work.iterations; ++i) {
       // The sides take turns, the initiator first.

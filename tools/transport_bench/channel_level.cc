@@ -58,7 +58,9 @@ size_t ResponseBytes(const Work& work) {
   return work.point.op == Op::kPingPong ? work.point.bytes : 0;
 }
 
-// Ends once, with the first error.
+// The end of a run: the first call of End() counts, since an error of one
+// message is followed by errors of the others. Ended before the first Begin(),
+// so that callbacks outside a run change nothing.
 class Outcome {
  public:
   void Begin() {
@@ -119,6 +121,8 @@ class ClientSession : public Session {
     sent_ = 0;
     answered_ = 0;
     outcome_.Begin();
+    // A stream keeps `window` messages under way: each answer sends the next
+    // request. Other operations have one, whose answer ends a lap.
     const int window = IsStream(work.point.op)
                            ? std::min(work.outstanding, work.iterations)
                            : 1;
@@ -153,6 +157,8 @@ class ClientSession : public Session {
     const absl::Status correct =
         Check(answer->tensors(), ResponseBytes(work_), work_, Side::kResponder);
     if (!correct.ok()) return outcome_.End(correct);
+    // Gives the answer's slot back before the next request, as a client does
+    // that keeps nothing.
     *answer = transport::IncomingMessage();
     if (++answered_ == work_.iterations) {
       recorder_->Stop();
@@ -199,6 +205,8 @@ class ServerSession : public Session, public transport::Handler {
     outcome_.Begin();
     absl::MutexLock lock(&mu_);
     work_ = work;
+    // Before the initiator is told to begin (Session::Prepare): requests may
+    // come at once.
     received_ = 0;
     return absl::OkStatus();
   }

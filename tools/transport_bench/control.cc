@@ -62,6 +62,8 @@ absl::StatusOr<UniqueFd> ConnectLocal(const Setup& setup) {
 
 absl::StatusOr<std::pair<Control, Control>> Control::MakePair() {
   std::array<int, 2> fds;
+  // Packets keep their borders, and the end of a process is seen as the end of
+  // file.
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds.data()) != 0) {
     return transport::ErrnoStatus(errno, "socketpair");
   }
@@ -114,6 +116,8 @@ absl::StatusOr<std::string> Control::Receive() {
   const absl::StatusOr<std::string> packet = ReceivePacket();
   REFRACT_RETURN_IF_ERROR(packet.status());
   if (packet->front() == kMessage) return packet->substr(1);
+  // A status in place of a message: the other process has left the step. It is
+  // kept for ReceiveStatus(), which both sides call at the end of a step.
   ended_ = StatusOf(*packet);
   if (!ended_->ok()) return *ended_;
   return absl::InternalError("the other process ended a step too early");
@@ -139,6 +143,8 @@ absl::Status Control::ReceiveStatus() {
   while (true) {
     const absl::StatusOr<std::string> packet = ReceivePacket();
     REFRACT_RETURN_IF_ERROR(packet.status());
+    // Messages before the status are of a step that this side has left by an
+    // error.
     if (packet->front() == kStatus) return StatusOf(*packet);
   }
 }

@@ -24,7 +24,9 @@ using transport::RemoteRegion;
 // As large as the message layer's header.
 constexpr size_t kDescriptorBytes = 64;
 
-// A path with its regions, and the loops over it.
+// A path with its regions, and the loops over it. Each region is a ring of
+// Work::outstanding slots; message i uses slot i modulo that number on both
+// sides, so no addresses are exchanged during a run.
 class PathSession : public Session {
  public:
   PathSession(std::unique_ptr<transport::PathResources> resources,
@@ -88,6 +90,8 @@ class PathSession : public Session {
       notes_ = 0;
       return absl::OkStatus();
     }
+    // The initiator gets from this ring without the responder's help, so the
+    // bytes are there before its first get.
     for (int i = 0; work_.verify && i < work_.outstanding; ++i) {
       FillPattern({source_.data() + Slot(i), work_.point.bytes}, work_.seed,
                   side_, i);
@@ -98,6 +102,9 @@ class PathSession : public Session {
 
   // Ping-pongs and pulls.
   absl::Status Exchange(Recorder& recorder) {
+    // Ping-pong: put there, put back. Pull: put of a descriptor, get by the
+    // responder, empty note back. The initiator's lap ends with the note of its
+    // message.
     const bool pull = work_.point.op == Op::kPull;
     const size_t bytes = pull ? kDescriptorBytes : work_.point.bytes;
     recorder.Start();
@@ -165,6 +172,8 @@ class PathSession : public Session {
   }
 
   absl::Status StreamIn() {
+    // A note for half a ring at a time: a note per message would cost as much as
+    // the message, and a note per ring would let the sender run dry.
     const int half = std::max(1, work_.outstanding / 2);
     for (int i = 0; i < work_.iterations; ++i) {
       REFRACT_RETURN_IF_ERROR(Notes(i + 1));
@@ -219,6 +228,7 @@ class PathSession : public Session {
   template <typename Call>
   absl::Status Post(Call post, int* posted) {
     PostResult result;
+    // A full path gets room by completions, so they must be taken here.
     while ((result = post()) == PostResult::kFull) {
       REFRACT_RETURN_IF_ERROR(Progress());
     }

@@ -57,6 +57,8 @@ class Responder {
     std::unique_ptr<Session>& session = sessions_[command.subject];
     switch (command.kind) {
       case Command::Kind::kOpen: {
+        // Both sides open and tell each other the result; the session is kept
+        // only if both succeeded.
         absl::StatusOr<std::unique_ptr<Session>> opened =
             subjects_[command.subject].subject->Open(
                 {Side::kResponder, command.work, &control_});
@@ -191,7 +193,11 @@ absl::Status PeerProcess::Run(size_t index, const Work& work,
     if (!own.ok()) session.reset();
     peer = control_.ReceiveStatus();
   }
+  // Wrong bytes that the peer found count more than this side's own error,
+  // which is usually a consequence: the peer left.
   const absl::Status status = absl::IsDataLoss(peer) || own.ok() ? peer : own;
+  // Data of a broken run may still be on the way, so the connection is not used
+  // again.
   if (!status.ok()) Close(index);
   return status;
 }

@@ -143,9 +143,12 @@ class PerftestSession : public Session {
         tcp_port_(tcp_port) {}
 
   absl::Status Run(const Work& work, Recorder& recorder) override {
+    // perftest cannot check payloads.
     if (work.verify) return absl::OkStatus();
     const std::vector<std::string> arguments = Arguments(work);
     absl::StatusOr<std::string> output = RunOnce(arguments);
+    // The responder's program may not listen yet; its client then fails at
+    // once.
     for (int i = 1; side_ == Side::kInitiator && i < kConnectTries &&
                     absl::IsUnavailable(output.status());
          ++i) {
@@ -324,6 +327,8 @@ absl::StatusOr<Figures> ParsePerftest(const std::string& program,
       figures.bytes_per_s = numbers[3] * kMegabyte;
       return figures;
     }
+    // Send and write programs report half of a round trip, Figures are of whole
+    // operations.
     const double whole = ReportsHalves(program) ? 2 : 1;
     figures.p50_us = whole * numbers[4];
     figures.mean_us = whole * numbers[5];

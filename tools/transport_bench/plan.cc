@@ -84,6 +84,7 @@ std::vector<Point> MakePoints(const Config& config) {
     return std::count(config.levels.begin(), config.levels.end(), level) > 0;
   };
   if (wants(Level::kPath) || wants(Level::kMessage)) modes = config.modes;
+  // The channel decides itself when it sleeps, so it has one mode of its own.
   if (wants(Level::kChannel)) modes.push_back(Mode::kAdaptive);
   std::vector<Point> points;
   for (const Op op : config.ops) {

@@ -59,6 +59,7 @@ std::string TextOf(const Report& report, size_t index) {
 }  // namespace
 
 Quartiles QuartilesOf(absl::Span<const double> values) {
+  // Failed rounds are NaN. They are counted and left out, not taken for zero.
   std::vector<double> usable;
   std::copy_if(values.begin(), values.end(), std::back_inserter(usable),
                Usable);
@@ -90,6 +91,8 @@ void AddRatios(Report* report) {
     if (row.yardstick()) continue;
     for (size_t j = 0; j < report->rows.size(); ++j) {
       const Row& other = report->rows[j];
+      // Every subject of a path against each of the path's yardsticks at the
+      // same point.
       if (other.yardstick_of != row.name || row.point != other.point) {
         continue;
       }

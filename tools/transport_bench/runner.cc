@@ -64,6 +64,8 @@ class PointRun {
 
   absl::Status Run() {
     for (Entry& entry : entries_) {
+      // Wrong bytes end the benchmark: a fast path that corrupts data must not
+      // be reported. Any other error costs the entry alone.
       const absl::Status ready = PrepareEntry(entry);
       if (absl::IsDataLoss(ready)) {
         return base::Annotate(
@@ -71,6 +73,9 @@ class PointRun {
       }
       if (!ready.ok()) entry.row.error = std::string(ready.message());
     }
+    // Subjects take turns within a round, and ratios are of one round, so that a
+    // slow moment of the machine meets both. The first subject changes from
+    // round to round.
     for (int round = 0; round < config_.rounds; ++round) {
       for (size_t i = 0; i < entries_.size(); ++i) {
         Entry& entry =
@@ -107,6 +112,8 @@ class PointRun {
     Recorder recorder(iterations);
     const absl::Status status = peer_.Run(entry.subject, work, recorder);
     if (!status.ok()) {
+      // PeerProcess::Run() has closed the session; the next round opens it
+      // again.
       entry.open = false;
       return status;
     }
@@ -116,6 +123,7 @@ class PointRun {
   // Opens, checks, warms up and chooses the number of iterations.
   absl::Status PrepareEntry(Entry& entry) {
     REFRACT_RETURN_IF_ERROR(Open(entry));
+    // The first run checks payloads, which also writes to every page once.
     const int few = MinIterations(work_) + 1;
     REFRACT_RETURN_IF_ERROR(RunOnce(entry, few, true).status());
     // The second trial is warm.
@@ -171,6 +179,7 @@ absl::StatusOr<Report> RunBench(const Config& config,
   REFRACT_RETURN_IF_ERROR(CheckConfig(config));
   REFRACT_ASSIGN_OR_RETURN(const std::vector<Measured> subjects,
                            MakeSubjects(config));
+  // Before this thread is pinned: the child has a processor of its own.
   REFRACT_ASSIGN_OR_RETURN(const std::unique_ptr<PeerProcess> peer,
                            PeerProcess::Start(&subjects, config.cpus[1]));
   REFRACT_ASSIGN_OR_RETURN(const std::unique_ptr<PinnedThread> pinned,
