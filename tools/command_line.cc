@@ -48,6 +48,9 @@ std::vector<std::string> Choices(const CLI::App& app) {
 
 // Insertions, deletions and replacements of one character that make `a` of `b`.
 size_t EditDistance(absl::string_view a, absl::string_view b) {
+  // Dynamic programming by rows: row[j] is the distance between the first i
+  // letters of `a` and the first j of `b`. `diagonal` is the value of the row
+  // before, one column back.
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
   for (size_t i = 0; i < a.size(); ++i) {
@@ -73,6 +76,8 @@ std::string UnknownCommand(const CLI::App& app) {
   }
   const std::string& word = left[0];
   std::string closest;
+  // A third of the letters may be wrong, and one in short words. A word that is
+  // the begin of a command is at distance 0.
   size_t least = word.size() / 3 + 1;
   for (const std::string& choice : choices) {
     const size_t distance =

@@ -103,8 +103,11 @@ absl::StatusOr<absl::flat_hash_map<std::string, int64_t>> ParseSizes(
                        ": wants NAME=N with N >= 0, or NAME=N/request with "
                        "N >= 1"));
     }
+    // Negative: per request (partitioner::SizesForBatch).
     if (per_request) size = -size;
     std::string symbol = parts.first;
+    // Not a symbol: the name of an input stands for its only size besides the
+    // batch.
     if (std::count(symbols.begin(), symbols.end(), symbol) == 0) {
       std::vector<std::string> of_input;
       for (const models::ValueId id : graph.inputs) {
@@ -161,6 +164,8 @@ absl::Status CheckGivenSizes(
   if (status.ok()) return status;
   // Finds the size that is too small, and the least size that the model takes.
   constexpr int64_t kReach = 4096;
+  // One size is raised at a time, so the hint is right if a single size is too
+  // small.
   for (const auto& [symbol, size] : sizes) {
     if (size < 0) continue;
     absl::flat_hash_map<std::string, int64_t> others = sizes;

@@ -51,6 +51,8 @@ std::vector<std::pair<AssumedSize, bool>> SymbolsOf(
         if (inputs.empty() || inputs.back() != input.name) {
           inputs.push_back(input.name);
         }
+        // A first dimension counts rows: its size grows with the items of the
+        // request.
         found->second |= d == 0;
       }
     }
@@ -100,6 +102,7 @@ absl::StatusOr<AssumedSizes> AssumeSizes(
       size.size = found->second;
       size.source = source;
     };
+    // The first source that knows the symbol wins.
     take(from_options, SizeSource::kGiven);
     take(profiled, SizeSource::kProfile);
     take(kept, SizeSource::kSample);
@@ -115,6 +118,8 @@ absl::StatusOr<AssumedSizes> AssumeSizes(
     }
     result.all.push_back(size);
   }
+  // A guess is what the model accepts at least, given the sizes that are known.
+  // Guesses stay out of `per_item`, so that they can follow the batch.
   const models::SymbolBindings one =
       partitioner::SizesForBatch(graph, 1, result.per_item);
   for (AssumedSize& size : result.all) {

@@ -116,6 +116,7 @@ absl::Status BindPod(const std::string& address, const std::string& name_space,
 absl::StatusOr<placement::Extender::Cluster> ClusterOf(
     const ExtenderCommand& options) {
   const bool files = !options.nodes_file.empty() && !options.pods_file.empty();
+  // Exactly one source: the API server, or both files.
   if (options.api_server.empty() != files ||
       options.nodes_file.empty() != options.pods_file.empty()) {
     return absl::InvalidArgumentError(
@@ -176,6 +177,8 @@ absl::Status RunExtender(const ExtenderCommand& options, std::ostream& out) {
               const absl::StatusOr<std::string> answer =
                   (extender.*verb)(request);
               if (answer.ok()) return Answer{.body = *answer};
+              // 400: not a call of kube-scheduler. 503: the cluster cannot be
+              // read now; kube-scheduler tries again.
               return Answer{
                   .status =
                       absl::IsInvalidArgument(answer.status()) ? 400 : 503,

@@ -67,6 +67,9 @@ absl::StatusOr<std::vector<GoldenRequest>> RequestsOf(
     requests.push_back({.inputs = std::move(inputs)});
     return requests;
   }
+  // Golden requests are kept with the version and answered by every node at
+  // load, so their size is bounded. A sample that is too large is cut to as many
+  // rows as fit.
   const double share = static_cast<double>(kMostGoldenBytes) /
                        static_cast<double>(std::max<size_t>(bytes, 1));
   const int64_t least = std::max<int64_t>(graph.min_batch, 1);
@@ -74,6 +77,8 @@ absl::StatusOr<std::vector<GoldenRequest>> RequestsOf(
       share >= 1 ? *rows
                  : static_cast<int64_t>(share * static_cast<double>(*rows));
   std::vector<int64_t> counts;
+  // Several sizes: a value that the file fixes to the sample's size shows only
+  // in an answer of another size.
   for (const int64_t count : {most, least, (most + 1) / 2}) {
     const bool known =
         std::find(counts.begin(), counts.end(), count) != counts.end();
@@ -133,6 +138,8 @@ absl::Status AskPyTorch(const GoldenOptions& options, const Graph& graph,
     REFRACT_ASSIGN_OR_RETURN(const models::SafetensorsFile file,
                              models::SafetensorsFile::Open(run.outputs[r]));
     for (const std::string& name : graph.output_names) {
+      // An output without an entry stays of unknown type: PyTorch's answer for
+      // it is not recorded, and it is not compared.
       base::Tensor& output = requests[r].outputs.emplace_back();
       const models::SafetensorsEntry* const entry = file.Find(name);
       if (entry == nullptr) continue;
@@ -197,6 +204,8 @@ absl::Status Keep(const GoldenOptions& options,
     REFRACT_RETURN_IF_ERROR(models::RowNumbersToIds(
         model.graph, *options.ids, absl::MakeSpan(request.inputs)));
   }
+  // Joins the files of the version, which import copies into the repository
+  // with their digests.
   const std::string path = absl::StrCat(scratch, "/", models::kGoldenFile);
   REFRACT_RETURN_IF_ERROR(models::WriteGolden(path, model.graph, golden));
   std::error_code error;
@@ -269,6 +278,8 @@ std::optional<int64_t> RowsOf(const Graph& graph,
   for (size_t i = 0; i < inputs.size(); ++i) {
     const models::Value& input = graph.value(graph.inputs[i]);
     for (size_t d = 0; d < input.shape.size(); ++d) {
+      // The first dimension that is the batch symbol alone, not an expression
+      // of it.
       if (input.shape[d].ToString() == batch.ToString()) {
         return inputs[i].dims()[d];
       }
@@ -304,6 +315,7 @@ std::vector<std::string> ConstantsLikeRows(const Graph& graph,
           ") equals the rows of the sample. If the model computed it from the "
           "size of the batch, answers for other sizes are wrong: check it with "
           "answers for another size, --expect FILE"));
+      // One note per node is enough.
       break;
     }
   }
@@ -315,6 +327,8 @@ absl::Status AddGolden(const GoldenOptions& options,
                        runtime::RequestRunner& runner,
                        models::ImportedModel& model) {
   std::vector<GoldenRequest> golden;
+  // Answers that the user gives come first. A difference ends the import: the
+  // version would serve other scores than the original model.
   for (const std::string& file : options.expected) {
     REFRACT_ASSIGN_OR_RETURN(GoldenRequest request,
                              models::ReadExpected(file, model.graph));

@@ -222,6 +222,10 @@ absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
   REFRACT_ASSIGN_OR_RETURN(ImportedModel model,
                            ReadModel(request, kind, sample_file));
   REFRACT_RETURN_IF_ERROR(base::Annotate(CheckOperators(model), path));
+  // In this order: names and tables first, since weights are opened by them;
+  // then sizes and rows, which need runs of the model; then the trial of the
+  // final graph, and the comparison with PyTorch. Errors of a step name the
+  // file.
   models::NameSizes(model.graph);
   REFRACT_RETURN_IF_ERROR(
       models::BindTables({.tables_dir = request.tables_dir}, model));

@@ -80,6 +80,9 @@ absl::Status WriteManifestFiles(const ManifestFlags& flags,
   const std::filesystem::path folder(flags.folder);
   std::error_code error;
   std::filesystem::create_directories(folder, error);
+  // Files of an earlier run that this run does not write would stay and be
+  // applied. Only files that begin with the mark are removed; others are the
+  // user's.
   std::vector<std::filesystem::path> stale;
   for (auto at = std::filesystem::directory_iterator(folder, error);
        !error && at != std::filesystem::directory_iterator();

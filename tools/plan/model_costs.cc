@@ -60,10 +60,14 @@ absl::StatusOr<placement::ModelCosts> CostsOfVersion(
   options.calibration = source.calibration;
   placement::ModelCosts costs;
   const models::RowDependence& rows = model->plan->hn_rows;
+  // The GPU node does not merge requests of such a model, whatever the batching
+  // window.
   if (!rows.may_coalesce) {
     costs.never_merged =
         rows.why.empty() ? "no proof that each row is scored alone" : rows.why;
   }
+  // One point of the cost curve per batch size; the planner interpolates
+  // between them.
   const int64_t least = runtime::SmallestBatch(model->graph);
   for (const int64_t batch : source.batches) {
     if (batch < least) continue;

@@ -76,6 +76,8 @@ class Problems {
       }
     }
     for (const Json& link : Objects(status, "gpu_nodes")) OfLink(link);
+    // Rates over the last interval, not counts since the start: a problem that
+    // is over is not reported.
     const double failed = Number(node, "failed_per_s");
     const double all = failed + Number(node, "succeeded_per_s");
     if (failed > kManyFailures * all) {
