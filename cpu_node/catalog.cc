@@ -24,6 +24,7 @@ Catalog::Catalog(std::vector<Entry> entries) : entries_(std::move(entries)) {
       versions = std::make_unique<Versions>();
       versions->begin = i;
     }
+    // Sorted by name and version: a model's entries lie side by side.
     versions->end = i + 1;
   }
   LimitOffers();
@@ -57,6 +58,9 @@ void Catalog::ReadWishes(Versions& versions) const {
   }
 }
 
+// Draws a version by the shares of the versions that are ready. Turns advance
+// by the golden ratio, modulo 1: any stretch of requests has nearly exact
+// shares, without random clusters and without a lock.
 const Catalog::Entry* Catalog::Draw(Versions& versions) {
   double total = 0;
   for (size_t i = 0; i < versions.num_shares; ++i) {
@@ -75,6 +79,7 @@ const Catalog::Entry* Catalog::Draw(Versions& versions) {
     const Versions::Share& share = versions.shares[i];
     if (!share.ready.load(std::memory_order_acquire)) continue;
     drawn = share.entry;
+    // The last ready share is the answer if rounding leaves `at` at 0 or above.
     at -= share.entry->share;
     if (at < 0) break;
   }
@@ -94,6 +99,7 @@ void Catalog::LimitOffers() {
   }
   if (split.size() <= transport::kMaxModelOffers) return;
   std::sort(split.begin(), split.end());
+  // By age: the oldest versions of all models are left out first.
   for (size_t i = transport::kMaxModelOffers; i < split.size(); ++i) {
     Entry& entry = entries_[split[i].second];
     entry.model = nullptr;
@@ -130,6 +136,7 @@ void Catalog::ChooseDefaults(
       if (ready(*entry->model)) chosen = &*entry;
     }
     if (chosen == nullptr) chosen = newest;
+    // No version is ready: the newest version gives the reason in its error.
     for (size_t i = 0; i < versions->num_shares; ++i) {
       Versions::Share& share = versions->shares[i];
       share.ready.store(
@@ -149,6 +156,8 @@ void Catalog::ChooseDefaults(
 void Catalog::KeepDefaults(const Catalog& before) const {
   absl::MutexLock lock(choice_mu_.get());
   for (const auto& [name, versions] : models_) {
+    // Carries over the version that requests went to, so that ChooseDefaults()
+    // compares with it and logs changes alone.
     const auto old = before.models_.find(name);
     if (old == before.models_.end()) continue;
     const Entry* const chosen =

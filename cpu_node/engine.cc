@@ -163,12 +163,14 @@ absl::Status Engine::Adopt(const std::shared_ptr<ServedModel>& adopted) {
       Queued(model),
       alike.ok() ? std::make_optional((*alike)->places().queue) : std::nullopt);
   model.set_places(places);
+  // Last, because a check begins at once and uses the places.
   if (checked) checks_->Add(places.offer, adopted);
   return absl::OkStatus();
 }
 
 void Engine::Publish(std::vector<Catalog::Entry> entries) {
   auto next = std::make_shared<const Catalog>(std::move(entries));
+  // Chosen before the swap: no request finds the new catalog without defaults.
   next->KeepDefaults(*catalog());
   next->ChooseDefaults([this](const ServedModel& model) {
     return Usable(model);
@@ -186,6 +188,7 @@ void Engine::Retire(std::shared_ptr<ServedModel> model) {
   // Requests that hold the model end by their deadlines; no new request gets
   // it.
   constexpr absl::Duration kLook = absl::Milliseconds(2);
+  // A check holds the model as a request does, so no further check may begin.
   if (model->split()) checks_->Remove(model->places().offer);
   while (model.use_count() > 1) absl::SleepFor(kLook);
   if (model->sharded() != nullptr) shards_->Remove(model->places().shards);
@@ -246,6 +249,7 @@ absl::Status Engine::Admit(const std::shared_ptr<const ServedModel>& pinned,
                            int64_t newest, absl::Time arrived,
                            InferRequest& request, InferCallback& done) {
   const ServedModel& model = *pinned;
+  // From a pool, with the memory of earlier requests; Leave() gives it back.
   Task* const task = tasks_.Take().release();
   task->arrived = arrived;
   task->model = pinned;
@@ -280,12 +284,15 @@ absl::Status Engine::Admit(const std::shared_ptr<const ServedModel>& pinned,
   if (status.ok()) {
     task->engine = this;
     task->done = std::move(done);
+    // in_flight_ counts the request already: from here on a worker may answer
+    // it before Admit() returns.
     status = workers_.Admit(*task, model.places().queue, task->bound.batch,
                             task->request.deadline);
     if (status.ok()) {
       retry_budget_.OnAdmitted();
       return status;
     }
+    // Refused: the caller answers, and needs the callback and the id back.
     done = std::move(task->done);
     request.id = std::move(task->request.id);  // the caller logs it
     Leave(task);
@@ -312,6 +319,7 @@ bool Engine::Reserve(Task& task) {
 }
 
 void Engine::Leave(Task* task, bool answered) {
+  // The part that a worker is in the middle of ends here.
   if (task->started && task->began != absl::InfinitePast()) {
     absl::Duration& part =
         task->response.has_value() ? task->parts.finish : task->parts.start;

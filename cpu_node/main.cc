@@ -110,6 +110,8 @@ EngineOptions ToEngineOptions(const Flags& flags) {
     options.readiness.when = ReadinessRule::When::kAny;
   }
   for (const NodeSource& source : flags.gpu_nodes) {
+    // Sources other than addresses name their nodes later, so there is room for
+    // the most that the pool allows.
     if (source.kind == NodeSource::Kind::kFixed) {
       options.nodes.addresses.push_back(source.name);
     } else {
@@ -478,6 +480,9 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
                    kLongestWaitForQuiet + 2 * kLastAnswers);
   LOG(INFO) << "signal " << signal_number << ": not ready, stopping in "
             << flags.lame_duck_s << " s";
+  // Four stages: not ready, but still serving (lame duck); no new requests;
+  // until the last request is answered; until clients send nothing more, so
+  // that each of them has learnt from an error to use another node.
   (*engine)->AnnounceStop();
   shutdown.WaitFor(absl::Seconds(flags.lame_duck_s));
   LOG(INFO) << "stopping";

@@ -50,6 +50,7 @@ void AddTritonFailures(const ModelStatistics::Snapshot& sums,
                    "Number of failed inference requests, by reason",
                    With(model, "reason", reason), value);
   };
+  // Triton has four reasons; refract_request_failures_total has this node's.
   add("REJECTED", count(FailureReason::kExpired) + count(FailureReason::kShed));
   add("CANCELED", count(FailureReason::kCancelled));
   add("BACKEND",

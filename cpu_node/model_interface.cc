@@ -49,6 +49,8 @@ absl::StatusOr<ModelInterface> ModelInterface::Of(const models::Graph& graph) {
     result.inputs_.push_back({value.name, value.dtype, FixedDims(value)});
     for (size_t dim = 0; dim < value.shape.size(); ++dim) {
       if (result.batch_.has_value() || graph.batch_symbol.empty()) break;
+      // The first dimension that is the batch symbol alone gives a request's
+      // batch.
       if (value.shape[dim].symbol() == graph.batch_symbol) {
         result.batch_ = BatchDim{index, dim};
       }

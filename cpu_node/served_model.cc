@@ -135,6 +135,8 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Create(
   }
   if (status.ok()) status = result->PrepareChecks();
   if (!has_all_rows && !split) result->checks_.clear();
+  // A model that can run here answers its check requests before anybody else
+  // can ask.
   if (status.ok() && result->can_run_whole() && has_all_rows) {
     status = CheckWhole(*result);
   }
@@ -189,6 +191,7 @@ absl::Status ServedModel::CompileSplit() {
   REFRACT_ASSIGN_OR_RETURN(
       post_, CompiledPart::Create(*model_, runtime::Part::CnPost(graph, plan),
                                   tables_.get(), sharded_.get()));
+  // Encoders take the values that cross as the first outputs (num_up()).
   const std::vector<models::ValueId>& pre_outputs = pre_->part().outputs;
   if (pre_outputs.size() < plan.up.size() ||
       !std::equal(plan.up.begin(), plan.up.end(), pre_outputs.begin())) {

@@ -19,6 +19,8 @@ void ModelStatistics::RecordSuccess(absl::Duration total,
                                     const StageTimes& times, int64_t batch,
                                     uint64_t replaced_ids, bool non_finite,
                                     absl::Time wall) {
+  // Counters are independent and relaxed: a snapshot taken meanwhile may have a
+  // request in some sums and not in others.
   success_.Add(total);
   queue_.Add(times.queue);
   compute_input_.Add(times.compute_input);

@@ -61,6 +61,7 @@ std::string StatusText(const Engine& engine, const base::ByteBudget& memory,
   Json models = Json::array();
   const std::shared_ptr<const Catalog> catalog = engine.catalog();
   for (const Catalog::Entry& entry : catalog->entries()) {
+    // Versions that nobody asked to serve are no part of the status.
     if (!entry.wanted) continue;
     const absl::Status why = WhyNotReady(engine, entry);
     Json model = {{"name", entry.name},

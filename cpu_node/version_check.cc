@@ -59,6 +59,7 @@ void FillFloats(base::Tensor& tensor, std::mt19937& random) {
       break;
     default:
       for (uint16_t& value : tensor.as<uint16_t>()) {
+        // The bits of 1.0 in float16 and bfloat16.
         const bool half = tensor.dtype() == base::DType::kFloat16;
         const uint16_t one = half ? 0x3c00 : 0x3f80;
         value = random() % 2 == 0 ? uint16_t{0} : one;
@@ -118,6 +119,8 @@ absl::StatusOr<std::vector<base::Tensor>> InputsOf(
       REFRACT_RETURN_IF_ERROR(
           ReadRaw(absl::StrCat(folder, "/", given.file), tensor));
     } else if (given.data == models::WarmUpRequest::Data::kRandom) {
+      // An input may select rows of several tables: its ids must lie in the
+      // smallest table. Other integers are 0 or 1.
       int64_t rows = 0;
       for (const models::IdInput& use : uses) {
         if (use.input != graph.inputs[i] || use.is_offsets) continue;
@@ -197,6 +200,7 @@ absl::Status CheckAnswers(const ServedModel& model,
         REFRACT_ASSIGN_OR_RETURN(const absl::Span<base::TensorView> outputs,
                                  execute(padded.inputs()));
         model.padding().Trim(padded, outputs);
+        // A warm-up request has no recorded answers: it only must not fail.
         if (request.outputs.empty() || !compare()) continue;
         REFRACT_RETURN_IF_ERROR(runtime::CompareWithRecorded(
             graph, outputs, models::ViewsOf(request.outputs), tolerance));

@@ -38,6 +38,8 @@ ModelControl::ModelControl(models::Repository repository, Engine* engine,
     : repository_(std::move(repository)), engine_(*engine), options_(options) {
   const std::shared_ptr<const Catalog> catalog = engine_.catalog();
   for (const Catalog::Entry& entry : catalog->entries()) {
+    // Takes over what the node loaded at its start, so that the first change
+    // compares with it.
     Model& model = models_[entry.name];
     if (entry.model != nullptr) {
       model.loaded[entry.version] = {entry.model,
@@ -162,6 +164,8 @@ void ModelControl::Poll() {
   poll_error_ = absl::OkStatus();
   for (const std::string& name : *names) {
     Model& model = models_[name];
+    // The configuration of the last Load() by request stays in force: a poll
+    // must not undo it.
     const auto versions = Wanted(name, model.config);
     const auto traffic =
         versions.ok() ? Traffic(name, model.config, *versions)
@@ -203,6 +207,8 @@ std::pair<uint64_t, uint64_t> ModelControl::FolderNow() const {
   return {folder.st_dev, folder.st_ino};
 }
 
+// An unmounted volume leaves an empty folder at its mount point. Without this
+// check a poll would take that for the removal of all models.
 absl::Status ModelControl::CheckFolder(
     const std::vector<std::string>& models) {
   const std::pair<uint64_t, uint64_t> folder = FolderNow();
@@ -266,6 +272,8 @@ std::string ModelControl::SettingsOf(const std::string& name,
                                      int64_t version) const {
   const std::filesystem::path folder =
       std::filesystem::path(repository_.path()) / name;
+  // The settings that a loaded version depends on, and the time of its plan: a
+  // version whose string differs from that of its load is loaded again.
   const std::string text = models::SettingsThatReload(ConfigTextOf(name));
   std::error_code none;
   const auto plan = std::filesystem::last_write_time(
@@ -294,6 +302,8 @@ bool ModelControl::UpToDate(
 
 absl::StatusOr<ModelControl::Version> ModelControl::LoadVersion(
     const std::string& name, int64_t version, const Model& model) {
+  // A version without a plan would run as a whole here, and take the place of
+  // versions that GPU nodes share. It waits for its plan instead.
   const bool planned = std::any_of(
       model.loaded.begin(), model.loaded.end(), [](const auto& entry) {
         return entry.second.model->model().plan.has_value();
@@ -317,6 +327,8 @@ absl::StatusOr<ModelControl::Version> ModelControl::LoadVersion(
         loaded.model, LoadServed(repository_, name, version, options_.served));
     return engine_.Adopt(loaded.model);
   }));
+  // Requests must not reach a version before GPU nodes have accepted it: the
+  // present version goes on answering meanwhile.
   const absl::Status ready = AwaitReady(*loaded.model);
   if (!ready.ok()) {
     engine_.Retire(std::move(loaded.model));
@@ -355,6 +367,8 @@ absl::Status ModelControl::LoadNow(const std::string& name,
   Model& model = models_[name];
   const std::set<int64_t> before = model.served;
   std::map<int64_t, Version> fresh;
+  // `fresh`: versions loaded now, served only if the change takes place;
+  // `next`: versions served afterwards.
   std::set<int64_t> next;
   absl::Status status;
   for (const int64_t version : wanted) {
@@ -402,6 +416,8 @@ absl::Status ModelControl::LoadNow(const std::string& name,
     model.failed.erase(0);
     for (const int64_t version : next) model.failed.erase(version);
     for (const int64_t version : before) {
+      // Replaced versions stay in memory for a quick return, as many as
+      // keep_versions; FreeOthers() frees the rest.
       if (!next.contains(version)) model.kept.push_back(version);
     }
     std::erase_if(model.kept,
@@ -425,8 +441,11 @@ absl::Status ModelControl::LoadNow(const std::string& name,
   // One catalog swap: all new versions are ready.
   Publish();
   for (auto& [version, added] : fresh)
+    // Of a change that failed: loaded, but not served.
     replaced.push_back(std::move(added.model));
   fresh.clear();
+  // After Publish(), because Free() waits for the requests that still hold the
+  // version.
   for (std::shared_ptr<ServedModel>& old : replaced) Free(std::move(old));
   FreeOthers(model);
   return status;
@@ -439,6 +458,7 @@ absl::Status ModelControl::UnloadNow(const std::string& name) {
         absl::StrCat("unknown model '", base::Shorten(name), "'"));
   }
   Model& model = found->second;
+  // Every version gets an entry with a reason, for clients that ask for it.
   for (const auto& [version, served] : model.loaded) model.failed[version];
   for (auto& [version, why] : model.failed) {
     why = absl::UnavailableError("unloaded");

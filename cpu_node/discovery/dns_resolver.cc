@@ -103,6 +103,7 @@ class Channel {
     }
     timeval longest = {.tv_sec = 0, .tv_usec = kStopLookMs * 1000};
     timeval buffer = {};
+    // The earlier of c-ares' own next timeout and the look at the stop token.
     const timeval* wait = ares_timeout(channel_, &longest, &buffer);
     const int ready =
         poll(watched.data(), count,
@@ -189,6 +190,8 @@ class DnsResolver final : public Resolver {
       hints.ai_flags = ARES_AI_NOSORT;  // sorting would connect to each
       hints.ai_family = family;
       hints.ai_socktype = SOCK_STREAM;
+      // IPv6 is asked for only where a name has no IPv4 address: a node reached
+      // by both would be listed twice.
       ares_getaddrinfo(channel.get(), name.c_str(), nullptr, &hints,
                        OnAddresses, &result);
       channel.Run(result.done, stop);

@@ -99,6 +99,8 @@ std::optional<std::vector<std::string>> NodeList::Look(absl::Time now,
     absl::StatusOr<std::vector<std::string>> nodes = Ask(source.source, stop);
     if (stop.stop_requested()) return std::nullopt;
     if (!nodes.ok()) {
+      // A source that fails keeps the nodes of its last answer: a DNS server
+      // that is down must not empty the pool.
       // A first failure is reported even if no look succeeded before.
       if (source.failures++ == 0 || source.status.ok()) {
         LOG(WARNING)
@@ -187,6 +189,8 @@ void NodeWatch::Run() {
       applied = status;
     }
     Show();
+    // Leaving nodes are looked at on this thread, because ending a client waits
+    // for the transport's threads.
     const bool leaving = pool_->EndLeft();
     absl::Time next = list_.next_due();
     if (leaving) next = std::min(next, clock.Now() + kLeavingInterval);

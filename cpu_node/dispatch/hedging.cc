@@ -14,6 +14,8 @@ double QuantileOf(const metrics::Histogram::Snapshot& snapshot,
   };
   double all = 0;
   for (size_t i = 0; i < snapshot.counts.size(); ++i) all += count(i);
+  // Walks to the bucket that holds the quantile, and interpolates within it.
+  // Only counts since `before` are used, so old times are forgotten.
   double left = quantile * all;
   for (size_t i = 0; i < snapshot.bounds.size(); ++i) {
     if (count(i) >= left && count(i) > 0) {

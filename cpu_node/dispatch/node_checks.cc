@@ -159,6 +159,8 @@ absl::Status NodeChecks::Check(const ServedModel& model,
     std::optional<NodePool::Lease> lease;
     {
       absl::MutexLock lock(&sending_mu_);
+      // Held from the lease to the send: NodePool::Close() must find no thread
+      // in between (StopSending).
       if (may_send_) lease = nodes_.AcquireFor(due);
       if (!lease.has_value()) {
         return absl::UnavailableError("the GPU node is not connected");

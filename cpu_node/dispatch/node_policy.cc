@@ -70,6 +70,8 @@ std::optional<size_t> ChooseNode(absl::Span<const NodeSnapshot> nodes,
   Rank best = Rank::kNone;
   size_t count = 0;                                 // candidates of that rank
   std::array<size_t, kMaxTier + 1> counts_of = {};  // the same per tier
+  // A full `avoid` still sets the rank: nodes of a lower rank get no requests
+  // because a better node is full.
   const auto counts = [&](size_t i) { return i != avoid || nodes[i].full; };
   for (size_t i = 0; i < nodes.size(); ++i) {
     const Rank rank = RankOf(nodes[i]);
@@ -83,6 +85,7 @@ std::optional<size_t> ChooseNode(absl::Span<const NodeSnapshot> nodes,
     counts_of[TierOf(nodes[i])] += !nodes[i].full;
   }
   if (count == 0) {
+    // The avoided node is better than none.
     const bool again = avoid.has_value() && *avoid < nodes.size() &&
                        RankOf(nodes[*avoid]) != Rank::kNone &&
                        !nodes[*avoid].full && RankOf(nodes[*avoid]) <= best;

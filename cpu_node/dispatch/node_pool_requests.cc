@@ -96,6 +96,8 @@ std::optional<NodePool::Lease> NodePool::AcquireWithin(size_t offer,
 std::optional<NodePool::Lease> NodePool::AcquireIf(
     size_t offer, std::optional<size_t> avoid, bool avoid_is_full,
     absl::FunctionRef<bool(const Node&, absl::Time now)> may) {
+  // Drawn outside the lock, by a generator per thread: every request comes
+  // here.
   thread_local absl::InsecureBitGen generator;
   const uint64_t draw_a = generator();
   const uint64_t draw_b = generator();

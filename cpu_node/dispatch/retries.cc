@@ -5,6 +5,8 @@
 namespace refract::cpu_node {
 
 base::Digest Quarantine::Fingerprint(const InferRequest& request) {
+  // The content that decides about a crash: model and inputs, but not id,
+  // deadline or client.
   base::DigestBuilder digest;
   digest.AddString(request.model_name);
   for (const InputTensor& input : request.inputs) {
@@ -23,6 +25,7 @@ base::Digest Quarantine::Fingerprint(const InferRequest& request) {
 void Quarantine::OnLoss(const base::Digest& request, absl::Time now) {
   absl::MutexLock lock(&mu_);
   Forget(now);
+  // A bound on memory: contents beyond it are not quarantined.
   if (entries_.size() >= kMost && !entries_.contains(request)) return;
   Entry& entry = entries_[request];
   ++entry.losses;

@@ -7,7 +7,8 @@
 namespace refract::cpu_node {
 namespace {
 
-// Admission lengthens a predicted wait by 1/kWaitMargin of it.
+// Admission lengthens a predicted wait by 1/kWaitMargin of it; Foresee() says
+// why.
 constexpr int kWaitMargin = 4;
 
 std::vector<double> SharesOf(const std::vector<QueuedModel>& models) {
@@ -76,6 +77,8 @@ absl::Duration StartQueue::WorkerTime(const Model& model, int64_t rows,
 absl::Duration StartQueue::OwnTime(const Model& model, int64_t rows,
                                    int64_t in_flight, absl::Time now) const {
   return model.start.Typical(rows, now) +
+         // Times at the GPU node grow with the rows in flight there, so `away`
+         // is kept by that number, not by the request's rows alone.
          model.away.High(in_flight + rows, now) + model.finish.High(rows, now);
 }
 
@@ -214,6 +217,8 @@ std::optional<StartQueue::Turn> StartQueue::TurnOf(size_t index,
                  : OwnTime(model, next.rows, model.rows_in_flight, now);
   const scheduling::Verdict verdict =
       scheduling::Judge(next.key.deadline, job.abandoned(), own, now);
+  // No room at a GPU node: the job keeps its place, and the next model gets the
+  // worker.
   if (verdict == scheduling::Verdict::kRun && !job.Reserve()) {
     return std::nullopt;
   }
@@ -228,6 +233,8 @@ std::optional<StartQueue::Turn> StartQueue::TurnOf(size_t index,
   model.queue.CountTurn(taken.key.deadline != absl::InfiniteFuture());
   job.start_ = turn.time = model.start.Typical(job.rows_, now);
   job.finish_ = model.finish.Mean(job.rows_, now);
+  // Work that comes back from GPU nodes goes before new requests, so admission
+  // counts it as work ahead.
   to_finish_ += job.finish_;
   ++model.in_flight;
   model.rows_in_flight += job.rows_;

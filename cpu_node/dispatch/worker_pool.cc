@@ -103,11 +103,15 @@ void WorkerPool::Work(int worker) {
       free_at_[worker] = absl::InfinitePast();
       while (true) {
         if (!continuing_.empty()) {
+          // Begun requests go first: most of their work is done, and they hold
+          // memory.
           task = std::move(continuing_.front());
           continuing_.pop_front();
           break;
         }
         if (stopping_) {
+          // Before a worker ends, it refuses jobs that still wait, so that each
+          // of them gets an answer.
           turn.job = starting_.TakeAny();
           if (turn.job == nullptr) return;
           turn.refused = Stopping();
@@ -119,6 +123,8 @@ void WorkerPool::Work(int worker) {
           free_at_[worker] = now + turn.time;
           break;
         }
+        // Set again by every event that may let a job start; HasWork() waits
+        // for it.
         look_ = false;
         // Jobs that wait for room are refused when their deadlines pass.
         clock_.AwaitWithDeadline(mu_,

@@ -55,6 +55,9 @@ void Engine::Succeed(Task* task) {
   model.statistics().RecordLostIds(task->run_stats.lost_ids);
   RecordStages(*task, computed);
   LogEnd(*task, absl::OkStatus());
+  // Statistics and the log line come before: a client that has its answer finds
+  // it counted. The outputs lie in the task's memory, so encoding ends within
+  // the call.
   task->done(task->answer);
   model.statistics().RecordStage(Stage::kEncode,
                                  options_.clock->Now() - computed);
@@ -66,6 +69,8 @@ void Engine::Succeed(Task* task) {
 void Engine::OfferToShadow(Task& task) {
   const std::shared_ptr<ShadowVersion>& version = task.model->shadow();
   if (version == nullptr || !options_.shadow->Sample()) return;
+  // The second attempt of a hedge still reads the inputs, which are moved
+  // below.
   if (task.keep_inputs) return version->Count(ShadowOutcome::kDropped);
   // LibTorch reads the tables as imported and applies no id policy.
   if (task.tables.sequence() != 0 || task.run_stats.replaced_ids > 0) {
@@ -119,6 +124,7 @@ void Engine::RecordStages(const Task& task, absl::Time computed) {
   }
   statistics.RecordStage(Stage::kPre, task.parts.start);
   statistics.RecordStage(Stage::kGpuNode, task.times.compute_infer);
+  // Between the answer's arrival and a worker that continues.
   statistics.RecordStage(Stage::kResume,
                          task.began - task.sent - task.times.compute_infer);
   statistics.RecordStage(Stage::kPost, computed - task.began);

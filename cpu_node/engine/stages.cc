@@ -94,6 +94,8 @@ void Engine::RunWhole(Task* task) {
 
 void Engine::Dispatch(Task* task) {
   const size_t offer = task->model->places().offer;
+  // An attempt that fails before the message is sent is repeated here; an
+  // attempt that fails later comes back through OnResponse().
   while (task->attempts < kMaxAttempts) {
     const absl::Status alive = CheckAlive(*task, "before the GPU node");
     if (!alive.ok()) return Fail(task, alive);
@@ -120,12 +122,14 @@ void Engine::Dispatch(Task* task) {
     const absl::Status status = RunPreAndSend(task);
     // Sent: the transport's callback owns the task from here on.
     if (status.ok()) return;
+    // The message is longer than the transport carries.
     if (absl::IsOutOfRange(status)) return SendInPieces(task, status);
     task->node.reset();
     if (!IsRetryable(status) || task->shard_failed) return Fail(task, status);
     task->last_failure = status;
     task->avoid = node;
   }
+  // --local-fallback: the last resort.
   if (task->model->can_run_whole() && IsRetryable(task->last_failure)) {
     return RunWhole(task);
   }
@@ -138,6 +142,8 @@ absl::Status Engine::RunPreAndSend(Task* task) {
   task->run_stats = runtime::RunStats();
   REFRACT_RETURN_IF_ERROR(
       base::WithinMemory([&] { return RunPre(*task, message); }));
+  // Read before the send, whose callback may run on another thread at once and
+  // end the task.
   task->sent = options_.clock->Now();
   task->sent_to_node = task->sent;
   task->times.compute_input = task->sent - begin;
@@ -203,6 +209,9 @@ absl::Status Engine::RunPre(Task& task, transport::OutgoingMessage& message) {
     if (task.specs[i].has_value()) task.up_specs.push_back(*task.specs[i]);
   }
   const bool sizes_known =
+      // Known sizes: the message is allocated before the run, and the kernels
+      // write plain values straight into registered memory. Encoded values are
+      // written after the run.
       codec.sizes_known() && task.up_specs.size() == num_up;
   task.destinations.assign(task.specs.size(), nullptr);
   if (sizes_known) {
@@ -285,6 +294,7 @@ void Engine::OnResponse(Task* task,
   task->times.compute_infer = options_.clock->Now() - task->sent;
   task->parts.away = task->times.compute_infer;
   const size_t node = task->node->node();
+  // Kept before the lease ends: the node may leave the pool afterwards.
   const std::string address = response.ok() ? "" : task->node->address();
   const absl::Time now = options_.clock->Now();
   if (log_.IsSlow(now - task->arrived) || task->request.trace.on) {
@@ -295,6 +305,7 @@ void Engine::OnResponse(Task* task,
   task->node.reset();
   if (response.ok()) {
     task->response = *std::move(response);
+    // This is the polling thread, which must not compute.
     workers_.Continue([this, task] { RunPost(task); });
     return;
   }

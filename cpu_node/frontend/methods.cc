@@ -64,6 +64,7 @@ absl::Status Answer(Engine& engine, const inference::ServerReadyRequest&,
 absl::Status Answer(Engine& engine, const inference::ModelReadyRequest& request,
                     inference::ModelReadyResponse& response) {
   const auto model = engine.catalog()->Find(request.name(), request.version());
+  // A version that is not served is "not ready"; an unknown model is an error.
   if (!model.ok() && !absl::IsUnavailable(model.status())) {
     return model.status();
   }
@@ -108,6 +109,8 @@ absl::Status Answer(Engine& engine,
 absl::Status Answer(Engine& engine,
                     const inference::ModelStatisticsRequest& request,
                     inference::ModelStatisticsResponse& response) {
+  // A version that is named and not served is an error; otherwise all served
+  // versions are listed.
   if (!request.name().empty() && !request.version().empty()) {
     REFRACT_ASSIGN_OR_RETURN(
         const std::shared_ptr<const ServedModel> model,

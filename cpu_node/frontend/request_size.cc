@@ -31,6 +31,9 @@ absl::Status TooMany(absl::string_view what, size_t most) {
       absl::StrCat("the request has more than ", most, " ", what));
 }
 
+// Reads a ModelInferRequest field by field without decoding it: counts what
+// decoding would allocate, and refuses counts and lengths above the limits.
+// Only then does the front end take memory for the request and parse it.
 class Walk {
  public:
   Walk(google::protobuf::io::ZeroCopyInputStream& bytes, size_t max_bytes,
@@ -43,6 +46,9 @@ class Walk {
 
   absl::Status Request() {
     REFRACT_RETURN_IF_ERROR(Fields([this](int field, int type) -> absl::Status {
+      // Protobuf writes fields by number, so model and version usually precede
+      // the inputs. Named() runs before long fields are read; a client that
+      // writes another order is judged by what came so far.
       if (field >= ModelInferRequest::kInputsFieldNumber) {
         REFRACT_RETURN_IF_ERROR(Named());
       }

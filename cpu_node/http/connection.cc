@@ -163,6 +163,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     busy_ = false;
     if (last_ || shared_.stopping) return Close();
     if (buffer_.size() > 0) return ReadHeader();  // pipelined
+    // Idle connections are many: an idle connection does not keep the memory of
+    // its last long request.
     if (buffer_.capacity() > kSmallBuffer) buffer_.shrink_to_fit();
     stream_.expires_after(
         std::chrono::duration_cast<SteadyTime::duration>(Chrono(patience)));

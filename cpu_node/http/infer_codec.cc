@@ -27,6 +27,7 @@ constexpr char kJsonLength[] = "Inference-Header-Content-Length";
 // Splits `body` into JSON and binary part; returns the length of the JSON.
 absl::StatusOr<size_t> JsonBytes(absl::string_view body,
                                  const std::optional<std::string>& header) {
+  // Without the header the whole body is JSON.
   if (!header.has_value()) return body.size();
   uint64_t bytes = 0;
   if (!absl::SimpleAtoi(*header, &bytes)) {
@@ -196,6 +197,8 @@ absl::StatusOr<HttpInferRequest> DecodeHttpRequest(
     tensor_bytes += elements.size() * sizeof(uint64_t);
   }
   REFRACT_ASSIGN_OR_RETURN(base::ByteBudget::Hold hold,
+                           // Held before the tensors are allocated; shrunk to
+                           // their true size below.
                            memory.Take(tensor_bytes));
   HttpInferRequest result;
   REFRACT_ASSIGN_OR_RETURN(result.forms, FormsOf(message));
@@ -272,6 +275,8 @@ absl::StatusOr<HttpInferAnswer> EncodeHttpAnswer(const InferResponse& response,
   }
   out += "]}";
   if (!answer.json_bytes.has_value()) return answer;
+  // Binary outputs follow the JSON in its order, without gaps: the client cuts
+  // them by binary_data_size.
   answer.json_bytes = out.size();
   out.reserve(out.size() + binary_bytes);
   for (size_t i = 0; i < response.outputs.size(); ++i) {

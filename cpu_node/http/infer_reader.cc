@@ -33,7 +33,10 @@ std::string TextOf(const nlohmann::json::exception& error) {
 }
 
 // Receives the JSON's parts in order, as nlohmann::json::sax_parse() calls the
-// methods; returning `false` ends the parse.
+// methods; returning `false` ends the parse. No tree of the JSON is built:
+// elements of `data` go into JsonElements, 8 bytes each, within the byte
+// budget. levels_ is the stack of open objects and arrays; the top decides what
+// the next part means.
 class Reader {
  public:
   Reader(base::ByteBudget& memory, InferJson& out)
@@ -80,6 +83,8 @@ class Reader {
   }
   bool binary(nlohmann::json::binary_t&) { return false; }  // not in JSON
 
+  // The parser does not tell sizes in advance. Each case names the fields whose
+  // value may be an object; all other fields go to EnterIgnored().
   bool start_object(size_t) {
     switch (place()) {
       case Place::kStart:
@@ -141,6 +146,8 @@ class Reader {
     level.key = KeyOf(level.place, name);
     if (level.key == Key::kOther) return true;
     const uint32_t bit = uint32_t{1} << static_cast<int>(level.key);
+    // A second `data`, for example, would be appended to the first. Unknown
+    // fields may repeat, because their values are dropped.
     if ((level.seen & bit) != 0) {
       return Fail(absl::StrCat("has '", name, "' twice"));
     }
@@ -327,6 +334,8 @@ class Reader {
       return Fail(
           absl::StrCat("has more than ", kMaxLevels, " levels of nesting"));
     }
+    // An array inherits the field, so that WrongType() can name it for an
+    // element.
     levels_.push_back({place, field()});
     return true;
   }
@@ -348,6 +357,8 @@ class Reader {
       case Place::kRequest:
       case Place::kInput:
       case Place::kOutput:
+        // Unknown fields are skipped with all that they hold; kMaxLevels bounds
+        // their nesting.
         return known ? WrongType() : Enter(Place::kIgnored);
       case Place::kData:
         return Fail("'data' must be numbers or booleans");

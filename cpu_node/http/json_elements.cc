@@ -17,6 +17,7 @@ absl::Status JsonElements::Mixed() {
 }
 
 absl::Status JsonElements::Grow() {
+  // Doubles, so that n elements cost O(n) copies.
   const size_t capacity = std::max<size_t>(16, 2 * words_.capacity());
   // During the copy both buffers count.
   REFRACT_ASSIGN_OR_RETURN(base::ByteBudget::Hold hold,
@@ -29,6 +30,9 @@ absl::Status JsonElements::Grow() {
   return absl::OkStatus();
 }
 
+// Words hold integers until the first number with a point comes. Integers
+// beyond 2^53 lose their last bits here; tensors of integers refuse such data
+// anyway.
 void JsonElements::ToFloats() {
   for (uint64_t& word : words_) {
     word = std::bit_cast<uint64_t>(

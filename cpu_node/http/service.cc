@@ -28,6 +28,8 @@ absl::string_view View(const HttpRequest& request) {
   return request.body.has_value() ? request.body->view() : absl::string_view();
 }
 
+// 499 is nginx's status for a request that its client gave up; no standard
+// status says that.
 int HttpStatusOf(absl::StatusCode code) {
   switch (code) {
     case absl::StatusCode::kOk:
@@ -186,6 +188,8 @@ absl::Status HttpService::CheckAccess(bool get, absl::string_view target,
                                       absl::string_view authorization) const {
   if (access_ == nullptr) return absl::OkStatus();
   const absl::StatusOr<Route> route = RouteOf(target);
+  // The rights are the same as for gRPC (frontend/service.cc). An unknown path
+  // needs a client token.
   if (!route.ok()) return access_->Check(Access::kClient, authorization);
   switch (route->call) {
     case Route::Call::kServerLive:
@@ -376,6 +380,8 @@ absl::StatusOr<HttpAnswer> HttpService::AnswerTraceSetting(
 
 void HttpService::Infer(HttpRequest request, const Route& route,
                         std::stop_token cancel, const Done& done) {
+  // The quota is taken before any work on the body, and given back with the
+  // request.
   absl::StatusOr<ClientQuota::Hold> quota = ClientQuota::Hold();
   if (access_ != nullptr) quota = access_->Admit(request.authorization);
   if (!quota.ok()) return done(ErrorAnswer(quota.status()));
@@ -405,6 +411,7 @@ void HttpService::Infer(HttpRequest request, const Route& route,
     REFRACT_ASSIGN_OR_RETURN(
         infer,
         DecodeHttpRequest(View(request), request.json_bytes, now, memory_));
+    // The tensors are copies: the body's memory goes before the request waits.
     request.body.reset();
     return absl::OkStatus();
   });
@@ -429,6 +436,8 @@ void HttpService::Infer(HttpRequest request, const Route& route,
         HttpAnswer answer;
         const absl::Status encoded = base::WithinMemory([&]() -> absl::Status {
           REFRACT_RETURN_IF_ERROR(result.status());
+          // The answer exists already, so a short budget cannot refuse it; it
+          // counts against later requests.
           base::ByteBudget::Hold memory = memory_.TakeAnyway(BytesOf(*result));
           REFRACT_ASSIGN_OR_RETURN(HttpInferAnswer body,
                                    EncodeHttpAnswer(*result, id, forms));

@@ -108,6 +108,9 @@ void RedactIds(const models::Graph& graph, absl::string_view key,
         tensor.dims().size() < 2
             ? 1
             : std::max<size_t>(static_cast<size_t>(tensor.dims().back()), 1);
+    // Offsets say where bags begin and reveal no id. An id becomes an id of its
+    // table, always the same for one key, input and column, so that repeated
+    // ids stay repeated. Integers without a known table become 0.
     const Integers integers = IntegersOf(uses, graph.inputs[i], columns);
     if (integers.offsets) continue;
     const std::string& name = graph.value(graph.inputs[i]).name;
@@ -174,6 +177,8 @@ void Recorder::Offer(std::shared_ptr<const models::LoadedModel> model,
               .bytes = BytesOf(request)};
   {
     absl::MutexLock lock(&mu_);
+    // The bytes are counted before the copy, so that threads that copy at once
+    // keep to the bound together.
     if (entry.bytes > options_.max_waiting - waiting_bytes_) {
       dropped_.fetch_add(1, std::memory_order_relaxed);
       return;

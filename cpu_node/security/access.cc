@@ -115,6 +115,8 @@ absl::Status TokenFile::Read() {
     }
     Client& client = clients.emplace_back();
     SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(),
+           // Digests, so that the comparison below takes equal time for tokens
+           // of any length, and the node keeps no token in memory.
            client.digest.data());
     const absl::StatusOr<std::optional<ClientQuota::Limits>> limits =
         LimitsOf(absl::MakeConstSpan(words).subspan(1));
@@ -167,6 +169,8 @@ TokenFile::Found TokenFile::Find(absl::string_view token) {
   Refresh();
   const Client* match = nullptr;
   for (const Client& each : clients_) {
+    // Goes through all tokens, also after a match: the time tells nothing about
+    // the position.
     const bool equal = CRYPTO_memcmp(each.digest.data(), digest.data(),
                                      digest.size()) == 0;
     match = equal ? &each : match;

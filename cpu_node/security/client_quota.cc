@@ -21,11 +21,15 @@ absl::StatusOr<ClientQuota::Hold> ClientQuota::Take(absl::Time now) {
         absl::StrCat("client '", limits_.name, "' has ", counts_.in_flight,
                      " requests in flight, its quota"));
   }
+  // A token bucket: it fills at `rate` per second, holds the requests of one
+  // second (at least one), and each request takes one. After an idle time a
+  // client may thus send a second's worth at once.
   if (std::isfinite(limits_.rate)) {
     if (filled_ != absl::InfinitePast() && now > filled_) {
       left_ = std::min(
           bucket_, left_ + limits_.rate * absl::ToDoubleSeconds(now - filled_));
     }
+    // Requests of several threads may bring an earlier `now`.
     filled_ = std::max(filled_, now);
     if (left_ < 1) {
       ++counts_.refused;

@@ -29,7 +29,9 @@ struct Pending {
   size_t open ABSL_GUARDED_BY(mu);
 };
 
-// `sequence`: of the delta whose rows the shard has read.
+// Checks an answer and copies it into `call`. Its tensors: floats of the table
+// rows, and three integers (sequence of the delta whose rows the shard has
+// read, number of replaced ids, position of the first missing id or -1).
 absl::Status TakeAnswer(absl::StatusOr<transport::IncomingMessage>& received,
                         runtime::cpu::ShardCall& call, int64_t& sequence) {
   REFRACT_RETURN_IF_ERROR(received.status());
@@ -137,6 +139,7 @@ absl::StatusOr<size_t> ShardGroup::Add(
     const absl::Status status =
         clients_[shard]->SetOffer(place, model->sharded()->OfferTo(shard));
     if (status.ok()) continue;
+    // All shards get the offer or none does.
     for (size_t other = 0; other < shard; ++other) {
       if (clients_[other] == nullptr) continue;
       clients_[other]->SetOffer(place, std::nullopt).IgnoreError();
@@ -226,11 +229,14 @@ void ShardGroup::Run::Ask(absl::Span<runtime::cpu::ShardCall> calls,
     }
     client.Send(*std::move(message), deadline, cancel_, answer);
   }
+  // The caller's own look-ups run while the other shards answer.
   meanwhile();
   const auto all_there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(pending->mu) {
     return pending->open == 0;
   };
   absl::MutexLock lock(&pending->mu);
+  // The calls end by their deadline, so only the stop of the node needs looking
+  // after.
   while (!pending->mu.AwaitWithTimeout(absl::Condition(&all_there), kLook)) {
     if (!group_.stopping_.load(std::memory_order_relaxed)) continue;
     for (runtime::cpu::ShardCall& call : calls) {

@@ -104,6 +104,8 @@ void ShardServer::Match() {
   size_t count = 0;
   {
     absl::MutexLock lock(&mu_);
+    // A model may be loaded before or after its peers offer it, so all offers
+    // are compared again.
     for (Offer& offer : offers_) offer.model = FindModel(offer.offer);
     count = offers_.size();
   }
@@ -211,7 +213,9 @@ absl::Status ShardServer::Answer(transport::ServerCall& call) {
     model = offer.model.lock();
     if (model == nullptr) return NotLoaded(offer.offer);
   }
+  // Scratch of the thread, so that a look-up allocates nothing once warm.
   static thread_local runtime::cpu::ShardLookUps look_ups;
+  // One state of the tables for the whole answer; its sequence travels with it.
   const TableStore::Pin tables = model->PinTables();
   REFRACT_RETURN_IF_ERROR(look_ups.Read(
       call.tensors(), model->sharded()->owned(), tables.state()));

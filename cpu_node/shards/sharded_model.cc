@@ -65,6 +65,8 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Create(
         view.rows ? static_cast<size_t>(view.rows->stride)
                   : static_cast<size_t>(owned.dim) * base::SizeOf(view.dtype);
     owned.rows.data = view.data;
+    // A package has this shard's rows alone, and by ids any row of the file may
+    // be this shard's. Otherwise the rows are a range of the whole table.
     if (!table->packaged && !shards.by_ids) {
       owned.rows.data += static_cast<size_t>(shards.begin(place->own)) *
                          owned.rows.row_bytes;
@@ -93,6 +95,8 @@ void ShardedModel::SetChanges(
 
 transport::ModelOffer ShardedModel::OfferTo(size_t shard) const {
   base::DigestBuilder digest;
+  // Both shards compute this digest: they must agree on the format of look-ups
+  // (the number here), on the group, and on the owner of every row.
   digest.AddString("refract shard look-ups 3");
   digest.AddInt(shard);
   digest.AddInt(place_.num_shards);
