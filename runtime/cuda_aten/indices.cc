@@ -126,6 +126,7 @@ const IndexRule* FindIndexRule(absl::string_view op) {
 }
 
 bool IntegersAreNumbers(absl::string_view op) {
+  // "aten.sum.dim_IntList" → "aten.sum".
   const absl::string_view name = op.substr(0, op.rfind('.'));
   return std::find(std::begin(kNumbers), std::end(kNumbers), name) !=
          std::end(kNumbers);

@@ -98,6 +98,8 @@ std::vector<BagRoom> RoomForBags(const models::Graph& graph, const Part& part,
     }
     return true;
   };
+  // The largest room per group for which all groups fit, by bisection: fits()
+  // is true up to it. A group that wants less leaves its rest to the others.
   int64_t low = 1;
   int64_t high = kMostEntries;
   while (low < high) {
@@ -205,6 +207,9 @@ absl::Status FillBags(absl::Span<const BagRoom> rooms, cuda::Instance& instance,
           absl::StrCat("bags of input '", room.entries, "': entries ", begin,
                        " to ", end, " of ", NumEntries(room, inputs)));
     }
+    // Copied first and checked in the copy, because a peer may still write to
+    // the request. Begin and end were read before; CheckAndMove() refuses a
+    // copy that contradicts them.
     std::memcpy(place, offsets.data + from * width,
                 static_cast<size_t>(count * width));
     REFRACT_RETURN_IF_ERROR(
@@ -221,6 +226,7 @@ absl::Status FillBags(absl::Span<const BagRoom> rooms, cuda::Instance& instance,
                     entries.data + begin * size,
                     static_cast<size_t>((end - begin) * size));
       }
+      // Grows with each request that is added to the slot.
       instance.SetCount(slot, room.entry_inputs[e], base + end - begin);
     }
   }

@@ -34,6 +34,8 @@ bool KeepsOrder(const models::Node& node) {
 }
 
 // The part's input with the elements of `id`, in the same order; -1: none.
+// CheckBags() reads that input on the CPU, so that an error names the table as
+// on a CPU node.
 int InputOf(const models::Graph& graph, const Part& part, models::ValueId id) {
   while (true) {
     const auto input = std::find(part.inputs.begin(), part.inputs.end(), id);
@@ -154,6 +156,7 @@ absl::StatusOr<BagNode> Understand(const NodeStep& node,
                  .ids = InputOf(graph, part, id_of(ids)),
                  .offsets = InputOf(graph, part, id_of(offsets))};
 
+  // Bags of equal size have no offsets on the device: bag b begins at b × step.
   if (const std::optional<int64_t> step = emitter.EvenSteps(offsets)) {
     const Size rows = found.dims[0];
     if (!(found.ids->dims[0] == rows * Size(*step))) {

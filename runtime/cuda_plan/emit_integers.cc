@@ -45,6 +45,8 @@ absl::Status EmitArange(const NodeStep& node, Emitter& emitter) {
   REFRACT_ASSIGN_OR_RETURN(const int64_t start, number("start", 0));
   REFRACT_ASSIGN_OR_RETURN(const int64_t end, number("end", 0));
   REFRACT_ASSIGN_OR_RETURN(const int64_t step, number("step", 1));
+  // Ranges are views of one weight 0, 1, 2, … (Emitter::Range()): strides may
+  // not be negative, and the weight must not become too long.
   if (step < 1 || start < 0 || end <= start || end > Emitter::kMaxRange) {
     return absl::UnimplementedError(
         absl::StrCat("it is a range from ", start, " to ", end, " by ", step));
@@ -180,6 +182,7 @@ absl::Status EmitUnary(const NodeStep& node, IntegerCode code,
                            IntegerArgument(node, "self", emitter));
   if (!self.tensor)
     return absl::UnimplementedError("its operand is not a tensor");
+  // `~` of truth values is "not"; inverting the bits of 1 would give 254 or −2.
   if (code == IntegerCode::kInvert && self.tensor->dtype == DType::kBool) {
     code = IntegerCode::kNot;
   }
@@ -215,6 +218,7 @@ absl::Status EmitBinaryInteger(const NodeStep& node, IntegerCode code,
     default:
       break;
   }
+  // rsub(self, other) is other − self.
   if (models::LoweringOf(node.node.op) == Lowering::kReverseSubtract) {
     std::swap(self, other);
   }
@@ -234,6 +238,7 @@ absl::Status EmitClamp(const NodeStep& node, Emitter& emitter) {
   }
   if (operands.size() < 2)
     return absl::UnimplementedError("it has neither min nor max");
+  // A missing bound leaves a maximum or a minimum.
   const IntegerCode code = operands.size() == 3 ? IntegerCode::kClamp
                            : args.Has("min")    ? IntegerCode::kMaximum
                                                 : IntegerCode::kMinimum;

@@ -150,6 +150,8 @@ absl::StatusOr<Tensor> Emitter::ExactConstant(int local) {
     return absl::UnimplementedError(
         absl::StrCat("constant ", name, " is empty"));
   const int64_t cols = dims.empty() ? 1 : dims.back();
+  // The uploader takes floats as float32 and converts them to the weight's
+  // type; other types are copied as they are.
   cuda::WeightData data{.count = count};
   if (cuda::IsFloating(*dtype)) {
     REFRACT_ASSIGN_OR_RETURN(const std::vector<float>* const values,
@@ -176,6 +178,8 @@ absl::StatusOr<cuda::ValueId> Emitter::Matrix(int local, bool turn) {
   int64_t rows = tensor.dims[0];
   int64_t cols = tensor.dims[1];
   const float* data = nullptr;
+  // The mapped weight file is read in place. Any other form is made once and
+  // kept in the pool.
   if (tensor.dtype == base::DType::kFloat32 && !turn) {
     data = reinterpret_cast<const float*>(tensor.data);
   } else {

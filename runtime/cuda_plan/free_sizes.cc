@@ -61,10 +61,13 @@ absl::StatusOr<FreeSizes> FreeSizes::Find(const models::Graph& graph,
       one.declared = range.max < kNoLimit;
       if (one.declared) one.max = range.max;
     }
+    // Memory allows fewer rows than the model declares.
     if (symbol == graph.batch_symbol && one.max > *batch_limit) {
       one.declared = false;
       one.max = *batch_limit;
     }
+    // A declared minimum above the limit of --max-size wins: no smaller request
+    // exists.
     one.max = std::max(one.max, one.min);
     sizes.all_.push_back(std::move(one));
   };

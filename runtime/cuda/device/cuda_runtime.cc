@@ -109,6 +109,8 @@ class Device final : public CudaRuntime {
   }
   Result<bool> Happened(Event event) override {
     const cudaError_t error = cudaEventQuery(Raw(event));
+    // Not an error: "not ready" would stay as the thread's last error and be
+    // taken for the next call's.
     if (error == cudaErrorNotReady) {
       (void)cudaGetLastError();
       return false;

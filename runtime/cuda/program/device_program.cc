@@ -174,6 +174,7 @@ DeviceProgramBuilder::DeviceProgramBuilder(std::string name, bool tf32) {
 ValueId DeviceProgramBuilder::Add(Value value) {
   const auto id = static_cast<ValueId>(program_.values.size());
   value.host_dtype = value.dtype;
+  // Without a root given the value is a root; View() and Reshape() give theirs.
   if (value.root == kNone) {
     value.root = id;
     // Indices and masks are read as dense arrays.

@@ -108,6 +108,8 @@ class Checker {
     return Writes(op.out, {op.dims.begin(), op.dims.end() - op.inner});
   }
 
+  // Ids come with a request, so that the table is checked for all rows that an
+  // id within the table can select.
   std::string Check(const LookUpOp& op) const {
     std::string wrong = Dims(op.dims);
     if (!wrong.empty()) return wrong;
@@ -238,6 +240,8 @@ class Checker {
     wrong = FloatingReads(bag.table, table);
     if (wrong.empty()) wrong = IntegerReads(bag.ids, {bag.entries});
     if (!wrong.empty()) return wrong;
+    // Bags with offsets are checked by the kernel (bag_calls.h). Without
+    // offsets the bags' ends follow from their number and length.
     if (bag.offsets.value != kNone) {
       Rows offsets = op.rows;
       offsets.fixed += bag.include_last ? 1 : 0;
@@ -329,6 +333,8 @@ class Checker {
     }
     return "";
   }
+  // A result of a kernel that computes in floating point. Such kernels store
+  // truth values as bool, but no integers.
   std::string Writes(const TensorRef& ref,
                      const std::vector<Rows>& dims) const {
     const std::string wrong = Reads(ref, dims);

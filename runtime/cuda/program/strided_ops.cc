@@ -13,7 +13,9 @@ int64_t Count(const std::vector<Rows>& dims, int64_t batch) {
   return count;
 }
 
-// Sizes and strides at one batch.
+// Lowers an operator over strided tensors to its launch at one batch: sizes,
+// strides and offsets, lines over the batch in the program, become numbers, and
+// values become addresses.
 struct StridedLowerer {
   const LoweringContext& context;
   const std::function<void*(ValueId)>& address;
@@ -172,6 +174,7 @@ struct StridedLowerer {
     return call;
   }
 
+  // Launches over tables hold strides in 32 bits, which Validate() has checked.
   int32_t Stride(const TensorRef& ref, size_t d) const {
     return static_cast<int32_t>(At(ref.strides[d]));
   }
@@ -232,6 +235,8 @@ struct StridedLowerer {
     table.ids = AddressOf(bag.ids);
     table.id_dtype = TypeOf(bag.ids);
     table.id_stride = Stride(bag.ids, 0);
+    // The entries at this batch bound the room; the kernel computes a request's
+    // own number from its number of items.
     table.entries = static_cast<int32_t>(At(bag.entries));
     table.entries_per_item = static_cast<int32_t>(bag.entries.per_item);
     table.fixed_entries = static_cast<int32_t>(bag.entries.fixed);
