@@ -88,6 +88,8 @@ FoundBags FindBagInputs(const models::Graph& graph, const Part& part) {
                                    "only offsets that a request brings");
       return found;
     }
+    // Bags with the same offsets form one group: their entries are moved
+    // together.
     auto& group =
         groups.try_emplace(offsets, *include_last, std::set<ValueId>())
             .first->second;

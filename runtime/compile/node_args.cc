@@ -26,6 +26,8 @@ int CountOperands(const models::Argument& argument) {
 }  // namespace
 
 NodeArgs::NodeArgs(const models::Node& node) : node_(node) {
+  // The numbering of models::InputsOf(): arguments in the node's order, values
+  // in the order of each argument.
   int next = 0;
   for (const auto& argument : node.args) {
     places_.push_back({&argument, next});

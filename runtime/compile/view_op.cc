@@ -177,6 +177,7 @@ absl::Status ViewOp::Reshape(const Operands& operands, const base::Dims& from,
   int64_t count = 1;
   for (int64_t dim : from) count *= dim;
   dims.clear();
+  // `open`: the position of −1, which takes the size that remains.
   size_t open = size_.size();
   int64_t known = 1;
   const auto mismatch = [&] {

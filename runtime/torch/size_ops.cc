@@ -148,6 +148,7 @@ absl::StatusOr<Operand> FloatArithmetic(absl::string_view name, double x,
 }
 
 absl::StatusOr<Operand> Power(const Operand& a, const Operand& b) {
+  // As in Python, an int to a negative power is a float.
   const bool whole = a.kind != Operand::Kind::kFloat &&
                      b.kind != Operand::Kind::kFloat && AsInt(b) >= 0;
   if (!whole) return FloatOperand(std::pow(AsFloat(a), AsFloat(b)));

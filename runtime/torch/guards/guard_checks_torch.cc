@@ -21,6 +21,7 @@ Integers::Integers(const at::Tensor& tensor, const char* what) {
       return;
     }
   }
+  // Other widths and layouts are rare, so that a copy is cheap enough.
   copy_ = tensor.to(at::kCPU, at::kLong).contiguous();
   wide_ = copy_.const_data_ptr<int64_t>();
 }
@@ -38,7 +39,7 @@ int64_t CheckOffsets(const at::Tensor& offsets, int64_t count,
     TORCH_CHECK(offset >= last, what, ": offset ", offset, " after ", last);
     last = offset;
   }
-  // They rise: the last is the largest.
+  // Offsets do not fall, so that the last one is the largest.
   TORCH_CHECK(last <= count, what, ": offset ", last, " of ", count, " values");
   return last;
 }
@@ -49,6 +50,7 @@ int64_t CheckLengths(const at::Tensor& lengths, int64_t count,
   int64_t sum = 0;
   for (int64_t i = 0; i < all.size(); ++i) {
     TORCH_CHECK(all[i] >= 0, what, ": a length of ", all[i]);
+    // Compared with what is left, which cannot overflow as the sum could.
     TORCH_CHECK(all[i] <= count - sum, what, " of more than ", count,
                 " values");
     sum += all[i];
@@ -191,6 +193,8 @@ void CheckRecurrentPacked(Arguments a, int64_t gates) {
   TORCH_CHECK(batch_sizes.dim() == 1 && batch_sizes.numel() > 0,
               "packed sequences without a time step");
   int64_t rows = 0;
+  // Rows of a packed batch are sorted by length, so that time steps never get
+  // more rows. The first time step has all sequences.
   int64_t last = data.size(0);
   const Integers sizes(batch_sizes, "time steps of packed sequences");
   for (int64_t i = 0; i < sizes.size(); ++i) {
@@ -304,7 +308,8 @@ bool HasLowest(const c10::IValue& value) {
   if (!value.isTensor() || !value.toTensor().defined()) return false;
   const at::Tensor& tensor = value.toTensor();
   const at::ScalarType type = tensor.scalar_type();
-  // Narrower integers are divided as int32, which holds their quotient.
+  // LibTorch divides narrower integers as int32, which can hold the quotient of
+  // their lowest value and -1.
   if (type != at::kLong && type != at::kInt) return false;
   const int64_t lowest = type == at::kLong
                              ? std::numeric_limits<int64_t>::min()
@@ -360,6 +365,7 @@ void CheckBags(const at::Tensor& ids, const at::Tensor& offsets,
   if (include_last) {
     TORCH_CHECK(offsets.numel() > 0, "include_last_offset without an offset");
   } else {
+    // LibTorch would write ids without any bag into a result that has no row.
     TORCH_CHECK(offsets.numel() > 0 || ids.numel() == 0, ids.numel(),
                 " ids without a bag");
   }

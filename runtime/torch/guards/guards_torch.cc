@@ -165,6 +165,8 @@ OperatorRule RuleOf(const c10::OperatorName& op) {
     }
     return made;
   }();
+  // fbgemm's operators are allowed by name, all others refused: most trust
+  // their arguments.
   constexpr char kFbgemm[] = "fbgemm::";
   if (op.name.rfind(kFbgemm, 0) == 0) {
     const FbgemmRule rule = RuleOfFbgemm(op.name.substr(sizeof(kFbgemm) - 1));
@@ -172,6 +174,7 @@ OperatorRule RuleOf(const c10::OperatorName& op) {
             .looks_at = LooksAt::kPlaces,
             .why_not = rule.may_run ? "" : rule.why_not};
   }
+  // Compared with the overload, which toString() appends if there is one.
   for (const RefusedOperator& refused : kRefused) {
     if (c10::toString(op) == refused.name) return {.why_not = refused.why};
   }
