@@ -99,6 +99,8 @@ class DensePass {
         like = static_cast<int>(i);
       }
     }
+    // Without an operand of the full shape the chain would have the smaller
+    // shape of the expansion's input.
     if (like < 0) return;
     for (int& local : step.operands) {
       const int before = BeforeExpansion(local);

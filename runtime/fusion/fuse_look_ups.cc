@@ -156,6 +156,8 @@ void FuseLookUpCats(const models::Graph& graph, Plan& plan) {
     const auto* const group =
         dynamic_cast<const cpu::LookUpGroup*>(step.kernel.get());
     if (group == nullptr) continue;
+    // The cat moves up to the group's place, where its other operands must
+    // exist (JoinOf()). A group takes one cat.
     for (size_t c = g + 1; c < plan.steps.size(); ++c) {
       const auto join = JoinOf(plan, uses, graph, static_cast<int>(g), *group,
                                static_cast<int>(c));

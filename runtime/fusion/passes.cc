@@ -187,6 +187,8 @@ void FuseElementChains(const models::Graph& graph, Plan& plan) {
         uses.readers(step.outputs[0]).empty()) {
       continue;
     }
+    // A step joins the group of its readers if all of them are in one group:
+    // only then is its result read nowhere else.
     const int target = group[uses.readers(step.outputs[0]).front()];
     bool joins =
         ChainOf(plan.steps[target]) != nullptr &&

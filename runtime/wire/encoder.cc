@@ -69,6 +69,8 @@ absl::StatusOr<absl::Span<const base::TensorSpec>> Encoder::Prepare(
             : 0;
     if (value.form.unique_rows && view.bytes > 0 && view.dims[0] > 1 &&
         view.dims[0] <= INT32_MAX && expanded + grown <= kMaxExpandedBytes) {
+      // Whether rows repeat depends on the request, so that each request
+      // decides.
       finder_.Find(view, choice.rows);
       const UniqueRows& rows = choice.rows;
       const size_t row_bytes =

@@ -29,6 +29,9 @@ class RowTable {
   // The distinct row equal to `row`; `next` if `row` is new.
   int32_t FindOrAdd(int64_t row, const std::vector<int32_t>& first,
                     int32_t next) {
+    // A slot holds the number of a distinct row, or -1. Rows are compared by
+    // their bytes: rows with 0 and −0 differ, as they must for exact
+    // restoration.
     const size_t mask = slots_.size() - 1;
     size_t slot =
         absl::Hash<absl::string_view>()({Row(row), row_bytes_}) & mask;

@@ -60,7 +60,8 @@ Layout LayoutOf(const LetterProduct& product, int left) {
 
 Layout BestLayout(const LetterProduct& product) {
   Layout layouts[2] = {LayoutOf(product, 0), LayoutOf(product, 1)};
-  // Prefer one row and many columns to the reverse, which fills no vectors.
+  // A product without columns has one column and fills no vectors: the other
+  // layout has one row and many columns instead.
   if (layouts[0].columns.empty()) std::swap(layouts[0], layouts[1]);
   for (Layout& layout : layouts) {
     if (layout.result() == product.result) return layout;
@@ -211,6 +212,8 @@ class EinsumKernel final : public Kernel {
     const float* b = Floats(operands[product_.operands[1]]);
     // A product of scalars has no dimension.
     const size_t outer = dims.empty() ? 0 : dims.size() - 1;
+    // Row by row of the result; the loop below counts through its other
+    // dimensions, the last one fastest, and moves both operands along.
     const int64_t row = dims.empty() ? 1 : dims.back();
     const int64_t a_step = dims.empty() ? 0 : a_steps.back();
     const int64_t b_step = dims.empty() ? 0 : b_steps.back();

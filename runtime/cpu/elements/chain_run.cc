@@ -187,6 +187,7 @@ absl::Status ChainProgram::InferDims(const Operands& operands,
 void ChainProgram::AssignRegisters() {
   const int num_inputs = static_cast<int>(op_.inputs.size());
   const int count = static_cast<int>(op_.code.size());
+  // `last[i]`: the last instruction that reads the result of instruction i.
   std::vector<int> last(count, -1);
   for (int i = 0; i < count; ++i) {
     for (int argument : {op_.code[i].a, op_.code[i].b, op_.code[i].c}) {

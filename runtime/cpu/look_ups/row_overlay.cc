@@ -48,9 +48,13 @@ RowOverlay::RowOverlay(int64_t rows, size_t row_bytes, int64_t row_bound)
 RowOverlay::~RowOverlay() = default;
 
 RowOverlay::Entry& RowOverlay::Locate(const Index& index, uint64_t row) {
+  // Linear probing. At most half of the entries are used, so that an empty one
+  // ends every search. Entries are never removed.
   size_t at = Hash(row) & index.mask;
   for (;;) {
     Entry& entry = index.entries[at];
+    // Pairs with the release in PutVersion(): who sees the row also sees its
+    // version.
     const uint64_t found = entry.row.load(std::memory_order_acquire);
     if (found == row || found == kNoRow) return entry;
     at = (at + 1) & index.mask;
@@ -137,6 +141,7 @@ void RowOverlay::Reserve(size_t count, uint64_t state) {
   }
   size_t capacity = current_->mask + 1;
   const size_t used = changed_.load(std::memory_order_relaxed);
+  // Grown before the changes, so that Put() never allocates.
   while (capacity < 2 * (used + count)) capacity *= 2;
   if (capacity == current_->mask + 1) return;
   auto larger = std::make_unique<Index>(capacity);
@@ -183,6 +188,8 @@ void RowOverlay::PutVersion(uint64_t row, uint64_t state, bool removed,
   Version* const older = entry.newest.load(std::memory_order_relaxed);
   version->older.store(older, std::memory_order_relaxed);
   if (older != nullptr) superseded_.push_back({state, version, older});
+  // The version is complete before readers can reach it: first its bytes, then
+  // the entry, then the row's bit, which sends readers to the index.
   entry.newest.store(version, std::memory_order_release);
   if (entry.row.load(std::memory_order_relaxed) == kNoRow) {
     entry.row.store(row, std::memory_order_release);
@@ -202,9 +209,12 @@ void RowOverlay::Collect(uint64_t oldest) {
          superseded_[collected_].state <= oldest;
        ++collected_) {
     const Superseded& next = superseded_[collected_];
+    // Readers of `oldest` and later stop at `newer` and never follow the link.
     next.newer->older.store(nullptr, std::memory_order_release);
     AddFree(next.version);
   }
+  // Erased only when more than half is collected, so that moving the rest costs
+  // a constant time per change.
   if (collected_ > superseded_.size() / 2) {
     superseded_.erase(superseded_.begin(),
                       superseded_.begin() + static_cast<ptrdiff_t>(collected_));
