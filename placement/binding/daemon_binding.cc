@@ -96,6 +96,8 @@ absl::StatusOr<transport::Locality> BindDaemon(
   const auto num_rdma =
       std::count_if(topology->nics.begin(), topology->nics.end(),
                     [](const Nic& nic) { return nic.rdma; });
+  // One NUMA node: the only decision left is which of several NICs is nearest
+  // to the GPU.
   if (topology->is_uniform() && (gpu == nullptr || num_rdma < 2)) {
     LOG(INFO) << "topology: " << topology->numa_nodes.size()
               << " NUMA node(s), nothing is bound";
@@ -106,7 +108,11 @@ absl::StatusOr<transport::Locality> BindDaemon(
   const NodeBinding binding =
       Bind(*topology, base::UsableCpus(), gpu, rdma_device.front());
   LogBinding(*topology, binding);
+  // A daemon without a GPU keeps all CPUs for its workers: tables lie in the
+  // memory of all NUMA nodes.
   if (gpu != nullptr && !topology->is_uniform()) BindProcess(binding);
+  // Arenas bind their memory themselves, later. One warning here says that they
+  // will not be able to.
   if (const int numa_node = binding.numa_node;
       numa_node >= 0 && !topology->is_uniform()) {
     const absl::Status status = CanBindMemory(numa_node);

@@ -102,6 +102,7 @@ int GpuModelIndex(Cluster& cluster, absl::string_view model) {
 }
 
 bool IsMigCapable(absl::string_view model) {
+  // Whole words: "A100-SXM4-80GB" is an A100, "A1000" is not.
   for (const absl::string_view name : {"A30", "A100", "A800", "H100", "H800",
                                        "H20", "H200", "B200", "GB200"}) {
     if (model == name || absl::StartsWith(model, absl::StrCat(name, "-"))) {
@@ -115,6 +116,8 @@ void AttachEvenly(Node& node, int sockets) {
   node.sockets = sockets;
   const int switches = std::max({node.nics, (node.gpus + 1) / 2, 1});
   const auto at = [&](int device, int count) {
+    // Device i of n gets switch ⌊i · switches ÷ n⌋, and switches are divided
+    // over sockets in the same way.
     const int pcie_switch = device * switches / count;
     return Attachment{
         .socket = static_cast<uint8_t>(pcie_switch * sockets / switches),

@@ -33,6 +33,7 @@ absl::StatusOr<CsvTable> CsvTable::Parse(std::string path, std::string text) {
   table.path_ = std::move(path);
   table.text_ = std::move(text);
   const absl::string_view all = table.text_;
+  // One pass over the text. Fields are ranges of it, so no field is copied.
   size_t begin = 0;
   if (all.substr(0, 3) == "\xef\xbb\xbf") begin = 3;  // byte order mark
   for (int line = 1; begin < all.size(); ++line) {
@@ -57,6 +58,7 @@ absl::StatusOr<CsvTable> CsvTable::Parse(std::string path, std::string text) {
       }
     } else {
       size_t count = 0;
+      // `field == end` is an empty last field.
       for (size_t field = begin; field <= end;) {
         size_t comma = all.find(',', field);
         if (comma == absl::string_view::npos || comma > end) comma = end;

@@ -94,6 +94,8 @@ class RowReader {
   absl::flat_hash_map<std::string, int> apps_;
 };
 
+// A reader per format. Columns without a default are those by which
+// InstanceFormatOf() recognises the format, so they exist.
 absl::StatusOr<Instance> ReadRefract(const CsvTable& table, RowReader& reader,
                                      int row, InstanceList& list) {
   Instance instance;
@@ -110,6 +112,8 @@ absl::StatusOr<Instance> ReadRefract(const CsvTable& table, RowReader& reader,
   demand.gpus = static_cast<int32_t>(gpus);
   REFRACT_ASSIGN_OR_RETURN(demand.disk_mib,
                            reader.Int(row, "disk_mib", 0, kMostMib, 0));
+  // GPU shares follow from the profile, or are whole, where the list has none;
+  // Check() refuses figures that contradict the profile.
   const absl::string_view mig = reader.Text(row, "mig");
   if (!mig.empty()) {
     const std::optional<MigProfile> profile = MigProfileFromName(mig);
@@ -145,6 +149,7 @@ absl::StatusOr<Instance> ReadRefract(const CsvTable& table, RowReader& reader,
   return instance;
 }
 
+// This trace has no apps, roles or NICs.
 absl::StatusOr<Instance> ReadV2023(const CsvTable& table, RowReader& reader,
                                    int row, InstanceList& list) {
   Instance instance;
@@ -175,6 +180,7 @@ absl::StatusOr<Instance> ReadV2023(const CsvTable& table, RowReader& reader,
   return instance;
 }
 
+// This trace counts cores and GiB, whole GPUs, and percent of a NIC.
 absl::StatusOr<Instance> ReadV2025(const CsvTable& table, RowReader& reader,
                                    int row, InstanceList& list) {
   Instance instance;
@@ -258,6 +264,7 @@ absl::StatusOr<InstanceList> InstancesFromTable(const CsvTable& table,
   }
   InstanceList list;
   RowReader reader(table, cluster);
+  // Names identify instances in lists of placements, so they must be unique.
   absl::flat_hash_map<std::string, int> rows;  // of names
   for (int row = 0; row < table.rows(); ++row) {
     REFRACT_ASSIGN_OR_RETURN(Instance instance, read(table, reader, row, list));

@@ -14,6 +14,8 @@ struct Profile {
 };
 
 constexpr int kProfiles = 6;
+// Memory slices and positions of NVIDIA's table, in the order of MigProfile. 3g
+// takes 4 of the 8 memory slices, 7g all of them.
 constexpr Profile kTable[kProfiles] = {
     {"none", 0, 0},        {"1g", 1, 0b01111111}, {"2g", 2, 0b00010101},
     {"3g", 4, 0b00010001}, {"4g", 4, 0b00000001}, {"7g", 8, 0b00000001},
@@ -55,6 +57,7 @@ uint8_t Choose(const Profile& profile, uint8_t used) {
   return best;
 }
 
+// The choice for every profile and every set of used slices, made once.
 using Choices = std::array<std::array<uint8_t, 256>, kProfiles>;
 
 Choices AllChoices() {
@@ -75,6 +78,7 @@ absl::string_view Name(MigProfile profile) {
 }
 
 std::optional<MigProfile> MigProfileFromName(absl::string_view name) {
+  // "2g" of "2g.20gb": the part after the point depends on the GPU.
   const absl::string_view compute = name.substr(0, name.find('.'));
   for (int i = 0; i < kProfiles; ++i) {
     if (compute == kTable[i].name) return static_cast<MigProfile>(i);

@@ -97,6 +97,7 @@ absl::StatusOr<Cluster> NodesFromTable(const CsvTable& table,
         ":1: no node list: the header needs the columns name, cpu_milli, "
         "memory_mib, gpus, gpu_model, or those of an Alibaba trace"));
   }
+  // These columns exist, or NodeFormatOf() would not have chosen the format.
   const int name = *table.Column(format->name);
   const int cpu = *table.Column(format->cpu);
   const int gpus = *table.Column(format->gpus);
@@ -122,6 +123,7 @@ absl::StatusOr<Cluster> NodesFromTable(const CsvTable& table,
                      static_cast<double>(kMostCpuMilli / format->cpu_factor)));
     node.cpu_milli =
         std::llround(cores * static_cast<double>(format->cpu_factor));
+    // A list without memory: so much per core, or without limit.
     if (memory) {
       REFRACT_ASSIGN_OR_RETURN(node.memory_mib,
                                table.Int(row, *memory, 0, kMostMib));
@@ -164,6 +166,7 @@ absl::StatusOr<Cluster> NodesFromTable(const CsvTable& table,
     REFRACT_ASSIGN_OR_RETURN(const double sockets,
                              OptionalNumber(table, row, "sockets", 1,
                                             kMaxSockets, defaults.sockets));
+    // Lists do not say which devices share a PCIe switch.
     AttachEvenly(node, static_cast<int>(sockets));
     if (leaf) {
       REFRACT_ASSIGN_OR_RETURN(
@@ -172,6 +175,7 @@ absl::StatusOr<Cluster> NodesFromTable(const CsvTable& table,
     }
     cluster.nodes.push_back(std::move(node));
   }
+  // One leaf in one pod, until TakeFabric() or BuildFabric() replaces them.
   if (!leaf) {
     cluster.pods = {"pod-0"};
     cluster.leaves = {{.name = "leaf-0"}};
@@ -226,6 +230,7 @@ absl::Status TakeFabric(const Fabric& fabric, double oversubscription,
           absl::StrCat("node ", node.name,
                        host == nullptr ? " is not in it" : " has no leaf"));
     }
+    // A leaf without a pod is a pod by itself.
     const std::string& pod_name = host->pod.empty() ? host->leaf : host->pod;
     const int pod =
         IndexOf(pod_name, pods, [&] { cluster.pods.push_back(pod_name); });
@@ -241,6 +246,7 @@ absl::Status TakeFabric(const Fabric& fabric, double oversubscription,
 void BuildFabric(const FabricShape& shape, Cluster& cluster) {
   std::vector<int> order(cluster.nodes.size());
   std::iota(order.begin(), order.end(), 0);
+  // Lists often group nodes by kind: in their order a leaf would get one kind.
   Random(shape.seed).Shuffle(order);
   const int leaves =
       (static_cast<int>(order.size()) + shape.nodes_per_leaf - 1) /

@@ -122,6 +122,8 @@ absl::StatusOr<std::vector<Stay>> StaysFromTable(const CsvTable& table,
         ":1: no list of placements: the header needs the columns node, "
         "gpu_ids, mig_slices, nic_id, socket_cpu_milli"));
   }
+  // Instances are put on their nodes one after the other, as if they arrived
+  // now: a resource that the file gives twice shows as not free.
   absl::flat_hash_map<absl::string_view, int> nodes;
   std::vector<NodeFree> free;
   for (const Node& node : cluster.nodes) {
@@ -171,6 +173,7 @@ absl::StatusOr<std::vector<Stay>> StaysFromTable(const CsvTable& table,
             absl::StrCat(sockets[socket], " is not a number of milli-CPUs"));
       }
     }
+    // Amounts first, so that the message can name the resource; then devices.
     const Obstacle obstacle = ObstacleOf(node, free[stay.node], demand);
     if (obstacle != Obstacle::kNothing) {
       return table.Wrong(

@@ -12,6 +12,8 @@ bool HasNic(const Node& node, const NodeFree& free, int percent) {
   return false;
 }
 
+// Takes (−1) or returns (1) an instance's resources. MIG slices are a set, and
+// taking or returning a member toggles its bits.
 void Move(const Demand& demand, const Devices& devices, int sign,
           NodeFree& free) {
   free.cpu_milli += sign * demand.cpu_milli;
@@ -82,6 +84,8 @@ Obstacle ObstacleOf(const Node& node, const NodeFree& free,
         (node.gpus == 0 || (demand.gpu_models >> node.gpu_model & 1) == 0)) {
       return Obstacle::kGpuModel;
     }
+    // The order of the checks is that of Obstacle: the first scarce resource
+    // names the obstacle.
     int room = 0;
     for (int gpu = 0; gpu < node.gpus && room < demand.gpus; ++gpu) {
       room += GpuHasRoom(node, free, gpu, demand);
@@ -100,6 +104,8 @@ Obstacle ObstacleOf(const Node& node, const NodeFree& free,
 void TakeCores(const Node& node, const NodeFree& free, int64_t cpu_milli,
                int first, Devices& devices) {
   for (int i = 0; i < node.sockets; ++i) {
+    // The preferred socket, then the others in a circle; the caller knows that
+    // all of them together have enough.
     const int socket = (first + i) % node.sockets;
     const int64_t taken =
         std::min<int64_t>(cpu_milli, free.socket_cpu_milli[socket]);

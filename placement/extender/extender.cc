@@ -31,7 +31,8 @@ int IndexIn(const std::string& name,
   return names.try_emplace(name, static_cast<int>(names.size())).first->second;
 }
 
-// Nodes and pods in the placer's form.
+// Nodes and pods in the placer's form, built anew for every request: the placer
+// works with indices, Kubernetes with names.
 class Picture {
  public:
   static absl::StatusOr<std::unique_ptr<Picture>> Make(
@@ -93,6 +94,8 @@ class Picture {
     for (const PodObject& pod : pods) {
       if (!pod.ended) know(pod);
     }
+    // Order: the meter needs all demands, the state all apps, then pods are put
+    // on their nodes.
     meter_ = std::make_unique<FragmentMeter>(WorkloadOf(all, {}));
     state_ = std::make_unique<State>(cluster_, static_cast<int>(apps_.size()));
     for (const PodObject& pod : pods) {
@@ -110,6 +113,8 @@ class Picture {
     demand.cpu_milli = std::min(demand.cpu_milli, free.cpu_milli);
     demand.memory_mib = std::min(demand.memory_mib, free.memory_mib);
     demand.disk_mib = std::min(demand.disk_mib, free.disk_mib);
+    // GPUs of this pod cannot be told apart from those of other pods; if no GPU
+    // has room, the pod counts with its CPU and memory alone.
     if (ObstacleOf(cluster_.nodes[node], free, demand) != Obstacle::kNothing) {
       demand.gpus = 0;
       demand.gpu_milli = 0;
@@ -259,6 +264,8 @@ absl::StatusOr<std::vector<NodeVerdict>> Judge(
   for (size_t i = 0; i < verdicts.size(); ++i) {
     if (!choices[i].has_value()) continue;
     const Score& score = choices[i]->score;
+    // Scores of the API are 0 to 10: 10 for the placer's choice, below that a
+    // point less per bucket of fragmentation.
     verdicts[i].score = std::clamp(
         kBestExtenderScore - 1 -
             static_cast<int>(std::lround(top.primary - score.primary)),
@@ -288,11 +295,14 @@ Extender::Extender(Cluster cluster, const Options& options, base::Clock& clock)
 absl::Status Extender::Refresh() {
   const absl::Time now = clock_.Now();
   if (now - read_at_ < options_.refresh) return absl::OkStatus();
+  // An error leaves read_at_ as it is, so the next request reads again.
   REFRACT_ASSIGN_OR_RETURN(nodes_, cluster_.nodes());
   REFRACT_ASSIGN_OR_RETURN(pods_, cluster_.pods());
   read_at_ = now;
   absl::flat_hash_map<std::string, bool> listed;
   for (const PodObject& pod : pods_) {
+    // A list that was read before a binding took effect shows the pod unbound.
+    // Until a list shows it bound, the pod counts where Bind() put it.
     if (!pod.node.empty()) listed[pod.uid] = true;
   }
   std::erase_if(bound_, [&](const Bound& bound) {
@@ -303,6 +313,8 @@ absl::Status Extender::Refresh() {
 }
 
 void Extender::Remember(const PodObject& pod) {
+  // Losing entries is safe: Bind() then does not know the pod's demand, and the
+  // next read of the cluster shows the pod.
   if (asked_.size() >= kMostAsked) asked_.clear();
   if (!pod.uid.empty()) asked_[pod.uid] = pod;
 }
@@ -313,6 +325,7 @@ absl::StatusOr<std::string> Extender::Filter(absl::string_view request) {
     return ErrorAnswer(read);
   }
   Remember(arguments.pod);
+  // kube-scheduler gets its nodes back in the form in which it sent them.
   const bool whole = arguments.node_list.is_object();
   const auto verdicts = Judge(whole ? arguments.nodes : nodes_, pods_,
                               arguments.pod, arguments.names, options_.placer);
@@ -365,6 +378,7 @@ absl::StatusOr<std::string> Extender::Bind(absl::string_view request) {
   for (const auto& [name, value] : {std::pair("PodName", &pod),
                                     {"PodNamespace", &name_space},
                                     {"Node", &node}}) {
+    // Names go into the path of a request to the API server.
     if (!IsObjectName(*value)) {
       return absl::InvalidArgumentError(absl::StrCat(
           name, ": '", base::Shorten(*value), "' is no name of an object"));

@@ -60,8 +60,10 @@ void AddTo(const Quantities& more, Quantities& sum) {
   for (const auto& [name, amount] : more) sum[name] += amount;
 }
 
-// What a pod asks for: its containers together with init containers that keep
-// running, and at least what each other init container asks for.
+// The requests of a pod: its containers together with init containers that keep
+// running (restartPolicy Always), but at least the requests of each other init
+// container, which runs alone before them; then the overhead of the pod's
+// runtime class.
 absl::StatusOr<Quantities> RequestsOf(const JsonValue& spec) {
   Quantities sum;
   std::vector<Quantities> passing;
@@ -123,6 +125,8 @@ absl::StatusOr<Demand> DemandOf(const JsonValue& pod) {
     demand.gpus = static_cast<int32_t>(std::min(std::ceil(gpus), 1e6));
     demand.gpu_milli = kWholeGpu;
   };
+  // Devices of the device plugin first. The annotation names devices of a DRA
+  // claim, which requests do not show.
   if (asked[std::string(kGpu)] > 0) take_whole(asked[std::string(kGpu)]);
   for (const auto& [name, amount] : asked) {
     absl::string_view profile = name;
@@ -155,6 +159,7 @@ auto ItemsOf(const JsonValue& list, const Read& read) -> absl::StatusOr<
     std::vector<std::decay_t<decltype(*read(std::declval<JsonValue>()))>>> {
   const JsonValue& items = Member(list, "items");
   std::vector<std::decay_t<decltype(*read(items))>> objects;
+  // Go leaves out an empty list.
   if (items.is_null() && list.is_object()) return objects;
   if (!items.is_array()) {
     return absl::InvalidArgumentError("items: is no list");

@@ -35,6 +35,8 @@ absl::string_view HostOf(absl::string_view address) {
 absl::string_view Name(Tier tier) { return kNames[static_cast<size_t>(tier)]; }
 
 Tier TierBetween(const FabricHost& a, const FabricHost& b) {
+  // Nearest domain first: Add() has made sure that hosts of one leaf are in one
+  // pod, and so on.
   if (a.name == b.name) return Tier::kHost;
   if (Shares(a.leaf, b.leaf)) return Tier::kLeaf;
   if (Shares(a.pod, b.pod)) return Tier::kPod;
@@ -72,6 +74,7 @@ absl::Status Fabric::Add(FabricHost host) {
   };
   for (const auto& kind : kKinds) {
     const auto found = kind.seen->find(host.*kind.domain);
+    // The first host of a domain has fixed the domain above it.
     if (found == kind.seen->end()) continue;
     const FabricHost& first = hosts_[found->second];
     if (first.*kind.parent != host.*kind.parent) {

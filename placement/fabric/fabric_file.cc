@@ -18,6 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Lines "HOST leaf=L pod=P zone=Z region=R address=A,B"; '#' begins a comment.
 absl::StatusOr<Fabric> ParsePlain(absl::string_view text) {
   Fabric fabric;
   int line = 0;
@@ -88,6 +89,7 @@ absl::StatusOr<Fabric> ParseKubernetes(absl::string_view text) {
   return fabric;
 }
 
+// The first line that is no comment tells the form.
 absl::StatusOr<Fabric> ParseAny(absl::string_view text) {
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));

@@ -38,11 +38,13 @@ absl::Status AppendRanges(absl::string_view ranges, absl::string_view text,
         last - first >= kMaxHosts) {
       return BadList(text);
     }
+    // "01-16" keeps its zeros.
     const int width = static_cast<int>(ends.front().size());
     for (uint32_t i = first; i <= last; ++i) {
       numbers.push_back(absl::StrFormat("%0*d", width, i));
     }
   }
+  // Several brackets multiply: n[0-9]-[0-9] has 100 names.
   if (names->size() * numbers.size() > kMaxHosts) return BadList(text);
   std::vector<std::string> longer;
   for (const std::string& name : *names) {
@@ -57,6 +59,8 @@ absl::Status AppendRanges(absl::string_view ranges, absl::string_view text,
 absl::StatusOr<std::vector<std::string>> ExpandHostList(
     absl::string_view text) {
   std::vector<std::string> all;
+  // The names of the entry that is being read; a bracket multiplies them, other
+  // characters are appended to each.
   std::vector<std::string> names = {""};
   const auto finish = [&] {
     const bool good =

@@ -17,6 +17,7 @@
 namespace refract::placement {
 namespace {
 
+// A line of topology.conf: a switch with hosts below it, or with switches.
 struct Switch {
   int line = 0;
   std::vector<std::string> nodes;
@@ -102,6 +103,8 @@ absl::StatusOr<Fabric> ParseSlurmTopology(absl::string_view text) {
     part = part.substr(0, part.find('#'));
     part = absl::StripTrailingAsciiWhitespace(part);
     if (joined.empty()) first_line = line;
+    // A backslash at its end joins a line with the next; errors name the first
+    // of them.
     const bool goes_on = absl::ConsumeSuffix(&part, "\\");
     absl::StrAppend(&joined, part, " ");
     if (goes_on) continue;
@@ -129,6 +132,8 @@ absl::StatusOr<Fabric> ParseSlurmTopology(absl::string_view text) {
       }
       FabricHost host;
       host.name = node;
+      // The switch of a host is its leaf, the switches above are pod, zone and
+      // region.
       host.leaf = name;
       host.pod = above(host.leaf);
       host.zone = above(host.pod);

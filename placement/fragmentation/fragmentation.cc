@@ -58,6 +58,9 @@ int64_t FreeGpuMilli(const Node& node, const NodeFree& free) {
 
 FragmentMeter::FragmentMeter(const TargetWorkload& workload)
     : shapes_(workload.shapes) {
+  // Classes of shapes with equal GPU demands. Within a class shapes ascend by
+  // CPU, so the shapes whose CPU fits are a prefix, whose popularity
+  // `cumulative` has.
   std::vector<Shape> by_cpu = workload.shapes;
   std::stable_sort(by_cpu.begin(), by_cpu.end(),
                    [](const Shape& a, const Shape& b) {
@@ -89,6 +92,8 @@ double FragmentMeter::FittingPopularity(const GpuClass& shapes,
       std::upper_bound(shapes.cpu_milli.begin(), shapes.cpu_milli.end(),
                        free.cpu_milli) -
       shapes.cpu_milli.begin();
+  // Without memory the prefix is the answer; with memory each of its shapes is
+  // looked at.
   if (!shapes.with_memory) return shapes.cumulative[count];
   double sum = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -99,6 +104,9 @@ double FragmentMeter::FittingPopularity(const GpuClass& shapes,
 
 Fragments FragmentMeter::Measure(const Node& node, const NodeFree& free) const {
   const auto all = static_cast<double>(FreeGpuMilli(node, free));
+  // For a shape that does not fit, all free GPU is a fragment; for a shape that
+  // fits, the free parts of GPUs without room for it. CPU by the same rule: all
+  // of it for shapes that do not fit, none for the others.
   Fragments sums;
   double lacking = 0;  // popularity of the shapes that do not fit
   for (const GpuClass& shapes : classes_) {
@@ -125,6 +133,8 @@ Fragments FragmentMeter::Measure(const Node& node, const NodeFree& free) const {
 
 GpuFragment FragmentMeter::GpuMilliByCause(const Node& node,
                                            const NodeFree& free) const {
+  // The same sum, shape by shape. The first reason in this order counts: no GPU
+  // wanted, model, GPU (with or without CPU), CPU, memory.
   GpuFragment sums{};
   const auto all = static_cast<double>(FreeGpuMilli(node, free));
   const auto add = [&](Cause cause, double milli) {

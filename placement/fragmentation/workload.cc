@@ -19,6 +19,8 @@ TargetWorkload WorkloadOf(absl::Span<const Instance> instances,
     ++counts[shape];
   }
   std::vector<std::pair<Demand, int64_t>> sorted(counts.begin(), counts.end());
+  // Most frequent first; the other fields make the order independent of the
+  // hash table.
   const auto key = [](const std::pair<Demand, int64_t>& entry) {
     const Demand& d = entry.first;
     return std::make_tuple(-entry.second, d.gpus, d.gpu_milli, d.mig,
@@ -36,6 +38,7 @@ TargetWorkload WorkloadOf(absl::Span<const Instance> instances,
     covered += count;
   }
   for (Shape& shape : workload.shapes) {
+    // Popularities of the shapes that count add up to 1.
     shape.popularity /= static_cast<double>(covered);
   }
   return workload;

@@ -19,7 +19,8 @@ namespace {
 // Decisions after which the search says that its answer is not proven.
 constexpr int kMostSteps = 100'000;
 
-// Instances to place, and their service and number.
+// Instances to place, and for each its service, number and, after Place(), its
+// node. Both lists have one order.
 struct Work {
   InstanceList list;
   std::vector<LoanPlacement> of;
@@ -55,6 +56,7 @@ Work WorkOf(const LoanSpec& spec, Role role) {
     }
     return x.cpu_milli > y.cpu_milli;
   });
+  // First-fit decreasing: small instances fill the gaps that large ones leave.
   Work sorted{.list = {.instances = {}, .apps = work.list.apps}, .of = {}};
   for (const size_t i : order) {
     sorted.list.instances.push_back(work.list.instances[i]);
@@ -67,6 +69,8 @@ Work WorkOf(const LoanSpec& spec, Role role) {
 // many found none. `pods`: per service, the only pod for it; -1 = any.
 int Place(const Cluster& cluster, const std::vector<int>& nodes,
           const std::vector<int>& pods, Work& work) {
+  // A cluster of the nodes alone: leaf and pod indices keep their meaning, node
+  // i of `part` is nodes[i] of `cluster`.
   Cluster part;
   part.gpu_models = cluster.gpu_models;
   part.leaves = cluster.leaves;
@@ -114,6 +118,8 @@ class Lenders {
       : spec_(spec), pods_(std::move(pods)), work_(*work) {
     // With one kind of slices, as many as fit in a GPU; slices of different
     // kinds share a GPU by memory.
+    // Needs are lower bounds: a set of nodes that has less of some resource
+    // cannot hold the instances.
     bool one_kind = true;
     for (const Instance& instance : work_.list.instances) {
       one_kind &= instance.demand.mig == work_.list.instances[0].demand.mig;
@@ -127,6 +133,7 @@ class Lenders {
       needed_[2] += static_cast<double>(demand.memory_mib);
     }
     for (size_t n = 0; n < spec.lenders.nodes.size(); ++n) {
+      // Only nodes that are free for the whole lease.
       if (spec.from[n] > spec.hand_over() || spec.until[n] < spec.give_back()) {
         continue;
       }
@@ -149,6 +156,8 @@ class Lenders {
       }
     }
     std::stable_sort(eligible_.begin(), eligible_.end(), [&](int a, int b) {
+      // Cost per GPU, as products instead of quotients. Branch() tries cheap
+      // nodes first.
       return least_cost_[a] * Has(b)[0] < least_cost_[b] * Has(a)[0];
     });
   }
@@ -161,6 +170,7 @@ class Lenders {
   }
 
   double Cost(const std::vector<int>& nodes) const {
+    // A job on several borrowed nodes stops once.
     std::vector<bool> stopped(cost_.size(), false);
     double sum = 0;
     for (const int node : nodes) {
@@ -238,9 +248,11 @@ class Lenders {
       const Amounts has = Has(node);
       for (int r = 0; r < kResources; ++r) missing[r] -= has[r];
     }
+    // Each resource alone gives a bound; the largest of them holds.
     double most = 0;
     for (int r = 0; r < kResources; ++r) {
       if (missing[r] <= 1e-9) continue;
+      // Fractional knapsack: the cheapest units first.
       std::vector<std::pair<double, double>> left;  // price per unit, amount
       for (size_t i = first; i < eligible_.size(); ++i) {
         const double amount = Has(eligible_[i])[r];
@@ -257,6 +269,7 @@ class Lenders {
         need -= used;
         if (need <= 1e-9) break;
       }
+      // Even all nodes that are left have too little: no completion exists.
       if (need > 1e-9) return std::numeric_limits<double>::infinity();
       // Nodes are whole: as many as the largest of them would be needed, at the
       // price of the cheapest.
@@ -278,6 +291,7 @@ class Lenders {
 
   void Branch(size_t first, std::vector<int>& taken) {
     if (++steps_ > kMostSteps) return;
+    // An equal cost is no improvement; the tolerance covers rounding of sums.
     if (Bound(first, taken) >= best_cost_ * (1 - 1e-12)) return;
     // The bound says that the sums may suffice; the placer says whether
     // instances do fit.
@@ -287,6 +301,7 @@ class Lenders {
       return;
     }
     if (first == eligible_.size()) return;
+    // Cheap nodes come first, so good plans are found early and prune the rest.
     taken.push_back(eligible_[first]);
     Branch(first + 1, taken);
     taken.pop_back();
@@ -322,6 +337,8 @@ std::string WhyNot(const Cluster& cluster, const std::vector<int>& nodes,
   std::string why = part.nodes.empty()
                         ? "no training node can be borrowed at that time"
                         : WhyImpossible(part, instance);
+  // The instance alone fits: the instances before it took the room. Placing
+  // them again shows which resource ran out.
   if (!why.empty()) return absl::StrCat(instance.name, ": ", why);
   State state(part, static_cast<int>(work.list.apps.size()));
   Placer placer(state, nullptr, {}, {.policy = Policy::kBestFit});
@@ -376,6 +393,7 @@ int MonolithNodes(const LoanSpec& spec, int instances) {
 }  // namespace
 
 double StopCost(const LenderJob& job, double time) {
+  // Checkpoints come at a fixed interval after the last known checkpoint.
   double age = std::max(0.0, time - job.last_checkpoint);
   if (job.checkpoint_every > 0) age = std::fmod(age, job.checkpoint_every);
   return job.gpus * age;
@@ -411,6 +429,7 @@ absl::StatusOr<LoanPlan> PlanLoan(const LoanSpec& spec) {
         WhyNot(spec.lenders, lenders.eligible(), hns)));
   }
   std::vector<int> taken = lenders.Greedy();
+  // Greedy first: its cost bounds the search.
   plan.proven = lenders.Improve(&taken);
   std::sort(taken.begin(), taken.end(), [&](int a, int b) {
     return spec.lenders.nodes[a].name < spec.lenders.nodes[b].name;

@@ -21,6 +21,7 @@ constexpr double kMostGib = 1 << 20;
 constexpr double kMostTime = 1e10;
 constexpr int kMostNodes = 100'000;
 
+// The file has cores and GiB; demands count thousandths of a core and MiB.
 Demand ReadDemand(Fields& fields, bool with_gpu) {
   Demand demand;
   double cores = 0;
@@ -81,7 +82,7 @@ LoanService ReadService(Fields& fields) {
   return service;
 }
 
-// Fields of a list of nodes beside the nodes.
+// Fields of an entry of training_nodes that are no part of a Node.
 struct Extra {
   double from = -kMostTime;
   double until = kMostTime;
@@ -93,6 +94,7 @@ class Reader {
  public:
   explicit Reader(LoanSpec* spec) : spec_(*spec) {}
 
+  // Nodes come before jobs, which name them. Checks between parts run last.
   void Read(Fields& root) {
     root.Each("services", [&](Fields& fields) {
       spec_.services.push_back(ReadService(fields));
@@ -150,6 +152,7 @@ class Reader {
     } else {
       fields.Fail("name", "is missing");
     }
+    // An entry may stand for many equal nodes, NAME-0, NAME-1 and so on.
     int64_t count = 0;  // 0: one node of that name
     Assign(fields.Whole("count", 1, kMostNodes), &count);
     Node node;
@@ -172,6 +175,7 @@ class Reader {
       node.gpu_model = GpuModelIndex(cluster, model);
       node.mig_capable = IsMigCapable(model);
     }
+    // The defaults of node lists: a NIC for every two GPUs (NodeDefaults).
     node.nics = std::max(1, node.gpus / 2);
     Assign(fields.Whole("nics", 1, kMaxNics), &node.nics);
     Assign(fields.Number("nic_gbps", 0.001, 1e6), &node.nic_gbps);
@@ -194,6 +198,7 @@ class Reader {
         return;
       }
       if (lends) {
+        // Vectors of LoanSpec beside `lenders` have one entry per lender.
         lender_[node.name] = static_cast<int>(cluster.nodes.size());
         spec_.from.push_back(extra.from);
         spec_.until.push_back(extra.until);
@@ -205,6 +210,7 @@ class Reader {
     }
   }
 
+  // Loans know pods only: each pod gets one leaf, of the same index.
   static int LeafOf(Cluster& cluster, const std::string& pod) {
     const auto found = std::find(cluster.pods.begin(), cluster.pods.end(), pod);
     const int index = static_cast<int>(found - cluster.pods.begin());
@@ -240,6 +246,7 @@ class Reader {
       job.nodes.push_back(found->second);
     }
     if (job.nodes.empty()) fields.Fail("nodes", "is missing or empty");
+    // By default a job uses all GPUs of its nodes.
     job.gpus = gpus_of_nodes;
     Assign(fields.Whole("gpus", 1, 1'000'000), &job.gpus);
     if (job.gpus > gpus_of_nodes) {
@@ -283,6 +290,7 @@ class Reader {
     }
     for (size_t j = 0; j < spec_.jobs.size(); ++j) {
       const LenderJob& job = spec_.jobs[j];
+      // StopCost() counts from a checkpoint at or before the hand-over.
       if (job.last_checkpoint > spec_.hand_over()) {
         root.Fail(
             absl::StrCat("jobs[", j, "].last_checkpoint_s"),

@@ -51,6 +51,7 @@ struct Event {
   std::string what;
 };
 
+// The steps of every lease in order of time; at one time, lease by lease.
 std::vector<Event> EventsOf(const LoanSpec& spec, const LoanPlan& plan) {
   std::vector<Event> events;
   std::map<int, int> dormant;
@@ -127,6 +128,8 @@ std::string LoanToCsv(const LoanSpec& spec, const LoanPlan& plan) {
   std::string text = "time_s,action,node,what\n";
   for (const Event& event : EventsOf(spec, plan)) {
     std::string what = event.what;
+    // Lists of planning have no quotes (CsvTable), so a comma would end the
+    // field.
     std::replace(what.begin(), what.end(), ',', ';');
     absl::StrAppendFormat(&text, "%g,%s,%s,%s\n", event.time, event.action,
                           event.node, what);
@@ -204,6 +207,7 @@ std::string LoanToHtml(const LoanSpec& spec, const LoanPlan& plan) {
     events.rows.push_back({absl::StrFormat("%g", event.time), event.action,
                            event.node, event.what});
   }
+  // Sums of the changes give the steps of the chart.
   Line lent{.name = "lent", .steps = true};
   int gpus = 0;
   // A chart starts at 0.

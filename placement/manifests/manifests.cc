@@ -140,6 +140,7 @@ absl::Status CheckWords(const Deployment& deployment,
     if (service.role == Role::kWhole && demand.gpus > 0) {
       return Wrong(service, "role: whole models on GPUs have no daemon");
     }
+    // Only KAI shares a GPU by fractions (annotation gpu-fraction).
     const bool fraction = demand.gpus > 0 && demand.gpu_milli < 1000 &&
                           demand.mig == MigProfile::kNone;
     if (fraction && options.flavour != Flavour::kKai) {
@@ -148,6 +149,7 @@ absl::Status CheckWords(const Deployment& deployment,
                                 " of a GPU works only with flavour kai; give "
                                 "a MIG slice"));
     }
+    // The name becomes part of a CEL expression (GpuConditions).
     const bool plain = std::all_of(
         service.gpu_model.begin(), service.gpu_model.end(), [](char c) {
           return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == ' ' ||

@@ -21,6 +21,7 @@ constexpr double kMostOfLimit = 0.8;
 
 // Requests per second of an instance that an autoscaler aims for; 0: unknown.
 double TargetRate(const Service& service) {
+  // The planned rate, unless the instance would be too close to its limit.
   if (service.most_requests_per_s <= 0) return service.requests_per_s;
   return std::min(service.requests_per_s,
                   kMostOfLimit * service.most_requests_per_s);
@@ -135,6 +136,7 @@ Yaml ClaimTemplate(const ManifestOf& of) {
   const Demand& demand = of.service.demand;
   const bool gpu = NeedsGpuDevice(demand);
   const bool nic = demand.nic_percent > 0;
+  // CPUs are claimed only without a GPU: a GPU node binds itself to its GPU.
   const bool cpus = !gpu && !of.options.cpu_class.empty();
   Yaml requests = Yaml::List();
   Yaml constraints = Yaml::List();
@@ -151,6 +153,8 @@ Yaml ClaimTemplate(const ManifestOf& of) {
                          static_cast<int>((demand.cpu_milli + 999) / 1000),
                          {}));
   }
+  // Constraints make the scheduler choose devices that are near each other: GPU
+  // and NIC of one PCIe root, or NIC and CPUs of one NUMA node.
   if (gpu && nic) {
     constraints.Add(Joined({"gpu", "nic"}, "resource.kubernetes.io/pcieRoot"));
   } else if (nic && cpus) {
@@ -189,6 +193,7 @@ Yaml Workload(const ManifestOf& of) {
   spec.Set("selector", Selected(of.service));
   if (of.is_hn()) {
     spec.Set("serviceName", of.service.name);
+    // HNs do not depend on each other's start.
     spec.Set("podManagementPolicy", "Parallel");
   } else {
     spec.Set(
@@ -242,6 +247,8 @@ Yaml ScaleMetrics(const ManifestOf& of) {
                                       : "refract_cn_requests_per_second",
                            std::max<int64_t>(1, std::llround(rate * 1000))));
   } else if (of.is_hn()) {
+    // No planned rate: kTargetPercent of the instances of an HN should be busy.
+    // 10 × percent are thousandths of an instance.
     metrics.Add(PodsMetric("refract_hn_busy_instances",
                            int64_t{10} * kTargetPercent * of.service.parallel));
   }
@@ -282,6 +289,8 @@ Yaml TrafficPolicy(const ManifestOf& of) {
   };
   Yaml ingress = Yaml::List();
   if (of.is_hn()) {
+    // HNs answer CNs of their own app alone; clients may reach CNs from
+    // anywhere.
     const Yaml cns = Yaml::Map(
         {{"podSelector",
           Yaml::Map({{"matchLabels", AppLabels(of.service, Role::kCn)}})}});

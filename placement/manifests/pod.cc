@@ -109,6 +109,7 @@ Yaml Ports(const ManifestOf& of) {
 // A node reports its readiness, and its start and life if it has a port for
 // them. Without such a port, an open port counts as life.
 void AddProbes(const ManifestOf& of, Yaml& container) {
+  // GPU nodes have HTTP paths for health on their metrics port.
   const bool http = of.is_hn() && of.deployment.hn_metrics_port > 0;
   const auto says = [](absl::string_view what) {
     return Yaml::Map(
@@ -122,6 +123,8 @@ void AddProbes(const ManifestOf& of, Yaml& container) {
     probe.Set("failureThreshold", failures);
     return probe;
   };
+  // The startup probe gives a long load its time; only after it passes do the
+  // other probes begin.
   container.Set("startupProbe", lives(kStartFailures));
   container.Set("livenessProbe", lives(3));
   Yaml ready = Yaml::Map();

@@ -75,6 +75,7 @@ Yaml& Yaml::Set(absl::string_view key, Yaml value) {
 
 Yaml& Yaml::operator[](absl::string_view key) {
   const auto found = std::find(keys_.begin(), keys_.end(), key);
+  // A key that the map lacks is a mistake of the caller: at() throws.
   return items_.at(static_cast<size_t>(found - keys_.begin()));
 }
 
@@ -89,8 +90,8 @@ std::string Yaml::Scalar() const {
   return kind_ == Kind::kPlain || IsPlain(text_) ? text_ : Quoted(text_);
 }
 
-// Writes from the line's current position on. The first line of a list's item
-// follows its "- ".
+// Writes from the line's current position on, at `indent` spaces. A value after
+// its key begins a new line; the first line of a list's item follows its "- ".
 void Yaml::Write(int indent, bool in_list, std::string& out) const {
   if (empty()) {
     absl::StrAppend(&out, in_list ? "" : " ", Scalar(), "\n");

@@ -49,6 +49,7 @@ double Variation::Mean() const {
     return std::accumulate(factors.begin(), factors.end(), 0.0) /
            static_cast<double>(factors.size());
   }
+  // The mean of a log-normal variable of median 1.
   return std::exp(sigma * sigma / 2);
 }
 
@@ -76,6 +77,7 @@ absl::Status Check(const ModelCosts& costs) {
   if (costs.points.empty()) {
     return absl::InvalidArgumentError("profile: has no points");
   }
+  // Comparisons are negated so that NaN is refused, too.
   double before = 0;
   for (size_t i = 0; i < costs.points.size(); ++i) {
     const RequestCost& point = costs.points[i];
@@ -113,6 +115,7 @@ RequestCost MeanOf(const ModelCosts& costs, const std::vector<double>& rows) {
       mean.*figure += cost.*figure / count;
     }
   }
+  // Points are medians; the mean factor turns them into means.
   mean.cn_pre_s *= costs.cn.Mean();
   mean.cn_post_s *= costs.cn.Mean();
   mean.hn_s *= costs.hn.Mean();

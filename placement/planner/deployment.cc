@@ -14,6 +14,7 @@ constexpr size_t kLongestLabel = 63;  // RFC 1123
 constexpr int kMostReplicas = 1'000'000;
 constexpr int kMostPort = 65535;
 
+// Names become names and labels of Kubernetes objects.
 bool IsDnsLabel(absl::string_view name) {
   if (name.empty() || name.size() > kLongestLabel) return false;
   for (const char c : name) {

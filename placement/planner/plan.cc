@@ -91,6 +91,7 @@ void Explore(const ServiceSpec& service, const PlanOptions& options,
   answer.knee = FindKnee(answer.input, sizing.cns, sizing.hns,
                          DesignRate(service), options.sizing);
   const SimulatedSystem system = SystemOf(answer.input, sizing.cns, sizing.hns);
+  // The sweep goes a little beyond the knee, where p99 leaves the objective.
   for (const double part :
        {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.03, 1.06}) {
     const double rate = part * answer.knee;
@@ -275,6 +276,7 @@ absl::StatusOr<ServicePlan> Search(const PlanSpec& spec,
 void AddMonolith(const PlanSpec& spec, const ServiceSpec& service,
                  const PlanOptions& options, ServicePlan& plan) {
   Show(options, absl::StrFormat("%s: monolith", service.name));
+  // The batching window stays, so that both deployments merge requests alike.
   Configuration whole = plan.answer.input.configuration;
   whole.cn_cores = service.monolith->cores;
   whole.part = {};
@@ -375,6 +377,7 @@ Deployment DeploymentOf(const PlanSpec& spec, const Plan& plan) {
     const Answer& answer = plan.services[s].answer;
     const Configuration& configuration = answer.input.configuration;
     slo_s = std::min(slo_s, service.slo_p99_s);
+    // The valley of the curve gives the least number of replicas.
     double least = 1;
     for (const double part : service.traffic.curve) {
       least = std::min(least, part);

@@ -19,6 +19,9 @@ void SpeedTimeline::Add(double end, double speed) {
 }
 
 void SpeedTimeline::Append(const std::vector<Work>& works, double length) {
+  // A sweep over the begins and ends of works: between two edges the speed is
+  // the mean over the works under way, `sum` ÷ `active`. At one moment ends
+  // come before begins, because their speed is negative.
   struct Edge {
     double at = 0;
     double speed = 0;  // negative: ends
@@ -28,6 +31,7 @@ void SpeedTimeline::Append(const std::vector<Work>& works, double length) {
     const double begin = std::clamp(work.begin, 0.0, length);
     const double end = std::clamp(work.end, 0.0, length);
     if (end <= begin || work.usual_s <= 0) continue;
+    // A work that the ends of the recording cut off keeps its speed.
     const double speed =
         std::min(kMostSpeed, work.usual_s / (work.end - work.begin));
     edges.push_back({begin, speed});
@@ -46,6 +50,7 @@ void SpeedTimeline::Append(const std::vector<Work>& works, double length) {
       before = sum / active;
       Add(offset + edge.at, before);
     } else {
+      // A pause: the faster of its neighbours.
       Add(offset + edge.at, std::max(before, edge.speed));
     }
     at = edge.at;
@@ -57,6 +62,8 @@ void SpeedTimeline::Append(const std::vector<Work>& works, double length) {
 }
 
 double SpeedTimeline::TimeFor(double at, double usual_s) const {
+  // From segment to segment, each doing rest × speed of the work; after the
+  // last segment from the start again. Speeds are above 0, so this ends.
   double moment = std::fmod(at, length());
   auto i = static_cast<size_t>(
       std::upper_bound(begins_.begin(), begins_.end(), moment) -

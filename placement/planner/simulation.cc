@@ -136,6 +136,8 @@ class Simulator {
   }
 
   SimulationResult Run() {
+    // Every arrival schedules the next one, so the queue of events stays as
+    // short as the work under way. The run ends when the last answer has come.
     Schedule(Gap(), EventKind::kArrival, 0);
     while (!events_.empty()) {
       const Event event = events_.top();
@@ -152,6 +154,7 @@ class Simulator {
   void Schedule(double time, EventKind kind, int index) {
     events_.push({time, next_order_++, kind, index});
   }
+  // Poisson arrivals: exponential gaps. 1 − Unit() is in (0, 1].
   double Gap() { return -std::log(1 - random_.Unit()) / load_.requests_per_s; }
   bool Counted(int request) const { return request >= uncounted_; }
 
@@ -166,6 +169,8 @@ class Simulator {
     }
     return replay.from + now_ - replay.stretch_begin;
   }
+  // A recording says how fast the machine is at this moment. Without a
+  // recording, times vary by drawn factors.
   double CnTime(const Request& request, double usual_s) {
     if (costs_.recording == nullptr) return usual_s * request.cn_factor;
     return costs_.recording->cn.TimeFor(Moment(request.cn), usual_s);
@@ -214,6 +219,7 @@ class Simulator {
     Request& request = requests_[index];
     request.arrived = request.at = now_;
     if (index == 0) first_arrival_ = now_;
+    // Clients choose a CN at random.
     const double rows = load_.rows[random_.Below(load_.rows.size())];
     request.cost = costs_.At(rows);
     request.cn = static_cast<int>(random_.Below(cns_.size()));
@@ -251,6 +257,8 @@ class Simulator {
   Route& RouteOf(const Request& request) {
     return routes_[static_cast<size_t>(request.cn) * hns_.size() + request.hn];
   }
+  // The rule of cpu_node/dispatch/node_policy.h: a node that has not been
+  // measured is compared by requests in flight alone.
   static double LoadOf(const Route& route) {
     return (route.latency == 0 ? 1e-9 : route.latency) * (route.in_flight + 1);
   }
@@ -262,6 +270,7 @@ class Simulator {
       const Route& first = RouteOf(request);
       const int other = request.hn;
       request.hn = static_cast<int>(random_.Below(hns_.size() - 1));
+      // Two different candidates: the second draw skips the first.
       if (request.hn >= other) ++request.hn;
       const Route& second = RouteOf(request);
       const bool unmeasured = first.latency == 0 || second.latency == 0;
@@ -277,6 +286,9 @@ class Simulator {
   // sends, as far as both are free.
   double Send(const Request& request, Nic& from, double from_rate, Nic& to,
               double to_rate, double bytes) {
+    // Cut-through: the receiver begins with the sender, or when its NIC is
+    // free. The message has arrived when both are done, and half a round trip
+    // later.
     const double begin = std::max(now_, from.out_free);
     from.out_free = begin + bytes / from_rate;
     from.out_busy += bytes / from_rate;
@@ -318,6 +330,8 @@ class Simulator {
     queued.rows = rows;
     queued.queued_at = At(now_);
     queued.payload = index;
+    // Without batching, an empty merge key keeps requests apart. The deadline
+    // is the objective, counted from the arrival at the CN.
     hn.queue.Push(0, At(request.arrived + load_.deadline_s), std::move(queued),
                   system_.batching.enabled ? kMergeKey : "");
     Assign(request.hn);
@@ -327,6 +341,8 @@ class Simulator {
   void Assign(int hn_index) {
     HnState& hn = hns_[hn_index];
     while (hn.idle > 0 && !hn.queue.empty()) {
+      // Pointers into the queue, in the order of deadlines; DecideBatch()
+      // answers with positions in this list.
       candidates_ = hn.queue.Candidates(std::move(candidates_));
       batch_candidates_.clear();
       for (const auto* candidate : candidates_) {
@@ -352,6 +368,8 @@ class Simulator {
     HnState& hn = hns_[hn_index];
     int slot = 0;
     if (free_batches_.empty()) {
+      // Events carry the number of a batch; numbers of finished batches are
+      // used again, so a long run needs as many as execute at once.
       slot = static_cast<int>(batches_.size());
       batches_.emplace_back();
     } else {

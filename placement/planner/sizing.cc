@@ -44,8 +44,9 @@ Packing WithNic(Least least, const NodeType& node, std::optional<int> percent) {
   return packing;
 }
 
-// Squared coefficient of variation of service times: of the requests' sizes,
-// and of the variation around them.
+// Squared coefficient of variation of service times t·f: t by the requests'
+// sizes, f the variation around it, independent of t. E[t²f²] ÷ E[tf]² − 1 =
+// (E[t²] ÷ E[t]²) · (E[f²] ÷ E[f]²) − 1.
 double Scv(const ModelCosts& costs, const std::vector<double>& rows,
            const Variation& variation, double RequestCost::*first,
            double RequestCost::*second) {
@@ -76,6 +77,8 @@ double BatchedHnSeconds(const SizingInput& input, const RequestCost& mean) {
   const ModelCosts& costs = input.service->costs;
   if (input.configuration.batching_window_us < 0) return mean.hn_s;
   const auto most = static_cast<double>(input.service->hn.max_batch_rows);
+  // The best of doubling batch sizes: the time of the whole batch, shared among
+  // the requests that it holds.
   double best = mean.hn_s;
   for (double rows = mean.rows; rows <= most; rows *= 2) {
     best = std::min(best,
@@ -414,6 +417,8 @@ AnalyticSizing SizeByFormula(const SizingInput& input, double idle_p99_s) {
   const double rate = DesignRate(service);
   AnalyticSizing sizing;
   sizing.mean = MeanOf(service.costs, rows);
+  // Costs are those of a whole GPU; `mean` takes the part's slowdown for
+  // reports. BatchedHnSeconds() wants the time on a whole GPU.
   const double slowdown = configuration.part.slowdown;
   sizing.mean.hn_s *= slowdown;
   const double cn_s = sizing.mean.cn_pre_s + sizing.mean.cn_post_s;
@@ -422,6 +427,7 @@ AnalyticSizing SizeByFormula(const SizingInput& input, double idle_p99_s) {
   sizing.hn_s = BatchedHnSeconds(input, whole_gpu) * slowdown;
   const int workers = static_cast<int>(configuration.cn_cores);
   const int parallel = service.hn.parallel;
+  // NICs are full duplex: the direction of more bytes binds.
   const double bytes = configuration.whole ? 0
                                            : std::max(sizing.mean.up_bytes,
                                                       sizing.mean.down_bytes);
@@ -458,6 +464,7 @@ AnalyticSizing SizeByFormula(const SizingInput& input, double idle_p99_s) {
   // Each of the two waits gets half of the time that the objective leaves.
   const double room = std::max(0.0, service.slo_p99_s - idle_p99_s) / 2;
   const auto fewest = [&](double least, const auto& wait) {
+    // Steps of 2 % for large numbers: the result only begins the simulation.
     int n = std::max(1, static_cast<int>(std::ceil(least)));
     int step = 1;
     while (wait(n) > room && n < kMostInstances) {
@@ -477,6 +484,7 @@ AnalyticSizing SizeByFormula(const SizingInput& input, double idle_p99_s) {
            (configuration.whole ? 0 : hns * input.hn_price);
   };
   sizing.price = price(sizing.cns, sizing.hns);
+  // A lower bound of the price of any answer: Search() relies on it.
   sizing.least_price = price(std::max(1.0, std::ceil(sizing.least_cns)),
                              std::max(1.0, std::ceil(sizing.least_hns)));
   return sizing;

@@ -50,6 +50,7 @@ absl::Status CheckHn(const std::string& field, const ServiceSpec& service,
                                node.cores, " cores", node));
   REFRACT_RETURN_IF_ERROR(Fits(absl::StrCat(field, ".memory_gib"),
                                hn.memory_gib, node.memory_gib, " GiB", node));
+  // Refused, not ignored: the plan would count on batches that never form.
   for (const double window : hn.batching_window_us) {
     if (window >= 0 && !service.costs.never_merged.empty()) {
       return Wrong(absl::StrCat(field, ".batching_window_us"),
@@ -140,6 +141,7 @@ const NodeType* PlanSpec::FindNode(absl::string_view name) const {
 
 double AssumedSlowdown(MigProfile profile) {
   switch (profile) {
+    // A GPU has 7 compute slices (the header says why time is inverse to them).
     case MigProfile::kNone:
     case MigProfile::k7g:
       return 1;

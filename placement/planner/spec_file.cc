@@ -42,6 +42,9 @@ void Need(Fields& fields, const char* name, const std::optional<T>& value,
   }
 }
 
+// Readers ask for every field that they know; JsonFields then refuses the
+// others. After the first error all fields answer "absent", so readers go on
+// without checks and the first error is reported.
 NodeType ReadNodeType(Fields& fields, const Prices& prices) {
   NodeType node;
   Need(fields, "name", fields.Text("name"), &node.name);
@@ -53,6 +56,7 @@ NodeType ReadNodeType(Fields& fields, const Prices& prices) {
   Assign(fields.Whole("nics", 1, 16), &node.nics);
   Assign(fields.Number("nic_gbps", 0.001, kMostGbps), &node.nic_gbps);
   const auto price = fields.Number("price_per_h", 0, kMostPrice);
+  // A price list beats the price in the file, which may then be missing.
   if (const auto listed = prices.find(node.name); listed != prices.end()) {
     node.price_per_h = listed->second;
   } else {
@@ -86,6 +90,7 @@ ModelCosts ReadCosts(Fields& fields) {
   fields.Each("profile", [&](Fields& point) {
     RequestCost cost;
     Need(point, "rows", point.Number("rows", 1, kMostRows), &cost.rows);
+    // The file has milliseconds and KiB; costs are in seconds and bytes.
     const auto milliseconds = [&](const char* name, double* target) {
       double value = 0;
       Need(point, name, point.Number(name, 0, kMostMs), &value);
@@ -139,6 +144,8 @@ void ReadTraces(Fields& fields, ModelCosts& costs) {
     source.client_s = *us / 1e6;
   }
   if (!fields.ok()) return;
+  // Traces have times and no bytes. Where `path` gave costs as well, bytes,
+  // memory and the reason against merging come from them.
   absl::StatusOr<ModelCosts> traced = CostsFromTraces(source);
   if (!traced.ok()) {
     fields.Fail("files", traced.status().message());
@@ -160,6 +167,9 @@ void ReadTraces(Fields& fields, ModelCosts& costs) {
 
 void ReadModel(Fields& fields, const SpecReaders& readers,
                ServiceSpec& service) {
+  // Three sources of costs: `path` (a version with its profile), `profile`
+  // (figures of the file), `traces`. Traces may join a path; other combinations
+  // contradict each other.
   const bool has_path = fields.Has("path");
   const bool has_traces = fields.Has("traces");
   if (has_path && fields.Has("profile")) {
@@ -189,9 +199,11 @@ void ReadModel(Fields& fields, const SpecReaders& readers,
   } else if (!has_traces) {
     service.costs = ReadCosts(fields);
   }
+  // After the costs of `path`, whose bytes traces keep.
   fields.Object("traces",
                 [&](Fields& traces) { ReadTraces(traces, service.costs); });
   if (!fields.ok()) return;
+  // Figures of the file beat those of the model, last.
   if (const auto us = fields.Number("round_trip_us", 0, 1e9)) {
     service.costs.round_trip_s = *us / 1e6;
   }
@@ -227,6 +239,7 @@ absl::StatusOr<std::vector<double>> CurveFromCsv(const std::string& path,
         path, column.has_value() ? ": has no rows" : ": has no column ",
         column.has_value() ? "" : name));
   }
+  // The largest rate of a group, because the plan must hold at all times of it.
   const int group = (table.rows() + kMostParts - 1) / kMostParts;
   std::vector<double> curve;
   for (int row = 0; row < table.rows(); ++row) {
@@ -287,6 +300,7 @@ CnOptions ReadCn(Fields& fields) {
   Need(fields, "node", fields.Text("node"), &cn.node);
   Need(fields, "cores", fields.Numbers("cores", 1, kMostCores), &cn.cores);
   for (const double cores : cn.cores) {
+    // A CN has one worker per core.
     if (cores != std::floor(cores)) {
       fields.Fail("cores", absl::StrCat(cores, " is no whole number"));
     }
@@ -331,6 +345,7 @@ HnOptions ReadHn(Fields& fields) {
       }
       part.mig = *profile;
     }
+    // A measured slowdown replaces the assumption; reports say which it is.
     part.slowdown = AssumedSlowdown(part.mig);
     if (const auto slowdown = entry.Number("slowdown", 0.1, 1000)) {
       part.slowdown = *slowdown;

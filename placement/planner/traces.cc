@@ -24,9 +24,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Half of a percent of the requests must be more than nothing.
+// p99 of fewer requests would be less than one request.
 constexpr size_t kLeastTraces = 100;
-// Numbers of rows that have a point of their own; of more, quantiles have.
+// Up to this many different numbers of rows have a point each. Where there are
+// more, half as many groups of equally many requests have the points.
 constexpr size_t kMostPoints = 16;
 
 struct Span {
@@ -127,6 +128,8 @@ class FileReader {
  private:
   std::optional<Traced> TracedOf(const Json& json,
                                  std::set<std::string>& models) {
+    // Spans of the request by name. A name twice means a second attempt or
+    // look-ups at shards: such times are not those of one request.
     absl::flat_hash_map<std::string, const Json*> found;
     bool is_repeated = false;
     Each(json, "resourceSpans", [&](const Json& resource) {
@@ -142,6 +145,7 @@ class FileReader {
     if (!model_.empty() && model != model_) return std::nullopt;
     models.insert(model);
     if (is_repeated) return std::nullopt;  // sent again, or to shards
+    // The first request of the file is the zero of its times.
     if (base_ == 0 &&
         !absl::SimpleAtoi(TextOf(*request->second, "startTimeUnixNano"),
                           &base_)) {
@@ -178,6 +182,9 @@ class FileReader {
       return one ? one->time() : 0;
     };
     traced.post_s = time("resume") + time("cn_post") + time("encode");
+    // What is left of the request besides queues and work: both ways over the
+    // network and hand-overs between threads. Queues are left out, because the
+    // simulation makes its own.
     traced.way_s =
         std::max(0.0, whole->time() - time("cn_queue") - time("hn_queue") -
                           execute->time() - traced.pre_s() - traced.post_s);
@@ -229,6 +236,7 @@ std::vector<RequestCost> Points(std::vector<const Traced*> traces) {
               static_cast<std::ptrdiff_t>(traces.size() * i / count),
           traces.begin() +
               static_cast<std::ptrdiff_t>(traces.size() * (i + 1) / count));
+      // A group is named by its median rows; groups of equal medians join.
       std::vector<const Traced*>& all = groups[group[group.size() / 2]->rows];
       all.insert(all.end(), group.begin(), group.end());
     }
@@ -258,12 +266,14 @@ void Record(const ModelCosts& costs, std::vector<const Traced*> traces,
     begin = std::min(begin, traced->request.begin);
     end = std::max(end, traced->request.end);
   }
+  // Files follow each other in the recording: this file begins at `before`.
   const double before = recording.length();
   std::vector<SpeedTimeline::Work> cn;
   std::vector<SpeedTimeline::Work> hn;
   for (const Traced* const traced : traces) {
     const RequestCost usual = costs.At(traced->rows);
     // Decoding and the model's part before the HN are one figure of the costs.
+    // The usual time of each span, so that both have the slowness of the pair.
     const double slower = traced->pre_s() / usual.cn_pre_s;
     for (const Span& span : {traced->decode, traced->pre}) {
       cn.push_back(
@@ -300,12 +310,14 @@ absl::StatusOr<ModelCosts> CostsFromTraces(const TraceSource& source) {
         absl::StrCat(names, ": has traces of the models ",
                      absl::StrJoin(models, ", "), ": say which, in `model`"));
   }
+  // One HN, because a recording describes one pair of machines.
   std::string busiest;
   for (const auto& [address, count] : counts) {
     if (busiest.empty() || count > counts[busiest]) busiest = address;
   }
   std::vector<const Traced*> traces;
   std::vector<std::vector<const Traced*>> by_file(files.size());
+  // Members of one batch have the same span of execution.
   std::set<std::pair<double, double>> executions;
   for (size_t i = 0; i < files.size(); ++i) {
     executions.clear();
@@ -344,6 +356,7 @@ absl::StatusOr<ModelCosts> CostsFromTraces(const TraceSource& source) {
   }
   for (const Traced* const traced : traces) {
     const RequestCost usual = costs.At(traced->rows);
+    // For the formulas; the simulation replays the recording itself.
     costs.cn.factors.push_back(
         std::max(1e-3, (traced->pre_s() + traced->post_s) /
                            (usual.cn_pre_s + usual.cn_post_s)));

@@ -110,6 +110,7 @@ std::string WhyImpossible(const Cluster& cluster, const Instance& instance) {
                                      Obstacle::kMemory, Obstacle::kDisk,
                                      Obstacle::kNic};
   for (const Obstacle resource : kResources) {
+    // One resource alone that no node has: the clearest reason.
     if (AnyNodeFits(cluster, Only(resource, demand))) continue;
     std::string text =
         absl::StrCat("no node has ", Amount(resource, cluster, demand));

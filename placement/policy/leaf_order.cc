@@ -78,6 +78,7 @@ std::vector<int> LeafOrder(const State& state, absl::Span<const int> leaves,
       if (fitting.empty()) continue;
       std::vector<int> after = counts;
       after[i] += static_cast<int>(fitting.size());
+      // Instances that this leaf does not take count as alone on a leaf each.
       after.resize(after.size() + remaining.size() - fitting.size(), 1);
       const double entropy = Entropy(after);
       // Equal leaves go by their order, whatever the rounding.
@@ -91,6 +92,7 @@ std::vector<int> LeafOrder(const State& state, absl::Span<const int> leaves,
     taken[best] = true;
     counts[best] += static_cast<int>(best_fitting.size());
     order.push_back(leaves[best]);
+    // Both lists ascend, as set_difference() needs.
     std::vector<int> rest;
     std::set_difference(remaining.begin(), remaining.end(),
                         best_fitting.begin(), best_fitting.end(),

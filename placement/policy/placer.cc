@@ -69,6 +69,8 @@ Placer::Placer(const State& state, const FragmentMeter* meter,
 Decision Placer::Decide(const Instance& instance) {
   CachedNodes& cache = CacheFor(instance.demand);
   Decision decision;
+  // Three ways to choose: at random; in the app's pod, or for its first
+  // instance in the pod with the most room that has a node; on any node.
   if (options_.policy == Policy::kRandom) {
     decision.node = RandomNode(instance, cache);
   } else if (options_.keep_pod && instance.app >= 0) {
@@ -90,6 +92,8 @@ Decision Placer::Decide(const Instance& instance) {
 
 int Placer::Choose(absl::Span<const int> nodes, const Instance& instance,
                    CachedNodes& cache) {
+  // Best fit decides first, because it is what keeps FGD packing. A leaf may
+  // then override it within leaf_slack, never the path or the fragment.
   const int best = BestOf(nodes, instance, cache);
   if (best < 0 || !options_.pack_leaves) return best;
   const Score& best_score = cache[best].score;
@@ -133,6 +137,8 @@ std::vector<int> Placer::PreferredLeaves(int app, int pod) const {
 void Placer::BeginBatch(absl::Span<const Instance> batch) {
   if (batch.empty() || batch.front().app < 0 || !options_.pack_leaves) return;
   const int app = batch.front().app;
+  // With keep_pod all instances of the batch go to one pod, so only leaves of
+  // that pod count.
   int pod = -1;
   if (options_.keep_pod) {
     pod = state_.PodOf(app) >= 0 ? state_.PodOf(app) : PodsByRoom(app).front();
@@ -166,6 +172,8 @@ ScoreInputs Placer::InputsOf(int node, const Demand& demand) {
                  .nic_rule = options_.nic_rule};
   if (meter_ != nullptr) {
     auto& [version, fragment] = fragments_[node];
+    // The fragment of a node as it is: for all demands the same until the node
+    // changes.
     if (version != state_.version(node)) {
       fragment = meter_->Measure(in.node, in.free).gpu_milli;
       version = state_.version(node);
@@ -226,6 +234,8 @@ int Placer::BestOf(absl::Span<const int> nodes, const Instance& instance,
     }
     const Cached& cached = Lookup(cache, node, instance.demand);
     if (!cached.fits) continue;
+    // Equal scores go by name, so that results do not depend on the order of
+    // the list.
     if (best >= 0 && !cached.score.BetterThan(best_score) &&
         (best_score.BetterThan(cached.score) ||
          state_.name_rank(node) > state_.name_rank(best))) {
@@ -338,6 +348,7 @@ std::vector<Verdict> Placer::Explain(const Instance& instance,
   };
   for (const int node : all_nodes_) {
     Verdict verdict{.node = node, .obstacle = ObstacleAt(node, instance)};
+    // The criteria in the order in which Choose() applies them.
     verdict.under_leaf = state_.UnderLeaf(instance.app, leaf_of(node));
     if (verdict.obstacle == Obstacle::kNothing) {
       verdict.choice = ChoiceAt(node, instance);

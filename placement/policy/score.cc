@@ -243,6 +243,7 @@ Choice Combined(const ScoreInputs& in) {
     }
     TakeCores(in.node, in.free, in.demand.cpu_milli, socket, devices);
     const double topology = TopologyScore(in.node, devices);
+    // A longer path loses whatever its fragment, which is then not measured.
     if (found && topology < best.score.topology) return;
     const double after = after_of(devices);
     const auto nic_free = [&](int i) {

@@ -15,6 +15,7 @@ int CountOf(const auto& counts, const auto& key) {
   return found == counts.end() ? 0 : found->second;
 }
 
+// Entries of 0 are erased: LeavesOf() lists only leaves with instances.
 void ChangeCount(auto& counts, const auto& key, int by) {
   const auto at = counts.try_emplace(key, 0).first;
   at->second += by;
@@ -25,6 +26,7 @@ void ChangeCount(auto& counts, const auto& key, int by) {
 
 GpuKind KindOf(const Demand& demand) {
   if (demand.gpus == 0) return GpuKind::kNone;
+  // Fractions and MIG slices are one kind.
   if (demand.gpu_milli < kWholeGpu) return GpuKind::kShared;
   if (demand.gpus == 1) return GpuKind::k1;
   if (demand.gpus < 4) return GpuKind::k2To3;
@@ -81,6 +83,7 @@ void State::Remove(const Instance& instance, int node, const Devices& devices) {
 
 void State::Move(const Instance& instance, int node, const Devices& devices,
                  int sign) {
+  // Caches of scores compare versions (Placer::Lookup).
   ++version_[node];
   kinds_[node][static_cast<int>(KindOf(instance.demand))] += sign;
   const int leaf = cluster_->nodes[node].leaf;
@@ -91,6 +94,7 @@ void State::Move(const Instance& instance, int node, const Devices& devices,
   if (instance.app < 0) return;
   App& app = apps_[instance.app];
   app.instances += sign;
+  // The first instance decides the pod of the app; the last to leave frees it.
   if (app.instances == 0) {
     app.pod = -1;  // the next instance chooses anew
   } else if (app.pod < 0) {

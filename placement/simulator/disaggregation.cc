@@ -44,6 +44,7 @@ constexpr int64_t kTrainingMibPerCore = 4 * 1024;
 
 Demand TrainingJob(double unit) {
   Demand demand;
+  // 2, 59 and 39 % (BackgroundOptions::training).
   const int64_t cores_per_gpu = unit < 0.02 ? 8 : unit < 0.61 ? 12 : 16;
   demand.gpus = 8;
   demand.gpu_milli = kWholeGpu;
@@ -79,6 +80,8 @@ State Background(const Cluster& cluster, const Populations& populations,
     // a GPU that is still wanted; both kinds come in one stream in proportion.
     const bool with_gpu =
         gpu < gpu_goal && (cpu >= cpu_goal || gpu / gpu_goal <= cpu / cpu_goal);
+    // Training jobs come while their share of the GPUs so far and of the goal
+    // is not reached.
     const bool training = with_gpu &&
                           training_gpu < options.training * gpu_goal &&
                           training_gpu <= options.training * gpu;
@@ -148,6 +151,8 @@ DisaggregationResult MeasureDisaggregation(const Cluster& cluster,
                                            const Populations& populations,
                                            const BackgroundOptions& options) {
   const State state = Background(cluster, populations, options);
+  // The same free resources against three populations: whole models, CN
+  // instances (CPU), HN instances (GPU).
   const FragmentMeter whole(populations.whole);
   const FragmentMeter cn(populations.cn);
   const FragmentMeter hn(populations.hn);

@@ -54,6 +54,8 @@ std::vector<int> DrawArrivals(const InstanceList& list, int64_t cluster_gpus,
                               double arrival, uint64_t seed) {
   std::vector<int> arrivals(list.instances.size());
   std::iota(arrivals.begin(), arrivals.end(), 0);
+  // Every instance of the list once, then draws from it, as in the published
+  // experiment: the mix of shapes stays that of the list.
   int64_t asked = 0;
   for (const Instance& instance : list.instances) {
     asked += instance.demand.TotalGpuMilli();
@@ -76,6 +78,8 @@ FillResult Fill(const Cluster& cluster, const InstanceList& list,
                 const FragmentMeter& meter,
                 const std::vector<AppTarget>& targets,
                 const FillOptions& options) {
+  // Amounts are counted in thousandths of a GPU and reported as parts of all
+  // GPUs of the cluster.
   FillResult result;
   State state(cluster, static_cast<int>(list.apps.size()));
   PlacerOptions placer_options = options.placer;
@@ -120,10 +124,14 @@ FillResult Fill(const Cluster& cluster, const InstanceList& list,
     }
     ++arrived;
     const double part = static_cast<double>(asked) / capacity;
+    // The figure of the paper: what is still unallocated when the instances so
+    // far ask for as much GPU as the cluster has.
     if (!full && part >= 1) {
       full = true;
       result.unallocated = 1 - static_cast<double>(allocated) / capacity;
     }
+    // One point per percent of the GPUs that is asked for; large instances may
+    // pass several percents at once.
     if (part >= static_cast<double>(result.curve.size()) / 100) {
       result.curve.push_back(point_now());
     }

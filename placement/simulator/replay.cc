@@ -32,16 +32,20 @@ class Replayer {
     std::stable_sort(arrivals.begin(), arrivals.end(), [&](int a, int b) {
       return list_.instances[a].created < list_.instances[b].created;
     });
+    // Events for the progress: an arrival and a departure of each instance.
     total_ = list_.instances.size() * 2;
     for (const int instance : BatchOrder(list_, batch)) Arrive(instance, 0);
     size_t next = 0;
     while (next < arrivals.size() || !leaving_.empty()) {
+      // The earlier of the next arrival and the next departure; at one time
+      // departures come first, because they make room.
       const double arrival = next < arrivals.size()
                                  ? list_.instances[arrivals[next]].created
                                  : kNeverDeleted;
       const double departure =
           leaving_.empty() ? kNeverDeleted : leaving_.top().first;
       const double now = std::min(arrival, departure);
+      // Samples show the state before the events of `now`.
       SampleUntil(now);
       if (departure <= now) {
         // All stays that end at this time, then waiting instances, then
@@ -85,6 +89,7 @@ class Replayer {
                              .from = now,
                              .to = instance.deleted});
     if (instance.deleted < kNeverDeleted) {
+      // Stays are only appended, so positions stay valid.
       leaving_.push({instance.deleted, result_.stays.size() - 1});
     }
     return true;
@@ -107,6 +112,8 @@ class Replayer {
   }
 
   void RetryWaiting(double now) {
+    // One round through the queue, oldest first. Instances that still find no
+    // node go to its end, which keeps their order.
     for (size_t i = waiting_.size(); i > 0; --i) {
       const int index = waiting_.front();
       waiting_.pop_front();

@@ -37,6 +37,8 @@ class Validator {
         loads_(cluster.nodes.size()) {}
 
   std::vector<Violation> Run() {
+    // At equal times departures come first, as in Replay(). Only arrivals can
+    // break a rule, so only they are checked.
     std::vector<std::tuple<double, int, size_t>> events;  // leaving first
     std::set<int> seen;
     for (size_t i = 0; i < stays_.size(); ++i) {
@@ -90,6 +92,7 @@ class Validator {
         if (sign > 0) {
           load.slices[gpu].insert(slice);
         } else {
+          // A multiset: a slice that two instances have stays in it twice.
           load.slices[gpu].erase(load.slices[gpu].find(slice));
         }
       }
@@ -121,6 +124,8 @@ class Validator {
     for (const auto& [socket, milli] : load.socket_cpu_milli) {
       if (milli == 0) continue;
       check(socket < node.sockets &&
+                // A socket has ⌊cores ÷ sockets⌋ or a little more, where that
+                // is no whole number (AllFree).
                 milli <= node.cpu_milli / node.sockets + node.sockets,
             "a socket's CPU is oversubscribed");
     }

@@ -69,6 +69,8 @@ class Discovery {
  public:
   explicit Discovery(SysfsTree& tree) : tree_(tree) {}
 
+  // RDMA devices come before network devices, because a network device of an
+  // RDMA device is no NIC of its own.
   absl::StatusOr<NodeTopology> Run() {
     REFRACT_RETURN_IF_ERROR(ReadNumaNodes());
     REFRACT_RETURN_IF_ERROR(ReadRdmaNics());
@@ -168,6 +170,8 @@ absl::Status Discovery::ReadNumaNodes() {
 absl::Status Discovery::ReadLinkOf(const std::string& address,
                                    PciFunction* function) {
   const std::string at = absl::StrCat("bus/pci/devices/", address, "/");
+  // The highest speed, because idle devices lower the current one; the current
+  // width, because a link keeps it. Each falls back on the other.
   REFRACT_ASSIGN_OR_RETURN(std::optional<double> speed,
                            Number(at + "max_link_speed"));
   if (!speed.has_value()) {
@@ -205,6 +209,7 @@ absl::StatusOr<PciFunction> Discovery::ReadFunction(
     const std::vector<std::string> chain = PciChain(*physical);
     if (!chain.empty()) function.physical_function = chain.back();
   }
+  // A virtual function has no link of its own.
   if (function.gbps == 0 && !function.physical_function.empty()) {
     REFRACT_RETURN_IF_ERROR(ReadLinkOf(function.physical_function, &function));
   }
@@ -212,6 +217,8 @@ absl::StatusOr<PciFunction> Discovery::ReadFunction(
 }
 
 absl::StatusOr<int> Discovery::AddPci(absl::string_view path) {
+  // chain[0] is the root; the bridges follow from the top down, the function is
+  // last. Bridges that devices share are added once.
   const std::vector<std::string> chain = PciChain(path);
   int parent = -1;
   std::set<std::string> above;
@@ -300,6 +307,8 @@ absl::Status Discovery::ReadRdmaNics() {
     if (nic.pci >= 0) nic.numa_node = topology_.pci[nic.pci].numa_node;
     REFRACT_ASSIGN_OR_RETURN(const std::vector<std::string> numbers,
                              tree_.List(at + "/ports"));
+    // Network devices of the RDMA device come from three places: its GIDs, its
+    // PCI function, and the parent of soft-RoCE.
     std::set<std::string> netdevs;
     for (const std::string& text : numbers) {
       int number = 0;
@@ -339,6 +348,7 @@ absl::Status Discovery::ReadNetworkNics() {
     const std::string at = absl::StrCat("class/net/", name);
     REFRACT_ASSIGN_OR_RETURN(const std::optional<std::string> device,
                              tree_.Link(at + "/device"));
+    // Software devices (lo, bridges) have no `device`.
     if (!device.has_value() || used.contains(name)) continue;
     Nic nic;
     nic.name = name;
@@ -374,6 +384,7 @@ absl::Status Discovery::ReadGpus() {
   for (const std::string& address : addresses) {
     const std::string at = absl::StrCat("bus/pci/devices/", address);
     REFRACT_ASSIGN_OR_RETURN(const std::string pci_class, Text(at + "/class"));
+    // VGA controllers and 3D controllers, with any programming interface.
     if (!absl::StartsWith(pci_class, "0x0300") &&
         !absl::StartsWith(pci_class, "0x0302")) {
       continue;

@@ -128,6 +128,7 @@ class Reader {
     const auto known = added_.find(function.address);
     if (known != added_.end()) return known->second;
     function.parent = AddPci(object->parent);
+    // The host bridge above names the root as sysfs does: domain and first bus.
     hwloc_obj_t host = object->parent;
     while (host != nullptr && host->type == HWLOC_OBJ_BRIDGE &&
            host->attr->bridge.upstream_type == HWLOC_OBJ_BRIDGE_PCI) {

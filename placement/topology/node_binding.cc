@@ -58,6 +58,8 @@ NodeBinding Bind(const NodeTopology& topology,
                  absl::Span<const int> usable_cpus, const Gpu* gpu,
                  absl::string_view nic) {
   NodeBinding binding;
+  // The first source that knows: the GPU, the CPUs that the process may use,
+  // the NIC.
   if (gpu != nullptr) binding.numa_node = gpu->numa_node;
   if (binding.numa_node < 0) {
     binding.numa_node = NodeOfAll(topology, usable_cpus);
@@ -74,6 +76,8 @@ NodeBinding Bind(const NodeTopology& topology,
                           std::back_inserter(binding.cpus));
     if (binding.cpus.size() == usable_cpus.size()) binding.cpus.clear();
   }
+  // Sorted by: active, RDMA, rate × factor, then the order of the machine. The
+  // values are negated so that the best comes first.
   std::vector<std::tuple<bool, bool, double, size_t>> order;
   for (const Nic& candidate : topology.nics) {
     NicChoice choice;

@@ -31,6 +31,8 @@ double MinKnown(double a, double b) {
   return std::min(a, b);
 }
 
+// The slowest known link of the first `count` functions of the chain: links
+// below the common bridge.
 double SlowestLink(const NodeTopology& topology, const std::vector<int>& chain,
                    size_t count) {
   double gbps = 0;
@@ -223,6 +225,8 @@ Endpoint::Endpoint(const NumaNode& node)
 
 Path PathBetween(const NodeTopology& topology, const Endpoint& a,
                  const Endpoint& b) {
+  // From each device up to its host bridge. Memory has no chain: its path
+  // follows from NUMA nodes.
   const std::vector<int> above_a = ChainOf(topology, a.pci);
   const std::vector<int> above_b = ChainOf(topology, b.pci);
   // Both chains end at the host bridge, so their common part is at their ends.
@@ -248,6 +252,8 @@ Path PathBetween(const NodeTopology& topology, const Endpoint& a,
   } else {
     path.path_class = AcrossHostBridges(a, b);
   }
+  // The operator's paths beat everything that was computed, in either
+  // direction.
   for (const GivenPath& given : topology.given_paths) {
     if ((given.from == a.name && given.to == b.name) ||
         (given.from == b.name && given.to == a.name)) {

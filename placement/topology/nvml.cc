@@ -47,6 +47,8 @@ std::string SysfsAddress(absl::string_view bus_id) {
 std::map<std::string, std::string> ReadModels(const std::string& path) {
   void* const library = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (library == nullptr) return {};
+  // The driver's library, loaded at run time: the build needs no CUDA, and a
+  // machine without the driver has no models.
   auto* const init = Symbol<int()>(library, "nvmlInit_v2");
   auto* const shutdown = Symbol<int()>(library, "nvmlShutdown");
   auto* const count = Symbol<int(unsigned*)>(library, "nvmlDeviceGetCount_v2");

@@ -44,6 +44,7 @@ absl::Status Unreadable(absl::string_view path, int error) {
                                            : absl::UnavailableError(text);
 }
 
+// sysfs, or a copy of it with its symbolic links.
 class FileTree final : public SysfsTree {
  public:
   explicit FileTree(fs::path root) : root_(std::move(root)) {}
@@ -94,6 +95,9 @@ class FileTree final : public SysfsTree {
     const fs::path link = root_ / std::string(path);
     std::error_code error;
     if (!fs::is_symlink(fs::symlink_status(link, error))) return std::nullopt;
+    // Resolved in full, because devices are identified by their place in
+    // devices/. Links out of the tree would read this machine in place of the
+    // copy.
     const fs::path target = fs::canonical(link, error);
     if (error == std::errc::too_many_symbolic_link_levels) {
       return absl::InvalidArgumentError(
@@ -109,6 +113,8 @@ class FileTree final : public SysfsTree {
   const fs::path root_;  // canonical
 };
 
+// Answers recorded on another machine; a question that was not asked there has
+// the answer "absent".
 class DumpTree final : public SysfsTree {
  public:
   explicit DumpTree(SysfsDump dump) : dump_(std::move(dump)) {}
@@ -141,6 +147,7 @@ class DumpTree final : public SysfsTree {
   const SysfsDump dump_;
 };
 
+// Passes questions on and keeps every answer but "absent".
 class Recorder final : public SysfsTree {
  public:
   Recorder(SysfsTree* tree, SysfsDump* dump) : tree_(*tree), dump_(*dump) {}
@@ -191,6 +198,7 @@ absl::Status ReadPart(const Json& root, const char* name,
     return absl::InvalidArgumentError(absl::StrCat(name, ": is no object"));
   }
   for (const auto& [path, value] : part->items()) {
+    // Values are texts, or lists of texts for folders.
     bool good = value.is_string();
     if constexpr (!std::is_same_v<T, std::string>) {
       good = value.is_array() &&
@@ -266,6 +274,8 @@ bool NaturallyLess(absl::string_view a, absl::string_view b) {
   size_t j = 0;
   while (i < a.size() && j < b.size()) {
     if (absl::ascii_isdigit(a[i]) && absl::ascii_isdigit(b[j])) {
+      // Runs of digits compare as numbers: without leading zeros the longer run
+      // is larger, and runs of equal length compare as texts.
       const auto number = [](absl::string_view text, size_t& at) {
         const size_t begin = at;
         while (at < text.size() && absl::ascii_isdigit(text[at])) ++at;

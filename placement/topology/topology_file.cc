@@ -55,6 +55,9 @@ OrderedJson PathJson(const NodeTopology& topology, const Endpoint& from,
           {"gbps", Rounded(path.gbps)}};
 }
 
+// Applies the entries of an override file, part by part; the first error ends
+// the rest. What is left is checked as a whole at the end, since single entries
+// may contradict each other only together.
 class Override {
  public:
   Override(NodeTopology* topology) : topology_(*topology) {}
@@ -69,6 +72,8 @@ class Override {
     for (auto& [function, parent] : parents_) SetParent(function, parent);
     root.Each("nics", [this](Fields& fields) { NicEntry(fields); });
     root.Each("gpus", [this](Fields& fields) { GpuEntry(fields); });
+    // The file from `refract topology --json` lists all paths; a list in the
+    // override replaces earlier ones.
     topology_.given_paths.clear();
     root.Each("paths", [this](Fields& fields) { PathEntry(fields); });
     root.RefuseOthers();
@@ -137,6 +142,8 @@ class Override {
     Assign(lanes, &function.lanes);
     Assign(speed, &function.gigatransfers);
     Assign(fields.Whole("max_lanes", 0, 32), &function.max_lanes);
+    // The rate follows from lanes and speed, unless the file gives "gbps"
+    // itself.
     if (lanes.has_value() || speed.has_value()) {
       function.gbps = PcieGbps(function.gigatransfers, function.lanes);
     }
@@ -145,6 +152,8 @@ class Override {
     const auto numa_node = fields.Whole("numa_node", -1, 1023);
     if (!numa_node.has_value()) return;
     function.numa_node = static_cast<int>(*numa_node);
+    // Devices are where their function is. Entries of NICs and GPUs are read
+    // later and may say otherwise.
     for (Nic& nic : topology_.nics) {
       if (nic.pci == index) nic.numa_node = function.numa_node;
     }
@@ -280,6 +289,8 @@ class Override {
       const GivenPath& path = topology_.given_paths[i];
       const int from = NumaNodeOf(path.from);
       const int to = NumaNodeOf(path.to);
+      // SYS is the class between NUMA nodes, all other known classes lie within
+      // one.
       const bool crosses = path.path_class == PathClass::kSys;
       if (path.path_class == PathClass::kUnknown || from < 0 || to < 0 ||
           crosses == (from != to)) {

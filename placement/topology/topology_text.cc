@@ -43,6 +43,8 @@ std::string GidText(const Gid& gid) {
                       facts.empty() ? "" : ", ", absl::StrJoin(facts, " "));
 }
 
+// The PCI tree below each NUMA node, reduced to functions with a NIC or GPU and
+// the bridges above them.
 class TreeWriter {
  public:
   explicit TreeWriter(const NodeTopology& topology) : topology_(topology) {
@@ -64,6 +66,7 @@ class TreeWriter {
                       : std::string()));
       WriteRoots([&](int numa_node) { return numa_node == node.id; });
     }
+    // Functions on no NUMA node that the machine reports.
     const auto elsewhere = [&](int numa_node) {
       return !ids.contains(numa_node);
     };
