@@ -41,6 +41,9 @@ void CountFromFront(Node& node) {
   }
 }
 
+// Marks which operands and results are pairs, in the order of InputsOf() and of
+// the outputs. Both lists must be made before the values change their type, so
+// ComplexToPairs() rewrites nodes first and values last.
 absl::Status ToPairs(const Graph& graph, Node& node) {
   // The script itself makes and takes pairs.
   if (IsScriptRegion(node)) return absl::OkStatus();
@@ -56,6 +59,8 @@ absl::Status ToPairs(const Graph& graph, Node& node) {
   const bool gives = std::count(results.begin(), results.end(), true) > 0;
   const bool names = NameComplexTypes(node);
   if (!reads && !gives && !names) return absl::OkStatus();
+  // The size of a complex tensor's dimension is that of the pairs' dimension,
+  // which have one more at their end.
   if (node.op == "aten.sym_size.int") {
     CountFromFront(node);
     return absl::OkStatus();
@@ -89,6 +94,8 @@ bool GivesComplex(const Graph& graph, const Node& node) {
       "fft_ihfft2", "fft_ihfftn",
   };
   if (makes.contains(name)) return true;
+  // Operators that give real numbers or truth values for complex operands;
+  // every other operator gives complex results for complex operands.
   static const auto& parts = *new absl::flat_hash_set<absl::string_view>{
       "abs",
       "absolute",
@@ -129,6 +136,8 @@ bool GivesComplex(const Graph& graph, const Node& node) {
 void MakePairs(WeightEntry& entry) {
   if (!IsComplex(entry.dtype)) return;
   entry.dtype = PartOf(entry.dtype);
+  // A complex number is stored as two floats side by side, so strides and
+  // offsets in elements double, and the parts are a last dimension of stride 1.
   for (int64_t& stride : entry.strides) stride *= 2;
   entry.sizes.push_back(2);
   entry.strides.push_back(1);

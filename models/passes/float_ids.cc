@@ -136,6 +136,7 @@ class Tracer {
       const Value& value = graph_.value(current);
       if (value.is_weight() || value.kind != ValueKind::kTensor) continue;
       const int precision = Precision(value.dtype);
+      // The narrowest float type on the way decides which integers survive.
       if (precision > 0 && (here.dtype == base::DType::kUnknown ||
                             precision < Precision(here.dtype))) {
         here.dtype = value.dtype;
@@ -144,6 +145,8 @@ class Tracer {
         // An integer input has exact ids, unless a float type came between.
         if (here.dtype == base::DType::kUnknown) continue;
         here.input = value.name;
+        // A significand of p bits has all integers up to 2^p; 2^p + 1 is the
+        // first that it rounds.
         here.limit = int64_t{1} << Precision(here.dtype);
         all.push_back(here);
         continue;
@@ -151,6 +154,7 @@ class Tracer {
       const Node& node = graph_.nodes[value.producer];
       if (JoinsValues(node)) {
         for (const ValueId input : InputsOf(node)) {
+          // where(): the condition chooses between ids and is none itself.
           if (input != node.ValueArg("condition"))
             pending.push_back({input, here});
         }
@@ -188,6 +192,7 @@ std::vector<FloatIds> FindFloatIds(const Graph& graph) {
     found.rows = *rows;
     for (const ValueId id : look_up->ids) tracer.Trace(id, found, all);
   }
+  // An input that reaches a table by several look-ups is reported once.
   std::set<std::tuple<std::string, std::string, int64_t>> seen;
   std::erase_if(all, [&](const FloatIds& use) {
     return !seen.insert({use.table, use.input, use.column}).second;

@@ -37,6 +37,10 @@ bool UpdatesStatistics(const Node& node) {
 }  // namespace
 
 void RemoveUnused(Graph& graph) {
+  // Backwards from the outputs: nodes are in topological order, so all readers
+  // of a value have been seen before its producer. Results of a live node that
+  // nobody reads become kNoValue. Operators of a functional graph have no
+  // effects.
   std::vector<bool> used(graph.values.size(), false);
   for (ValueId id : graph.outputs) used[id] = true;
   std::vector<Node> kept;
@@ -58,6 +62,7 @@ void RemoveUnused(Graph& graph) {
   // Inputs are part of the signature, read or not.
   for (ValueId id : graph.inputs) used[id] = true;
 
+  // Values keep their order; ids of nodes and values have no gaps afterwards.
   std::vector<ValueId> renumbered(graph.values.size(), kNoValue);
   std::vector<Value> values;
   for (size_t id = 0; id < graph.values.size(); ++id) {
@@ -104,6 +109,7 @@ void RemoveNoOpCasts(Graph& graph) {
     const base::DType dtype = graph.value(source).dtype;
     if (dtype != base::DType::kUnknown &&
         dtype == graph.value(node.outputs[0]).dtype) {
+      // `source` comes before the cast, so its own replacement is final.
       by[node.outputs[0]] = by[source];
     }
   }

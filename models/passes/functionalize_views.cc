@@ -161,6 +161,8 @@ absl::StatusOr<Node> InverseOf(const Node& view, size_t output, ValueId base,
   const OpName op = SplitOpName(view.op);
   const Aliasing aliasing = OperatorOf(view.op).aliasing;
   if (IsReshape(aliasing) && view.op != "aten.view.dtype") {
+    // A reshape keeps the order of elements, so a reshape to the base's shape
+    // undoes it. view.dtype reinterprets bytes and is excluded.
     Node node;
     node.op = "aten.reshape_as.default";
     node.args = {{"self", ValueRef{contents}}, {"other", ValueRef{base}}};
@@ -178,6 +180,7 @@ absl::StatusOr<Node> InverseOf(const Node& view, size_t output, ValueId base,
     if (dims != nullptr && std::holds_alternative<IntList>(*dims)) {
       const IntList& list = std::get<IntList>(*dims);
       const auto rank = static_cast<int64_t>(list.size());
+      // inverse[dims[i]] = i
       IntList inverse(list.size());
       bool known = true;
       for (int64_t i = 0; i < rank; ++i) {
@@ -249,10 +252,13 @@ absl::StatusOr<std::string> FunctionalForm(absl::string_view op) {
   if (const auto it = dunders.find(name.name); it != dunders.end()) {
     return absl::StrCat(name.space, ".", it->second, ".", name.overload);
   }
+  // torch.add(a, b, out=c): the written tensor is a named argument.
   if (name.overload == "out" || absl::EndsWith(name.overload, "_out")) {
     return absl::UnimplementedError(
         "writes into an argument \"out\"; use the operator's result instead");
   }
+  // ATen's convention: an operator that writes into its first operand ends in
+  // one underscore; two underscores are Python's special methods.
   if (!absl::EndsWith(name.name, "_") || absl::EndsWith(name.name, "__")) {
     return std::string();
   }

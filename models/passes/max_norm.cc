@@ -62,6 +62,10 @@ class Rewriter {
  public:
   explicit Rewriter(Graph& graph) : graph_(graph) {}
 
+  // Replaces "scale rows of the table in place, then look up" by "look up, then
+  // scale the rows looked up". The result is the same where every look-up
+  // scales the rows that it reads by one norm; CheckReaders() refuses all other
+  // graphs.
   absl::Status Run() {
     FindTables();
     if (renorms_.empty()) return absl::OkStatus();
@@ -114,6 +118,8 @@ class Rewriter {
     return id;
   }
 
+  // In the order of the nodes, so that an alias of an alias leads to the
+  // weight.
   void FindTables() {
     for (size_t id = 0; id < graph_.values.size(); ++id) {
       const auto value = static_cast<ValueId>(id);
@@ -151,6 +157,7 @@ class Rewriter {
             "before the export and remove max_norm"));
       };
       for (const Renorm& renorm : renorms) {
+        // -1 stands for an argument that is no literal.
         if (renorm.max_norm < 0 || renorm.norm_type < 0 ||
             renorm.max_norm != renorms.front().max_norm ||
             renorm.norm_type != renorms.front().norm_type) {
@@ -180,12 +187,16 @@ class Rewriter {
     const EmbeddingArgs args = EmbeddingArgsOf(node.op);
     if (args.weight.empty()) return false;
     const std::vector<ValueId> inputs = InputsOf(node);
+    // The table as any other operand than the weight, such as per-sample
+    // weights.
     for (const ValueId id : inputs) {
       if (renorms_.contains(Table(id)) && id != node.ValueArg(args.weight)) {
         return false;
       }
     }
     const bool bag = !args.offsets.empty();
+    // ScaledLookUp() replaces the ids of a bag by row numbers, so the operator
+    // would no longer recognise the padding id.
     if (bag && Number(node, "padding_idx", -1) != -1) return false;
     const ValueId ids = Source(node.ValueArg(args.indices));
     for (const Renorm& renorm : renorms) {
@@ -230,6 +241,9 @@ class Rewriter {
   // `rows` [..., D], scaled; `result`, if given, is the last node's result.
   ValueId Scaled(const std::string& name, ValueId rows, const Renorm& renorm,
                  ValueId result) {
+    // ATen scales a row of norm n > max_norm by max_norm / (n + ε). min(1,
+    // max_norm / (n + ε)) agrees with that, but for norms less than ε below
+    // max_norm.
     Value each = graph_.value(rows);  // one number per row
     if (each.has_shape && !each.shape.empty()) each.shape.back() = SymExpr(1);
     ValueId scale =

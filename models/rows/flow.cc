@@ -38,6 +38,8 @@ bool AllShared(const NodeView& view) {
                      [&](ValueId id) { return view.FlowOf(id).shared(); });
 }
 
+// A result of shared operands belongs to the request as soon as one of them
+// does.
 Flow JoinShared(const NodeView& view) {
   for (const ValueId id : view.inputs()) {
     if (view.FlowOf(id).kind == Kind::kRequest) return Flow::Request();
@@ -147,6 +149,7 @@ int NodeView::Rank(ValueId id) const {
   return value.has_shape ? static_cast<int>(value.shape.size()) : -1;
 }
 
+// Bools count as integers; a tensor of unknown type does not.
 bool NodeView::IsInteger(ValueId id) const {
   const Value& value = graph.value(id);
   if (value.kind != ValueKind::kTensor) {
@@ -161,6 +164,8 @@ std::optional<int64_t> NodeView::Int(absl::string_view arg,
   const Argument* found = node.FindArg(arg);
   if (found == nullptr || std::holds_alternative<None>(*found)) return missing;
   if (const auto* number = std::get_if<int64_t>(found)) return *number;
+  // A size as an argument has the number that Sizes gives its expression, so it
+  // can be compared with the numbers of shapes.
   if (const auto* ref = std::get_if<ValueRef>(found); ref && ref->id >= 0) {
     return sizes.Of(graph.value(ref->id).sym_value);
   }
@@ -228,6 +233,7 @@ Flow Broadcast(const std::vector<Operand>& operands, int result_rank) {
       ragged = true;
       continue;
     }
+    // Without the rank the place of the axis in the result is unknown.
     if (operand.rank < 0) return Flow::Unproven();
     flow.axis += result_rank - operand.rank;
     if (!result.has_axis()) {
@@ -292,6 +298,7 @@ Flow Reshape(const Flow& flow, const Shape& from, const Shape& to,
   // Entries before and after the batch in memory order. The rows stay rows if
   // the new shape has a dimension that counts the batch and divides both
   // numbers; the quotients are the entries that now lie within that dimension.
+  // `from` has before · batch · after entries.
   int64_t before = flow.outer;
   int64_t after = flow.inner;
   for (int i = 0; i < static_cast<int>(from.size()); ++i) {
@@ -310,6 +317,7 @@ Flow Reshape(const Flow& flow, const Shape& from, const Shape& to,
         return Flow::Unproven();
       }
     }
+    // A tensor without entries holds nothing that could be mixed.
     if (before == 0 || after == 0 || leading == 0 || trailing == 0) {
       return Flow::Rows(axis, 1, to[axis] / sizes.batch());  // empty
     }
@@ -317,6 +325,7 @@ Flow Reshape(const Flow& flow, const Shape& from, const Shape& to,
     Flow result = flow.At(axis);
     result.outer = before / leading;
     result.inner = after / trailing;
+    // The dimension must consist of exactly these entries of each row.
     if (result.outer * result.inner * sizes.batch() != to[axis]) {
       return Flow::Mixed();
     }

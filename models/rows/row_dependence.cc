@@ -70,6 +70,8 @@ class Walk {
                       const std::vector<ValueId>& outputs,
                       const std::vector<bool>& fixed) const {
     RowDependence result;
+    // First whether rows are scored alone, then whether they can be cut, then
+    // whether requests can be merged: each answer needs the one before it.
     for (const ValueId id : outputs) {
       const Flow& flow = flows_[id];
       if (flow.shared()) continue;
@@ -79,6 +81,7 @@ class Walk {
     for (const std::vector<ValueId>* side : {&inputs, &outputs}) {
       for (const ValueId id : *side) {
         const Flow& flow = flows_[id];
+        // Cutting and merging move whole ranges of dimension 0.
         if (flow.rows() && (flow.axis != 0 || flow.outer != 1)) {
           result.why = absl::StrCat(graph_.value(id).name,
                                     " has its rows in dimension ", flow.axis,
@@ -97,6 +100,8 @@ class Walk {
     }
     result.may_split = true;
     for (const ValueId id : inputs) {
+      // Merged requests share one execution, so a value that each of them
+      // chooses for all its rows cannot be merged.
       if (flows_[id].kind != Kind::kRequest || fixed[id]) continue;
       result.why =
           absl::StrCat(Described(id), " is shared by all rows of a request");
@@ -179,6 +184,8 @@ std::vector<bool> FixedValues(const Graph& graph) {
 
 // Inputs of a whole model: offsets and ids of bags beside rows.
 void SetInputs(const Graph& graph, Walk& walk) {
+  // Offsets that reach a look-up unchanged are known by their use; other
+  // offsets and lengths by their shape (ByShape()).
   absl::flat_hash_set<ValueId> offsets;
   absl::flat_hash_set<ValueId> ragged;
   for (const IdInput& use : FindIdInputs(graph)) {
@@ -230,6 +237,8 @@ RowDependence FindHnRowDependence(const Graph& graph, const SplitPlan& plan) {
   if (graph.batch_symbol.empty()) {
     return {.why = "the model has no batch dimension"};
   }
+  // Found by running the model (CheckRows()): no node is named, so it may be
+  // the HN's.
   if (graph.rows.use == RowUse::kTogether && graph.rows.node.empty()) {
     return graph.rows;
   }

@@ -15,6 +15,10 @@ struct Indexed {
 
 Indexed Fail(const Flow& flow) { return {.flow = flow}; }
 
+// NumPy's indexing: the index tensors broadcast to one shape, which takes the
+// place of the dimensions that they index. A mask of rank r indexes r
+// dimensions with one result dimension, whose size depends on data. An index on
+// the rows' dimension is the row's number (arange(B)) or mixes rows.
 Indexed IndexFlow(const NodeView& view) {
   const ValueId self = view.Ref("self");
   const Flow source = view.FlowOf(self);
@@ -39,6 +43,7 @@ Indexed IndexFlow(const NodeView& view) {
     const bool mask =
         index.dtype == base::DType::kBool || index.dtype == base::DType::kUInt8;
     const Flow flow = view.FlowOf(id);
+    // A mask that differs by row selects a different number of entries in each.
     if (mask && !flow.shared()) return Fail(Flow::Mixed());
     const int width = mask ? this_rank : 1;
     const bool on_rows =
@@ -47,12 +52,15 @@ Indexed IndexFlow(const NodeView& view) {
     dim += width;
     index_rank = std::max(index_rank, mask ? 1 : this_rank);
     if (on_rows) {
+      // Any other index on the rows' dimension reads rows of other numbers.
       if (flow.kind != Kind::kRowIndex) return Fail(Flow::Mixed());
       at_rows = true;
       row_number = flow;
       row_number.kind = Kind::kRows;
       operands.push_back({row_number, this_rank});
     } else {
+      // A row's number elsewhere becomes a value of the row, and merging
+      // changes it.
       if (flow.kind == Kind::kRowIndex) return Fail(Flow::Mixed());
       std::optional<Shape> shape;
       if (!mask) shape = view.ShapeOf(id);
@@ -79,6 +87,7 @@ Indexed IndexFlow(const NodeView& view) {
     return {request ? Flow::Request() : Flow::Constant(), result_rank};
   }
   if (!source.rows()) return Fail(Flow::Mixed());
+  // x[arange(B), i]: entry b of the result comes from row b.
   if (at_rows) {
     if (source.outer != 1 || source.inner != 1 || !joined.rows()) {
       return Fail(Flow::Mixed());
@@ -86,6 +95,8 @@ Indexed IndexFlow(const NodeView& view) {
     return {joined.At(place + joined.axis), result_rank};
   }
   if (joined.rows()) return Fail(Flow::Mixed());  // every row for every row
+  // The indexed dimensions vanish. The index dimensions appear at `place`, and
+  // move the rows' axis if they come before it.
   int axis = AxisWithout(source.axis, replaced);
   if (place <= axis && (!adjacent || replaced.front() < source.axis)) {
     axis += index_rank;
@@ -144,6 +155,7 @@ Flow IndexPut(const NodeView& view) {
   const Flow values = view.FlowOf("values");
   const int value_rank = view.Rank(view.Ref("values"));
   if (!self.rows()) return Flow::Unproven();
+  // x[mask] = number: each entry is replaced or kept by its own row's mask.
   if (IsMaskOfRows(view)) {
     const Flow mask = view.FlowOf(view.List("indices")[0]);
     const bool fits = mask.axis == self.axis && mask.outer == self.outer &&
@@ -232,6 +244,7 @@ Flow ViewScatter(const NodeView& view) {
              : Flow::Mixed();
 }
 
+// A row's ids select table rows for that row alone.
 Flow Embedding(const NodeView& view) {
   const Flow ids = view.FlowOf("indices");
   if (!view.FlowOf("weight").shared()) return Flow::Mixed();
@@ -257,8 +270,11 @@ std::vector<Flow> EmbeddingBag(const NodeView& view) {
     return flows;
   }
   const int64_t per_row = bags / view.sizes.batch();
+  // One bag per row, in order.
   if (per_row == 1) {
     flows[0] = Flow::Rows(0);
+  // Several bags per row: the layout of offsets or of ids says whether the bags
+  // of a row follow each other or lie feature by feature.
   } else if (offsets.rows()) {
     flows[0] = offsets;
   } else if (ids.rows() && ids.outer == 1) {

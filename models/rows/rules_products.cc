@@ -16,11 +16,14 @@
 namespace refract::models::rows {
 namespace {
 
+// An operand with a letter for each of its dimensions.
 struct Term {
   ValueId id = kNoValue;
   std::string letters;
 };
 
+// `result` has the letters of the result's dimensions. Rows in a letter that
+// the result lacks are summed up over the batch, hence mixed.
 Flow Product(const NodeView& view, const std::vector<Term>& terms,
              const std::string& result) {
   std::optional<Flow> rows;
@@ -44,6 +47,7 @@ Flow Product(const NodeView& view, const std::vector<Term>& terms,
     }
     if (ragged) return Flow::Mixed();
     const char here = term.letters[flow.axis];
+    // A diagonal over the rows' dimension.
     if (std::count(term.letters.begin(), term.letters.end(), here) > 1) {
       return Flow::Mixed();
     }
@@ -55,6 +59,8 @@ Flow Product(const NodeView& view, const std::vector<Term>& terms,
       return Flow::Mixed();
     }
   }
+  // A shared operand in the rows' letter has an entry per row number, unless
+  // its size is 1, which broadcasts.
   for (const Term& term : terms) {  // one entry for each row's number
     const size_t place = rows ? term.letters.find(letter) : std::string::npos;
     if (place == std::string::npos || !view.FlowOf(term.id).shared() ||
@@ -117,6 +123,7 @@ Flow Linear(const NodeView& view) {
   const ValueId weight = view.Ref("weight");
   const int rank = view.Rank(input);
   if (rank < 1 || view.Rank(weight) != 2) return Flow::Unproven();
+  // y[..., o] = Σ_i x[..., i] · w[o, i] + b[o]
   const std::string leading = Leading(rank - 1);
   return Product(
       view, {{input, leading + "i"}, {weight, "oi"}, {view.Ref("bias"), "o"}},
@@ -175,6 +182,8 @@ Flow Tensordot(const NodeView& view) {
   if (!first || !second || first->size() != second->size()) {
     return Flow::Unproven();
   }
+  // Contracted dimensions get the same letter; the result has the letters that
+  // only one operand has.
   std::string left;
   std::string right;
   std::string result;
@@ -198,6 +207,8 @@ Flow Attention(const NodeView& view) {
   const ValueId mask = view.Ref("attn_mask");
   if (rank < 2) return Flow::Unproven();
   const std::string leading = Leading(rank - 2);
+  // Operands of lower rank lack leading dimensions, which broadcast from the
+  // end.
   const auto trimmed = [&](ValueId id, absl::string_view last) {
     const int missing = rank - view.Rank(id);
     return Term{id, missing > 0 && missing <= rank - 2
@@ -205,6 +216,8 @@ Flow Attention(const NodeView& view) {
                         : leading + std::string(last)};
   };
   if (mask != kNoValue && view.Rank(mask) < 2) return Flow::Unproven();
+  // softmax(query · keyᵀ + mask) · value: q queries, k keys, e and v widths.
+  // The softmax runs over k, which the result lacks.
   std::vector<Term> terms = {trimmed(query, "qe"),
                              trimmed(view.Ref("key"), "ke"),
                              trimmed(view.Ref("value"), "kv")};
@@ -239,6 +252,7 @@ std::vector<Flow> Recurrent(const NodeView& view) {
     return ForAll(view, Flow::Unproven());
   }
   const int batch_axis = view.Bool("batch_first", false) ? 0 : 1;
+  // The other axis is time, along which states pass from step to step.
   if (flow.axis != batch_axis || flow.outer != 1) {
     return ForAll(view, Flow::Mixed());
   }
@@ -253,6 +267,7 @@ std::vector<Flow> Recurrent(const NodeView& view) {
   for (const ValueId id : view.List("params")) {
     if (!view.FlowOf(id).shared()) return ForAll(view, Flow::Unproven());
   }
+  // States are [layers, batch, width] whatever batch_first says.
   std::vector<Flow> flows = ForAll(view, flow.At(1));
   flows[0] = flow;
   return flows;

@@ -20,6 +20,8 @@ std::vector<Flow> WithoutAxis(const NodeView& view, const Flow& flow) {
   return flows;
 }
 
+// Shared values may get rows by a reshape whose size names the batch, as in
+// x.view(B, -1) of a request's table: Spread() looks at the result's shape.
 Flow ReshapeNode(const NodeView& view, const Flow& flow) {
   const ValueId output = view.first_output();
   if (flow.shared()) return Spread(flow, view, output);
@@ -94,6 +96,8 @@ Flow Expand(const NodeView& view, const Flow& flow, ValueId self,
   if (!from || !to || to->size() < from->size()) return Flow::Unproven();
   const int axis =
       flow.axis + static_cast<int>(to->size()) - static_cast<int>(from->size());
+  // Other dimensions than the rows' may grow, but not to a multiple of the
+  // batch, which would pair each row with each.
   for (int i = 0; i < static_cast<int>(to->size()); ++i) {
     const bool same = (*to)[i] == (i == axis ? (*from)[flow.axis] : (*to)[i]);
     if (!same || (i != axis && view.sizes.HasBatch((*to)[i]))) {
@@ -111,6 +115,8 @@ Flow Stretch(const NodeView& view, const Flow& flow,
     return Flow::Mixed();
   }
   const int64_t size = (*shape)[axis];
+  // Each feature has a row block of the batch's size, so the range must begin
+  // and end at whole blocks.
   if (*start % view.sizes.batch() != 0 || !view.sizes.HasBatch(size)) {
     return Flow::Mixed();
   }
@@ -126,6 +132,7 @@ Flow Slice(const NodeView& view, const Flow& flow, int rank) {
   const auto from = view.ShapeOf(view.Ref("self"));
   const auto to = view.ShapeOf(output);
   if (from && to && (*from)[flow.axis] == (*to)[flow.axis]) return flow;
+  // A part of the rows' numbers: places of rows, no longer one per row.
   if (flow.kind == Kind::kRowIndex) return Flow::Bags();
   if (!narrow && view.Int("step", 1) != 1) return Flow::Mixed();
   return Stretch(view, flow, view.Int("start", 0), output, flow.axis);

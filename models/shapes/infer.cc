@@ -48,6 +48,8 @@ absl::Status ExplainNoBatch(const Graph& graph, const Prober& prober,
                             const InterpreterRun& base_run) {
   InputDims dims = found.attempt;
   int64_t rows = found.base_rows;
+  // No attempt is recorded: take the size that most inputs share, as the
+  // likeliest batch, one step further.
   if (dims.empty() && !found.symbols.empty()) {
     const auto largest =
         std::max_element(found.symbols.begin(), found.symbols.end(),
@@ -96,6 +98,8 @@ bool ChooseBatch(const Graph& graph, const Prober& prober,
                          return leads(a) < leads(b);
                        });
   if (most == found.symbols.end() || leads(*most) == 0) return false;
+  // A near and a far batch: a size of an output that stays at the example's
+  // number of rows may be the trace's fixed batch.
   for (const int64_t further : {most->base + 1, 7 * most->base + 1}) {
     std::vector<int64_t> values = BaseValues(found);
     values[most - found.symbols.begin()] = further;

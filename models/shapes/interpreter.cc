@@ -67,6 +67,9 @@ absl::StatusOr<std::unique_ptr<const Interpreter>> Interpreter::Create(
   return interpreter;
 }
 
+// Runs the nodes in order on LibTorch's CPU operators and notes dtype, sizes or
+// number of every value. After a failure `run` has the values up to the failed
+// node, whose id is in run.failed.
 absl::Status Interpreter::Run(absl::Span<const base::TensorView> inputs,
                               InterpreterRun& run) const {
   run = {};

@@ -54,6 +54,7 @@ class RowPicker {
         }
         const auto& ragged = maker.ragged(i);
         const bool offsets = ragged && ragged->is_offsets;
+        // Offsets that include the last have an entry more than rows.
         const SymExpr want =
             offsets && ragged->include_last_offset ? batch + SymExpr(1) : batch;
         const bool integers = input.dtype == base::DType::kInt32 ||
@@ -236,6 +237,7 @@ class RowPicker {
   }
 
   // Indexes into the lengths of `rows`, feature by feature.
+  // Lengths lie feature after feature: [f0 of all rows][f1 of all rows] …
   std::vector<Range> KeyedRows(const std::vector<int64_t>& rows) const {
     const int64_t count = maker_.sample()[keyed_lengths_].dims[0];
     std::vector<Range> ranges;
@@ -247,6 +249,7 @@ class RowPicker {
 
   std::vector<Range> KeyedBags(const std::vector<int64_t>& rows) const {
     const base::TensorView& lengths = maker_.sample()[keyed_lengths_];
+    // begins[i]: where bag i begins in the values; prefix sums of the lengths.
     std::vector<int64_t> begins = {0};
     for (int64_t i = 0; i < lengths.dims[0]; ++i) {
       begins.push_back(begins.back() + IndexAt(lengths, i));
@@ -281,6 +284,7 @@ class RowPicker {
         const bool last = row + 1 == rows_ && !ragged.include_last_offset;
         range = {IndexAt(bags, row), last ? total : IndexAt(bags, row + 1)};
       }
+      // Offsets of a sample may be anything.
       range.begin = std::clamp<int64_t>(range.begin, 0, total);
       range.end = std::clamp<int64_t>(range.end, range.begin, total);
       all.push_back(range);
@@ -300,6 +304,7 @@ class RowPicker {
     int64_t begin = 0;
     int64_t k = 0;
     for (const Range& range : BagRanges(i, rows)) {
+      // Picked bags lie one after the other, so their offsets begin anew at 0.
       SetIndex(offsets, k++, begin);
       begin += range.end - range.begin;
     }
@@ -422,6 +427,8 @@ absl::Status CheckRows(absl::Span<const NamedTensor> sample,
   if (!tried.ok()) return tried;
   // A sum over the batch grows with it: then one row rightly differs from two.
   bool mixes = !SameFirstRows(two, 2, three, 3);
+  // Row 0 beside three other rows of the sample: enough to notice a mean or
+  // softmax over the batch, few enough for an import.
   for (int64_t row = 1; row < std::min<int64_t>(picker->rows(), 4); ++row) {
     InterpreterRun run;
     REFRACT_RETURN_IF_ERROR(RunRows(*interpreter, *picker, {0, row}, run));

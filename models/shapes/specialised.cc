@@ -153,6 +153,9 @@ NodeId FindCulprit(const Graph& graph, const InterpreterRun& good, int64_t rows,
   const Runs runs{good, rows, bad, bad_rows};
   // A literal that happens to equal the batch proves nothing if the result
   // follows the batch.
+  // A node with the batch written into its arguments is the plainest evidence,
+  // so it is looked for first; then the first node that reads changed sizes and
+  // gives unchanged ones.
   for (NodeId n = 0; n <= last; ++n) {
     const Node& node = graph.nodes[n];
     if (behind[n] && HasRowsWrittenIn(node, rows) &&

@@ -85,6 +85,7 @@ std::vector<Equal> EqualSizes(const Graph& graph) {
 // their symbols; nullopt for a size that does not.
 std::optional<int64_t> LeastFor(const SymExpr& size, const std::string& symbol,
                                 int64_t wanted) {
+  // Binary search over sizes that grow with the symbol.
   int64_t low = 0;
   int64_t high = (wanted + 2) * kMaxFactor;
   while (low < high) {
@@ -132,6 +133,8 @@ SymExpr Replaced(const SymExpr& size, const Tie& tie,
 std::optional<Tie> TieOf(const SymExpr& size, const std::string& batch) {
   const std::vector<std::string> symbols = size.Symbols();
   if (symbols.size() != 1 || symbols[0] == batch) return std::nullopt;
+  // Two points give the line symbol = factor · batch + offset; the comparison
+  // of expressions below proves it for all sizes.
   const auto first = LeastFor(size, symbols[0], kTry);
   const auto second = LeastFor(size, symbols[0], kTry + 1);
   if (!first || !second) return std::nullopt;
@@ -183,6 +186,8 @@ void Apply(const Tie& tie, Graph& graph) {
   });
   for (SymbolRange& range : graph.symbols) {
     if (range.symbol != batch) continue;
+    // symbol ≤ max means batch ≤ ⌊(max − offset) / factor⌋, and symbol ≥ min
+    // means batch ≥ ⌈(min − offset) / factor⌉.
     if (tied.max != INT64_MAX) {
       range.max = std::min(range.max, (tied.max - tie.offset) / tie.factor);
     }
@@ -263,6 +268,7 @@ class RowTies {
   bool TieIndexed() {
     const SymExpr batch = SymExpr::Symbol(graph_.batch_symbol);
     for (const auto& [a, b] : IndexedSizes(graph_)) {
+      // One side must be the batch, the other something else.
       if ((a == batch) == (b == batch)) continue;
       const auto symbol = (a == batch ? b : a).symbol();
       const auto led = symbol ? LedBy(graph_, *symbol) : std::nullopt;
