@@ -144,6 +144,9 @@ std::string ManPage(const CLI::App& app, absl::string_view version) {
   return page;
 }
 
+// The script has three case statements: `paths` finds the subcommand on the
+// line, `values` the words after an option with a fixed set of values, `words`
+// the options and subcommands of a path.
 std::string BashCompletion(const CLI::App& app) {
   std::string paths, values, words;
   Walk(app.get_name(), app,
@@ -210,6 +213,8 @@ std::string ZshCompletion(const CLI::App& app) {
                       BashCompletion(app));
 }
 
+// Fish takes a line per subcommand and option, each with the condition under
+// which it is offered.
 std::string FishCompletion(const CLI::App& app) {
   std::string script;
   Walk(app.get_name(), app,
@@ -272,6 +277,7 @@ void AddProgramPages(CLI::App& app, absl::string_view version) {
   app.add_flag_callback(
       "--man",
       [&app, version = std::string(version)] {
+        // CLI11's way to print a text and exit with 0 from inside the parser.
         throw CLI::CallForVersion(ManPage(app, version), 0);
       },
       "Print the manual page for man(1) and exit");

@@ -90,6 +90,8 @@ void LogWriter::Queue::WriteTo(int fd) {
       mu.Await(absl::Condition(this, &Queue::HasWork));
       if (lines.empty()) return;  // closed
       taken.clear();
+      // Lines are taken as a whole and written without the lock, so that
+      // threads that log never wait for the reader of the log.
       taken.swap(lines);
       if (dropped > 0) {
         const std::string missing = absl::StrCat(
@@ -122,6 +124,8 @@ class LogWriter::Sink final : public google::LogSink {
       absl::MutexLock lock(&queue_->mu);
       queue_->closed = true;
     }
+    // write(2) of an unread pipe may block for ever, and then the thread cannot
+    // be joined; it owns a share of the queue and ends with the process.
     if (flushed) {
       thread_.join();
     } else {
@@ -154,6 +158,7 @@ class LogWriter::Sink final : public google::LogSink {
   // One line, without its end.
   void Add(absl::string_view text) {
     absl::MutexLock lock(&queue_->mu);
+    // Bounded: a reader that stalls costs lines, not memory.
     if (queue_->lines.size() + text.size() >= kMaxWaitingBytes) {
       ++queue_->dropped;
     } else {

@@ -58,6 +58,8 @@ class Ring {
   // awaited after an error as well.
   absl::Status Run(absl::Span<const FileRead> reads, size_t& failed) {
     absl::Status status;
+    // `next`: reads handed to the ring so far; `under_way`: those whose
+    // completion has not been taken. After an error no further read begins.
     size_t next = 0;
     size_t under_way = 0;
     while ((next < reads.size() && status.ok()) || under_way > 0) {
@@ -85,6 +87,7 @@ class Ring {
         const size_t index = io_uring_cqe_get_data64(done);
         const FileRead& read = reads[index];
         absl::Status result;
+        // The kernel did not read; pread() repeats until it does.
         if (done->res == -EINTR || done->res == -EAGAIN) {
           result = ReadByPread(read);
         } else {
@@ -115,6 +118,7 @@ absl::StatusOr<std::shared_ptr<const ReadFile>> ReadFile::Open(
   file->descriptor_ =
       open(file->path_.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
   file->direct_ = file->descriptor_ >= 0;
+  // The file system has no O_DIRECT.
   if (!file->direct_ && errno == EINVAL) {
     file->descriptor_ = open(file->path_.c_str(), O_RDONLY | O_CLOEXEC);
   }
@@ -148,6 +152,7 @@ ReadMethod ReadMethodOfProcess() {
 absl::Status ReadAll(absl::Span<const FileRead> reads, size_t& failed) {
   failed = 0;
   if (ReadMethodOfProcess() == ReadMethod::kIoUring) {
+    // A ring per thread needs no lock, and keeps its memory between calls.
     static thread_local Ring ring;
     if (ring.ok()) return ring.Run(reads, failed);
   }

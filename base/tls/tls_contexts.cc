@@ -112,6 +112,8 @@ void SetUpNodes(SSL_CTX* context) {
   SSL_CTX_set_default_read_buffer_len(context, size_t{64} << 10);
 }
 
+// A new context per load, never a change of one in use: connections keep the
+// context that they began with.
 absl::StatusOr<std::shared_ptr<SSL_CTX>> LoadTls(const TlsFiles& files,
                                                  TlsUse use) {
   const bool nodes = use != TlsUse::kServeClients;
@@ -173,10 +175,14 @@ absl::StatusOr<std::unique_ptr<TlsContexts>> TlsContexts::Create(
 std::shared_ptr<ssl_ctx_st> TlsContexts::context() {
   absl::MutexLock lock(&mu_);
   const absl::Time now = clock_.Now();
+  // Called for each connection; the files are looked at once per second at
+  // most.
   if (now < looked_ + kTlsLook) return context_;
   looked_ = now;
   std::string version = TlsVersionOf(files_);
   if (version == version_) return context_;
+  // Before the load: a bad file is reported once, and tried again when it
+  // changes.
   version_ = std::move(version);
   absl::StatusOr<std::shared_ptr<SSL_CTX>> context = LoadTls(files_, use_);
   if (context.ok()) {

@@ -58,6 +58,8 @@ struct Signature {
 absl::StatusOr<std::vector<Signature>> Signatures(const ControlRegion& region,
                                                   size_t outputs) {
   const size_t inputs = region.inputs.size();
+  // cond: the condition, then the branches' inputs. Others: (carried, mapped,
+  // rest).
   const size_t needed =
       region.kind == ControlKind::kCond ? 1 : region.carried + region.mapped;
   const bool rounds =
@@ -69,9 +71,12 @@ absl::StatusOr<std::vector<Signature>> Signatures(const ControlRegion& region,
         absl::StrCat("has ", inputs, " inputs and ", outputs, " outputs"));
   }
   if (region.kind == ControlKind::kCond) {
+    // Both branches take the same inputs, without the condition.
     return std::vector<Signature>(2, {inputs - 1, outputs});
   }
   if (region.kind == ControlKind::kWhileLoop) {
+    // The condition's graph gives one truth value; the body gives the carried
+    // values.
     return std::vector<Signature>{{inputs, 1}, {inputs, outputs}};
   }
   return std::vector<Signature>{{inputs, outputs}};

@@ -152,6 +152,7 @@ bool AddTerm(Terms& terms, const Term& term, int64_t scale) {
                                  &it->second.coefficient);
 }
 
+// The product of two terms; nullopt past the bounds.
 std::optional<Term> Multiply(const Term& a, const Term& b) {
   Term product;
   if (__builtin_mul_overflow(a.coefficient, b.coefficient,
@@ -189,6 +190,7 @@ std::optional<QuotientRemainder> DivideFloor(int64_t a, int64_t b) {
   return QuotientRemainder{q, r};
 }
 
+// Symbols and numbers need no parentheses; a negative number does.
 std::string Parenthesised(const SymExpr& e) {
   return e.symbol() || (e.constant() && *e.constant() >= 0)
              ? e.ToString()
@@ -435,6 +437,7 @@ std::vector<SymExpr> MergeExtremes(AtomKind kind, const SymExpr& a,
                                    const SymExpr& b,
                                    const std::vector<SymExpr>& a_args,
                                    const std::vector<SymExpr>& b_args) {
+  // By text: drops duplicates, and makes Max(a, b) and Max(b, a) one text.
   std::map<std::string, SymExpr> args;
   std::optional<int64_t> constant;
   for (const auto* list : {&a_args, &b_args}) {

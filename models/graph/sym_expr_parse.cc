@@ -75,6 +75,7 @@ class Parser {
     }
   }
 
+  // Left-associative, as in Python: a*b//c is (a*b)//c.
   absl::StatusOr<SymExpr> ParseProduct() {
     REFRACT_ASSIGN_OR_RETURN(SymExpr left, ParseUnary());
     while (true) {
@@ -120,6 +121,8 @@ class Parser {
   absl::StatusOr<SymExpr> ParsePower() {
     REFRACT_ASSIGN_OR_RETURN(SymExpr base, ParsePrimary());
     if (!Take("**")) return base;
+    // The exponent may be a power again: ** is right-associative and recurs
+    // here.
     if (++depth_ > kMaxDepth) return Error("nested too deep");
     REFRACT_ASSIGN_OR_RETURN(SymExpr exponent, ParseUnary());
     --depth_;

@@ -494,6 +494,7 @@ struct Table {
         operators.back().name = name;
       }
     }
+    // A second loop: `operators` must not grow any more, since it would move.
     for (const Operator& op : operators) by_name.emplace(op.name, &op);
   }
 };
@@ -533,6 +534,8 @@ const Operator* FindOperator(absl::string_view name) {
 const Operator& OperatorOf(absl::string_view op) {
   static const Operator& unknown = *new Operator;
   static const Operator& of_numbers = *new Operator{.op_class = kSize};
+  // Names with a dot in kTable stand for one overload ("aten.max.other"), which
+  // takes precedence over the operator's other overloads.
   if (const Operator* overload = FindOperator(op)) {
     if (overload->name.find('.') != absl::string_view::npos) return *overload;
   }

@@ -52,6 +52,7 @@ absl::Status TakeRows(int64_t first, int64_t count, WeightEntry& entry) {
     row_bytes = entry.rows->stride;
   } else {
     // CheckShards(): a matrix.
+    // The stride of a dimension of size 1 is never used, so it may be anything.
     if (entry.sizes.size() != 2 || entry.strides.size() != 2 ||
         (entry.strides[1] != 1 && entry.sizes[1] != 1) ||
         (entry.strides[0] != entry.sizes[1] && entry.sizes[0] != 1)) {
@@ -61,6 +62,7 @@ absl::Status TakeRows(int64_t first, int64_t count, WeightEntry& entry) {
     }
     row_bytes = entry.sizes[1] * element;
   }
+  // storage_offset counts elements from the begin of the storage to row 0.
   entry.offset += static_cast<uint64_t>(entry.storage_offset * element +
                                         first * row_bytes);
   entry.bytes = static_cast<uint64_t>(count * row_bytes);
@@ -159,6 +161,8 @@ absl::StatusOr<Package> PackageCnShard(const LoadedModel& model, size_t shard,
       continue;
     }
     const OwnIds own(shards, shard, ids->empty() ? 0 : ids->front());
+    // The table and its ids keep the same rows in the same order, so row r of
+    // one still belongs to id r of the other.
     const auto takes = [ids = *ids, own](int64_t row) {
       return own.Has(ids[static_cast<size_t>(row)]);
     };

@@ -24,6 +24,8 @@ constexpr char kWeightsFile[] = "hn_weights.bin";
 
 std::set<std::string> HnWeights(const Graph& graph, const SplitPlan& plan) {
   std::set<std::string> names;
+  // Constants that the HN part reads are computed on the HN, so NodesOfPart()
+  // has their nodes and this set their weights.
   for (const NodeId node : NodesOfPart(graph, plan, Stage::kHn)) {
     for (const ValueId id : InputsOf(graph.nodes[node])) {
       if (graph.value(id).is_weight()) names.insert(graph.value(id).weight);
@@ -77,6 +79,8 @@ absl::StatusOr<std::optional<WeightTable>> ReadHnPart(
           path, ": weight file ", file.file, " is not ", kWeightsFile));
     }
   }
+  // A package made for another plan of the same model may have more weights,
+  // and serves this plan if it has enough.
   WeightTable needed = Restrict(*table, names);
   if (needed.entries.size() < names.size()) {
     std::set<std::string> missing = names;

@@ -98,6 +98,8 @@ absl::StatusOr<WeightTable> WriteWeights(WeightTable table,
       written += entry.bytes;
       continue;
     }
+    // Two weights of one storage are written once. A longer entry at the place
+    // of a shorter one is written again as a whole.
     auto& [bytes, offset] = storages[{entry.file, entry.offset}];
     if (bytes < entry.bytes) {
       align();
@@ -150,6 +152,7 @@ absl::StatusOr<Package> WritePackage(
     REFRACT_RETURN_IF_ERROR(
         CopyFile(sample, absl::StrCat(temporary, "/", kSampleFile)).status());
   }
+  // The folder gets its name last: nodes see it complete or not at all.
   package.bytes = FolderBytes(temporary);
   REFRACT_RETURN_IF_ERROR(base::ReplaceText(
       absl::StrCat(model_folder, "/config.pbtxt"), model.config_text));

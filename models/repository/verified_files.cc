@@ -107,6 +107,8 @@ absl::StatusOr<VerifiedFiles> VerifyFiles(const std::string& folder,
     }
     const std::string path = absl::StrCat(folder, "/", file.file);
     const std::string digest = file.digest.ToHex();
+    // stat() before and after the read: a file that is written meanwhile has
+    // another time or size afterwards.
     std::optional<Note> before = Stand(path);
     if (before.has_value()) before->digest = digest;
     const auto noted = old_notes.find(file.file);
@@ -135,6 +137,7 @@ absl::StatusOr<VerifiedFiles> VerifyFiles(const std::string& folder,
         folder, ": imported without digests, so changes of ", without_digest,
         " cannot be noticed; import the model again"));
   }
+  // No write where nothing changed, since repositories may be read-only.
   if (notes == old_notes) return result;
   if (const absl::Status written = WriteNotes(folder, notes); !written.ok()) {
     result.warnings.push_back(

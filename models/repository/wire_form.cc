@@ -23,6 +23,7 @@ bool Fits(base::DType dtype, WireType type) {
     case WireType::kFloat16:
     case WireType::kBFloat16:
       return dtype == base::DType::kFloat32 || dtype == base::DType::kFloat64;
+    // Rows of int8 have a scale and a bias of their own, from any float type.
     case WireType::kInt8:
       return base::IsFloatingPoint(dtype);
     case WireType::kInt32:
@@ -72,6 +73,7 @@ absl::Status CheckWireForm(const Value& value, WireForm form) {
   if (!Fits(value.dtype, form.type)) {
     return refusal(absl::StrCat("it is ", base::Name(value.dtype)));
   }
+  // Scale and bias belong to a row, so the value needs a first dimension.
   const bool in_rows = RecordOf(form.type).row_extra > 0;
   const bool has_rows = form.unique_rows || in_rows;
   if (has_rows && (!value.has_shape || value.shape.empty())) {

@@ -13,6 +13,7 @@ using MaybeArgument = absl::StatusOr<std::optional<Argument>>;
 
 constexpr int64_t kLayoutStrided = 7;
 
+// The value that a name stands for at this point of the program.
 absl::StatusOr<ValueId> Lookup(const Scope& scope, const std::string* name,
                                absl::string_view tag) {
   if (name == nullptr) return Malformed(tag);
@@ -169,6 +170,7 @@ absl::StatusOr<base::DType> ParseDType(const Json& code) {
       "unknown",   "uint8",      "int8",    "int16",   "int32",
       "int64",     "float16",    "float32", "float64", "complex32",
       "complex64", "complex128", "bool",    "bfloat16"};
+  // The names of the codes from kFirstLater on.
   constexpr absl::string_view kLaterNames[] = {"uint16", "float8_e4m3fn",
                                                "float8_e5m2", "float8_e4m3fnuz",
                                                "float8_e5m2fnuz"};
@@ -203,6 +205,8 @@ absl::StatusOr<SymExpr> ParseSize(const Json& size) {
   const std::string* text = String(Member(*item->value, "expr_str"));
   if (*item->tag != "as_expr" || text == nullptr) return Malformed("size");
   auto parsed = SymExpr::Parse(*text);
+  // An expression of a kind that SymExpr lacks makes the size unknown, and no
+  // error.
   return parsed.ok() ? *parsed : SymExpr();
 }
 
@@ -211,6 +215,7 @@ absl::StatusOr<std::optional<Argument>> ParseArgument(const Tagged& argument,
   const std::string& tag = *argument.tag;
   const Json& value = *argument.value;
   if (tag == "as_none") return Argument(None{});
+  // The graph's tensors are contiguous, and nodes decide where they lie.
   if (tag == "as_device" || tag == "as_memory_format") {
     return std::optional<Argument>();
   }
@@ -235,6 +240,8 @@ absl::StatusOr<std::optional<Argument>> ParseArgument(const Tagged& argument,
     return ParseLists(tag, value, scope);
   }
   if (tag == "as_complex") {
+    // A complex literal: real and imaginary part
+    // (models/passes/complex_numbers.h).
     FloatList parts;
     for (const absl::string_view part : {"real", "imag"}) {
       REFRACT_ASSIGN_OR_RETURN(const double number,

@@ -204,6 +204,9 @@ absl::Status NotWrittenDown(const Autocast& autocast) {
 absl::Status NodeReader::ApplyAutocast(const Json& section, const Json& outputs,
                                        Node& node) {
   if (!autocast_.enabled) return absl::OkStatus();
+  // `lower`: an operand has the region's type already; `single`: an operand is
+  // float32; `lowers`: the recorded result has the region's type although no
+  // operand has it, so that a cast took place.
   bool lower = false;
   bool single = false;
   size_t tensors = 0;
@@ -283,6 +286,7 @@ ValueId NodeReader::Cast(absl::string_view user, ValueId id, DType dtype) {
   const ValueId cast = AddValue(std::move(value), node.name, nowhere);
   node.outputs = {cast};
   graph_.nodes.push_back(std::move(node));
+  // Only casts of weights are kept for further readers.
   if (from.is_weight()) casts_[{id, dtype}] = cast;
   return cast;
 }

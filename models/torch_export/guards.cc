@@ -20,6 +20,8 @@ constexpr int kMaxGuardNotes = 8;
 // there.
 bool TakeIndex(absl::string_view& text, std::string& index) {
   if (text.empty() || text[0] != '[') return false;
+  // Keys with a bracket in them are cut short and then name no input: the guard
+  // becomes a note.
   const size_t close = text.find(']');
   if (close == absl::string_view::npos) return false;
   absl::string_view inside = text.substr(1, close - 1);
@@ -48,6 +50,7 @@ std::optional<SymExpr> TakeInputSize(absl::string_view& text,
   if (error != std::errc() || end != index.data() + index.size()) {
     return std::nullopt;
   }
+  // As torch.export names inputs of nested containers.
   const std::string name = absl::StrJoin(path, "_");
   for (ValueId id : graph.inputs) {
     const Value& value = graph.value(id);
@@ -84,6 +87,7 @@ struct Comparison {
 
 std::optional<Comparison> ParseGuard(absl::string_view guard,
                                      const Graph& graph) {
+  // Two characters before one, so that "<=" is not read as "<".
   for (absl::string_view op : {"==", "!=", "<=", ">=", "<", ">"}) {
     const size_t at = guard.find(op);
     if (at == absl::string_view::npos) continue;
@@ -153,7 +157,10 @@ bool ApplyGuard(absl::string_view guard, Graph& graph) {
   }
   std::optional<Comparison> comparison = ParseGuard(guard, graph);
   if (!comparison) return false;
+  // Equal sizes share a symbol in the export's shapes; any other equality
+  // becomes a note.
   if (comparison->op == "==") return comparison->left == comparison->right;
+  // "2 <= s0" as "s0 >= 2"
   if (comparison->left.constant()) {
     std::swap(comparison->left, comparison->right);
     comparison->op = Mirrored(comparison->op);

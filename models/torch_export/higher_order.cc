@@ -53,6 +53,8 @@ absl::StatusOr<Arguments> ReadArguments(const Json& json) {
       arguments.graphs.push_back(graph);
     } else if (*item->tag == "as_tensors") {
       if (!item->value->is_array()) return Malformed("argument");
+      // Tagged has pointers, so tags that the file does not spell need a
+      // lasting home.
       static const std::string kTensor = "as_tensor";
       for (const Json& tensor : *item->value) {
         arguments.values.push_back({i, {&kTensor, &tensor}});
@@ -139,6 +141,7 @@ absl::Status NodeReader::ReadHigherOrder(const Json& section, const Json& json,
     if (op != inlined) continue;
     const Autocast outside = autocast_;
     if (op == kAutocast) REFRACT_RETURN_IF_ERROR(EnterAutocast(json));
+    // A cast is reused within its region only.
     casts_.clear();
     const absl::Status status = InlineSubgraph(json, scope);
     autocast_ = outside;
@@ -160,6 +163,8 @@ absl::Status NodeReader::EnterAutocast(const Json& json) {
   if (device == nullptr || !enabled || arguments.graphs.size() != 1) {
     return Malformed("node");
   }
+  // Autocast of another device leaves CPU tensors alone. The casts of an export
+  // with tensors on that device are not known here.
   if (*device != "cpu") {
     const Json* tensors = Member(*arguments.graphs[0], "tensor_values");
     if (tensors == nullptr || !tensors->is_object() || !*enabled) {
@@ -179,6 +184,7 @@ absl::Status NodeReader::EnterAutocast(const Json& json) {
     }
     return absl::OkStatus();  // casts no tensor that is on the CPU
   }
+  // A nested region replaces the outer region's settings as a whole.
   autocast_ = {};
   autocast_.enabled = *enabled;
   if (*values[1].second.tag != "as_none") {
@@ -206,6 +212,7 @@ absl::Status NodeReader::InlineSubgraph(const Json& json, Scope& scope) {
       inputs->size() != outside.size()) {
     return Malformed("subgraph");
   }
+  // The subgraph sees its inputs alone; names inside may repeat names outside.
   Scope inner;
   for (size_t i = 0; i < inputs->size(); ++i) {
     const std::string* inside = NameOf((*inputs)[i]);
@@ -249,6 +256,8 @@ absl::StatusOr<Graph> NodeReader::ReadSubgraph(const Json& section) {
   const Json* outputs = Array(Member(section, "outputs"));
   if (inputs == nullptr || outputs == nullptr) return Malformed("subgraph");
   Graph graph;
+  // A reader of its own, since values and nodes of the subgraph are numbered
+  // anew.
   NodeReader reader(graph);
   reader.depth_ = depth_;
   reader.autocast_ = autocast_;
@@ -338,7 +347,10 @@ absl::Status NodeReader::ReadControl(const Json& section, const Json& json,
   }
   const NodeId id = static_cast<NodeId>(graph_.nodes.size());
   REFRACT_RETURN_IF_ERROR(ReadOutputs(section, *outputs, node, id, scope));
+  // Results of control flow are separate values, whatever list the exporter
+  // wrote.
   node.output_is_list = false;
+  // Checks the counts of inputs and outputs as every later reader does.
   REFRACT_RETURN_IF_ERROR(ReadControlRegion(node).status());
   graph_.nodes.push_back(std::move(node));
   return absl::OkStatus();

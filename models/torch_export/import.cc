@@ -42,6 +42,7 @@ absl::StatusOr<Layout> FindModel(const ZipArchive& archive) {
     absl::string_view folder = name.substr(0, slash + 1);
     if (!absl::ConsumeSuffix(&folder, "models/")) continue;
     if (!folder.empty() && folder.back() != '/') continue;
+    // Which of several models to serve would be a guess.
     if (layout) {
       return absl::UnimplementedError("the archive holds more than one model");
     }
@@ -127,7 +128,9 @@ class Payloads {
       return absl::InvalidArgumentError(
           absl::StrCat("its entry ", folder_, *file, " is missing"));
     }
+    // Bytes() refuses compressed entries, which cannot be mapped.
     REFRACT_RETURN_IF_ERROR(archive.Bytes(*payload).status());
+    // Sizes and strides count complex numbers up to here, floats from here on.
     MakePairs(entry);
     entry.offset = payload->offset;
     entry.bytes = payload->bytes;
@@ -176,6 +179,7 @@ absl::Status AddWeights(const ZipArchive& archive, const Layout& layout,
   }
   absl::flat_hash_set<absl::string_view> seen;
   for (const Value& value : model.graph.values) {
+    // Several values may read one weight.
     if (!value.is_weight() || !seen.insert(value.weight).second) continue;
     const auto annotate = [&value](const absl::Status& status) {
       return base::Annotate(status, absl::StrCat("weight ", value.weight));
@@ -215,6 +219,8 @@ absl::StatusOr<ImportedModel> Import(const ZipArchive& archive,
   model.notes = std::move(program->notes);
   model.buffers = std::move(program->buffers);
   model.source_path = std::string(path);
+  // Passes index without checks, so the file's graph is validated before the
+  // first of them, and their result after the last.
   REFRACT_RETURN_IF_ERROR(ValidateGraph(model.graph));
   REFRACT_RETURN_IF_ERROR(Functionalize(model.graph));
   REFRACT_RETURN_IF_ERROR(ComplexToPairs(model.graph));

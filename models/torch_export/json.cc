@@ -37,6 +37,8 @@ class JsonBuilder final : public nlohmann::json_sax<nlohmann::json> {
   bool start_object(size_t /*size*/) override {
     return Open(std::vector<Json::Entry>());
   }
+  // Inside a skipped member no key counts: a nested member of the same name
+  // would set skip_next_, which a value behind the member would then consume.
   bool key(std::string& name) override {
     if (skip_depth_ > 0) return true;
     if (!skipped_.empty() && name == skipped_) {
@@ -91,6 +93,8 @@ class JsonBuilder final : public nlohmann::json_sax<nlohmann::json> {
 
   template <typename T>
   bool Open(T container) {
+    // A container inside a skipped member, or the skipped member itself, only
+    // counts.
     if (skip_depth_ > 0 || std::exchange(skip_next_, false)) {
       ++skip_depth_;
       return true;
@@ -114,6 +118,8 @@ class JsonBuilder final : public nlohmann::json_sax<nlohmann::json> {
 
   // Sorted by key, the last of equal keys alone.
   static void Sort(Members& members) {
+    // Reversed, so that the stable sort puts the last of equal keys first, and
+    // unique() keeps it.
     std::reverse(members.begin(), members.end());
     std::stable_sort(
         members.begin(), members.end(),

@@ -45,6 +45,8 @@ absl::StatusOr<ValueId> NodeReader::AddTensor(const Json& section,
                                               const std::string& name,
                                               Scope& scope) {
   if (name.empty()) return Malformed("tensor name");
+  // The exporter's graphs assign each name once; nodes find their operands by
+  // it.
   if (scope.contains(name)) {
     return absl::InvalidArgumentError(
         absl::StrCat("value ", name, " is defined twice"));
@@ -52,6 +54,7 @@ absl::StatusOr<ValueId> NodeReader::AddTensor(const Json& section,
   Value value;
   const Json* all = Member(section, "tensor_values");
   const Json* meta = all == nullptr ? nullptr : Member(*all, name);
+  // A tensor without a description has no known type or shape.
   if (meta != nullptr) {
     const Json* dtype = Member(*meta, "dtype");
     const Json* sizes = Array(Member(*meta, "sizes"));
@@ -101,6 +104,7 @@ absl::StatusOr<ValueId> NodeReader::AddSize(const Json& section,
 absl::Status NodeReader::ReadNodes(const Json& section, Scope& scope) {
   const Json* nodes = Array(Member(section, "nodes"));
   if (nodes == nullptr) return Malformed("list of nodes");
+  // An error ends the import, so only success counts down again.
   if (++depth_ > kMaxSubgraphDepth) {
     return absl::UnimplementedError(
         "subgraphs (cond, while_loop, …) are nested more deeply than this "
@@ -156,6 +160,8 @@ absl::Status NodeReader::ReadNode(const Json& section, const Json& json,
       node.args.push_back({*arg_name, **std::move(parsed)});
     }
   }
+  // Before the node's id is taken: autocast appends nodes that cast its
+  // operands.
   REFRACT_RETURN_IF_ERROR(ApplyAutocast(section, *outputs, node));
   const NodeId id = static_cast<NodeId>(graph_.nodes.size());
   REFRACT_RETURN_IF_ERROR(ReadOutputs(section, *outputs, node, id, scope));

@@ -49,6 +49,7 @@ class SignatureReader {
     if (kind == "tensor_constant") {
       return ReadBuffer(spec, "tensor_constant_name");
     }
+    // A number, text or None that the export has fixed: no input of the graph.
     if (kind == "constant_input") {
       const std::string* name = String(Member(spec, "name"));
       arguments_.push_back({name == nullptr ? "" : *name, kNoValue});
@@ -100,6 +101,8 @@ class SignatureReader {
     const std::vector<std::string> names = InputNames(graph_module, exported);
     for (size_t i = 0; i < names.size(); ++i) {
       if (arguments_[i].id == kNoValue || names[i] == exported[i]) continue;
+      // Names of values must be unique; an exported name stays where the better
+      // name is taken.
       if (!taken.insert(names[i]).second) continue;
       graph.values[arguments_[i].id].name = names[i];
     }
@@ -256,6 +259,7 @@ absl::StatusOr<Program> ParseProgram(absl::string_view text) {
       ReadSignature(*inputs, "input", [&](const Tagged& spec, size_t) {
         return reader.ReadInput(*spec.tag, *spec.value);
       }));
+  // Inputs enter the scope first, outputs are looked up in it last.
   REFRACT_RETURN_IF_ERROR(nodes.ReadNodes(*section, scope));
   CorrectRecordedShapes(graph);
   // The export lists buffers that the model writes beside its results.
@@ -280,6 +284,8 @@ absl::StatusOr<Program> ParseProgram(absl::string_view text) {
   if (const Json* ranges = Member(json, "range_constraints")) {
     REFRACT_RETURN_IF_ERROR(ReadRanges(*ranges, graph));
   }
+  // Ranges, batch, guards, least batch: each step reads what the one before it
+  // has written.
   ChooseBatchSymbol(graph);
   if (graph.symbols.empty()) {
     program.notes.push_back(

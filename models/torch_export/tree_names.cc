@@ -82,6 +82,8 @@ bool CollectLeaves(const Json& node, const Leaf& above, bool parts, int depth,
     leaves.push_back(above);
     return true;
   }
+  // Children of a dict are named by key, of a list or tuple by index. The parts
+  // of any other class have names that only its flattening function knows.
   std::vector<Leaf> below(children->size(), above);
   if (parts && !IsDict(node) && !IsSequence(node)) {
     for (Leaf& leaf : below) leaf.is_part = true;
@@ -142,6 +144,7 @@ std::optional<std::vector<Leaf>> InputLeaves(const Json& graph_module) {
       positional->size() > names->size()) {
     return std::nullopt;
   }
+  // Positional arguments take the first names of forward(), keywords their own.
   std::vector<Leaf> leaves;
   for (size_t i = 0; i < positional->size(); ++i) {
     const std::string* name = String(&(*names)[i]);
@@ -200,6 +203,7 @@ std::vector<std::string> InputNames(const Json& graph_module,
   for (size_t i = 0; i < names.size(); ++i) {
     const Leaf& leaf = (*leaves)[i];
     absl::string_view rest = exported[i];
+    // A name that the specification does not lead to stays as exported.
     if (!absl::ConsumePrefix(&rest, AsExported(leaf.name))) continue;
     std::string name = leaf.name;
     if (leaf.is_part) {

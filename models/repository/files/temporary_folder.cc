@@ -69,6 +69,8 @@ TemporaryFolder::TemporaryFolder(TemporaryFolder&& other) noexcept
     : path_(std::exchange(other.path_, "")),
       lock_(std::exchange(other.lock_, -1)) {}
 
+// The folder goes before its lock: a lock that is free marks a folder whose
+// process has died.
 TemporaryFolder::~TemporaryFolder() {
   if (!path_.empty()) {
     std::error_code ignored;
@@ -113,6 +115,8 @@ std::vector<AbandonedFolder> RemoveAbandoned(const std::string& repository) {
     if (guard < 0) continue;  // an import starts just now
     const absl::Cleanup close_guard = [guard] { close(guard); };
     for (const std::string& folder : found) {
+      // The kernel releases a lock when its process dies, even by kill -9, so a
+      // lock that can be taken means that nobody writes here any more.
       const int lock = Lock(folder, LOCK_EX | LOCK_NB);
       if (lock < 0) continue;
       const absl::Cleanup close_lock = [lock] { close(lock); };
