@@ -139,6 +139,7 @@ def problems(root):
         if component is None:
             continue
         includes = INCLUDE.findall(path.read_text())
+        # The last header of each kind, to name both in the message.
         torch = protobuf = None
         for leaf in LEAVES:
             for bracket, name in includes:

@@ -45,6 +45,8 @@ def tracked_files(root):
             ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
             cwd=root, capture_output=True, text=True, check=True,
         ).stdout.split("\n")  # fmt: skip
+        # Untracked files count, too: a new page may name a new file before the
+        # commit.
         names = [name for name in listed if name and (root / name).is_file()]
         if names:
             return names
@@ -61,6 +63,8 @@ def anchors(text):
     """Anchors of a page's headings, as GitHub makes them."""
     found = set()
     for heading in re.findall(r"^#+ +(.*)$", FENCE.sub("", text), re.MULTILINE):
+        # GitHub's rule: markup goes, letters become lower-case, signs other
+        # than hyphens go, and blanks become hyphens.
         plain = re.sub(r"[`*]|\]\([^)]*\)|\[", "", heading).strip().lower()
         found.add(re.sub(r"[^\w\- ]", "", plain).replace(" ", "-"))
     return found
@@ -93,6 +97,8 @@ class Tree:
         """`name` is a path or its end; `a_*.h` and `a.{h,cc}` are patterns."""
         if not re.search(r"[*{]", name):
             return name in self.suffixes
+        # `a_*.h` and `a.{h,cc}` become regular expressions, which re.escape()
+        # has escaped.
         pattern = re.escape(name).replace(r"\*", r"[^/]*")
         pattern = re.sub(
             r"\\\{(.*?)\\\}", lambda m: f"({m[1].replace(',', '|')})", pattern
@@ -115,6 +121,8 @@ def page_problems(tree, page):
             continue
         path, _, anchor = target.partition("#")
         full = page
+        # Relative to the page's folder, as a browser takes it. Without a path
+        # the link is to a heading of the page itself.
         if path:
             parts = []
             for part in (folder / path).parts:
@@ -177,6 +185,7 @@ def message_problems(tree, page):
     literals = []
     for name in tree.files:
         if name.endswith((".h", ".cc")) and not name.startswith(("tests/", "bench/")):
+            # Joins literals that the formatter has broken over lines.
             text = re.sub(r'"\s*\n\s*"', "", tree.read(name))
             literals += re.findall(r'"((?:[^"\\\n]|\\.)*)"', text)
     messages = "\n".join(literals).replace('\\"', '"')

@@ -47,6 +47,8 @@ def check(refract, model, hardware, folder):
     profile = json.loads(measured.read_text())["profile"]
     for place, batch in enumerate(profile["batches"]):
         by_name = estimates(refract, model, hardware, batch, folder)
+        # A step of the profile may be several operators that were merged; the
+        # description prices each of them. Both sides are compared step by step.
         pairs = [
             (
                 sum(by_name[node] for node in step["nodes"]),
@@ -60,6 +62,7 @@ def check(refract, model, hardware, folder):
             for estimate, seconds in pairs
             if seconds >= 0.01 * total
         ]
+        # quantiles() needs two values.
         low, middle, high = (
             statistics.quantiles(ratios, n=4, method="inclusive")
             if len(ratios) > 1

@@ -100,6 +100,7 @@ def changes_of(arguments):
 
 def write_easyrec(folder, arguments):
     last = arguments.after
+    # A step without changes writes no delta, but counts as written for --after.
     for step, tables in delta_sources.easyrec(
         arguments.files, renames(arguments), arguments.after
     ):

@@ -147,6 +147,8 @@ def request_options(arguments, description):
     if arguments.criteo:
         options = ["--criteo", arguments.criteo]
     else:
+        # Bags as the exporter describes them: an input that others point at
+        # ("of") with one dimension holds the ids of bags.
         options = []
         bags = {i["of"] for i in description["inputs"] if "of" in i}
         sizes = [
@@ -263,6 +265,7 @@ def start_systems(repositories, device, stack):
             "--device", device,
         )
     )
+    # With --device auto the node decides; its log says what it took.
     device = re.search(r"device ([a-z0-9:]+),", hn.log_path.read_text()).group(1)
     nodes = {}
     for system in SYSTEMS:
@@ -393,6 +396,7 @@ def measure(arguments, content, nodes):
 
 def transport_bytes(node):
     """(up, down) bytes per request from the CN's closing log lines."""
+    # A line per connection, of which a CN may have had several.
     sums = [0, 0, 0]
     pattern = r"(\d+) requests sent, (\d+) bytes up, (\d+) bytes down"
     for found in re.finditer(pattern, node.log_path.read_text()):

@@ -32,6 +32,7 @@ def make_copies(model, copies, repository):
         text = config.read_text().replace(
             f'name: "{model.name}"', f'name: "{copy.name}"', 1
         )
+        # config.pbtxt is a hard link: writing to it would change the original.
         config.unlink()
         config.write_text(text)
 

@@ -77,6 +77,8 @@ def preset_counts(folder, preset, permitted):
         output = test.findtext("system-out") or ""
         program = test.get("name").replace("/", "_")
         cases_file = folder / f"{preset}-cases" / f"{program}.xml"
+        # GoogleTest programs say more in their own XML than in ctest's; Python
+        # tests say it in their output. Other programs count as one case.
         if cases_file.exists():
             cases = gtest_cases(cases_file)
         else:

@@ -125,6 +125,7 @@ def _read_shard(file):
         "world": _only(file, columns, "world_size", int(named[3] or 1) if named else None),
         "tables": {},
     }
+    # One file has the rows of several tables of its rank.
     pairs = columns.group_by(["table_fqn", "embedding_name"]).aggregate([])
     for fqn, embedding in zip(*(pairs.column(c).to_pylist() for c in pairs.column_names)):
         compute = pyarrow.compute
@@ -210,6 +211,7 @@ def _merge_parts(table, parts):
                              f"elements; those in {parts[0][0]} have {width}")
     ids = numpy.concatenate([part[1] for part in parts])
     rows = numpy.concatenate([part[2] for part in parts])
+    # Sorted, so that equal ids of several files are neighbours.
     order = numpy.argsort(ids, kind="stable")
     ids, rows = ids[order], rows[order]
     twice = numpy.flatnonzero(ids[1:] == ids[:-1]) + 1

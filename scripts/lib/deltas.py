@@ -51,6 +51,7 @@ class Rows:
         deleted = torch.as_tensor(
             [] if self.deleted is None else self.deleted, dtype=torch.int64
         )
+        # The format wants ascending ids (docs/design/deltas.md).
         ids, order = ids.reshape(-1).sort()
         deleted = deleted.reshape(-1).sort().values
         for name, some in (("ids", ids), ("deleted", deleted)):
@@ -141,6 +142,8 @@ class Folder:
             "rows": {"file": name, "bytes": len(data), "sha256": digest},
             "tables": counts,
         }
+        # The rows first: the manifest is what nodes look for, and it must not
+        # name a file that is not there.
         self._replace(name, data)
         text = json.dumps(manifest, indent=1).encode()
         self._replace(name_of(sequence), text)
@@ -148,6 +151,9 @@ class Folder:
 
     def _replace(self, name, data):
         aside = self.path / f".{name}.{os.getpid()}"
+        # fsync before the rename, and of the folder after it: without them a
+        # loss of power may leave the new name with an empty file, or lose the
+        # name.
         with open(aside, "wb") as out:
             out.write(data)
             out.flush()
@@ -207,6 +213,8 @@ class Folder:
             ]
             if not after:
                 break
+            # Several deltas may follow one state, for example after a merge:
+            # the farthest is taken.
             chain.append(max(after, key=lambda m: m["sequence"]))
             state = (chain[-1]["sequence"], chain[-1]["id"])
         return chain
@@ -217,6 +225,9 @@ class Folder:
         self._write(
             tables, last["created_unix_ms"] / 1e3, (0, ""), last["sequence"], last["id"]
         )
+        # The merged delta is in place before the old manifests go: a node that
+        # starts in between takes it, since it leads farther than what is left
+        # of the old chain.
         for manifest in chain[:-1]:
             (self.path / name_of(manifest["sequence"])).unlink()
         kept = {m["rows"]["file"] for m in self.manifests().values()}
@@ -295,6 +306,9 @@ def _changed_by_ids(old, old_ids, new, new_ids, name):
     ):
         raise DeltaError(f"tensor '{name}' and its ids do not fit in both checkpoints")
     known, order = old_ids.sort()
+    # Both tables in the order of ids: `place` is the position of each new id
+    # among the old ids, `order` leads from there to the old row. Ids that the
+    # old table does not have are changed in any case.
     place = torch.searchsorted(known, new_ids).clamp(max=len(known) - 1)
     changed = known[place] != new_ids
     kept = (~changed).nonzero().reshape(-1)

@@ -40,9 +40,15 @@ class Server:
 
     def start(self, command, files):
         """A process of the program with `files` as 0, 1 and 2."""
+        # The protocol of tests/fork_server.cc: number of arguments and bytes of
+        # their text, with four descriptors beside the header (SCM_RIGHTS):
+        # stdin, stdout, stderr, and the socket that gets the process's id and,
+        # when it has ended, its status.
         text = b"".join(os.fsencode(part) + b"\0" for part in command)
         header = struct.pack("=II", len(command), len(text))
         ours, status = socket.socketpair()
+        # Header and text of a call must not be mixed with those of another
+        # thread's call.
         with status, self._lock:
             numbers = array.array("i", [f.fileno() for f in (*files, status)])
             self._socket.sendmsg(

@@ -41,6 +41,8 @@ def make(version, weights, tables=None, golden=True, folder=None):
     old = deltas.Folder(folder or version / "deltas", model.name, version.name)
     work = pathlib.Path(tempfile.mkdtemp(dir=model, prefix=".tmp-"))
     try:
+        # No writer may add a delta to the old version between the merge and the rename: its rows
+        # would be in neither version's tables.
         with old.locked():
             made = _import(version, work, weights, golden)
             _copy_plan(version, made)
@@ -51,6 +53,8 @@ def make(version, weights, tables=None, golden=True, folder=None):
                 deltas.Folder(path, model.name, number).write(
                     changes, parent=(0, ""), sequence=sequence + bool(tables)
                 )
+            # Last: nodes that follow the repository take a version when its folder appears, and
+            # then everything is in it.
             made.rename(place)
     finally:
         shutil.rmtree(work, ignore_errors=True)
