@@ -80,6 +80,7 @@ def gather(name):
         key = result["look_ups"], result["batch"]
         cases.setdefault(key, {})[result["format"]] = result
     formats_measured = {form for formats in cases.values() for form in formats}
+    # A report of fewer formats has fewer columns.
     columns = [column for column in columns if column[0] in formats_measured]
     text = header("batch × look-ups", *(title for _, _, title in columns))
     for (look_ups, batch), formats in sorted(cases.items()):

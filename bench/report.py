@@ -96,6 +96,7 @@ def figures(node, name=()):
         for item in node:
             yield from figures(item, name)
     elif isinstance(node, dict):
+        # A figure: its name is the path to it, as far as the keys and entries say something.
         if {"median", "q25", "q75"} <= node.keys() and not isinstance(node["median"], dict):
             own = (node["name"],) if "name" in node else ()
             own += (f"÷ {node['yardstick']}",) if "yardstick" in node else ()
@@ -144,6 +145,7 @@ def plot(rows):
     """SVG: a dot per figure at its median, a line between its quartiles."""
     rows = [(name, row) for name, row in rows if None not in (row["q25"], row["q75"])]
     ratios = [(name, row) for name, row in rows if re.search(r"over|ratio|/|÷", name)]
+    # Times and ratios have no common axis; ratios are what pages quote.
     rows = ratios or rows
     if not rows:
         return ""
@@ -180,6 +182,7 @@ def arguments(wanted, short):
     while rest:
         option = rest.pop(0)
         value = [rest.pop(0)] if rest and not rest[0].startswith("--") else []
+        # `short` has other values of options that the command has, and options that it lacks.
         if option in command:
             command[command.index(option) + 1] = value[0]
         else:
@@ -191,6 +194,7 @@ def prepare(name, out, short):
     """Makes the files of a preparation, once for all subjects; their folder."""
     preparation = PREPARATIONS[name]
     folder = out / "prepared" / f"{name}{'_short' if short else ''}"
+    # A preparation that was interrupted has no such file, and begins anew.
     if not (folder / "done").exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -242,6 +246,7 @@ def run(subject, out, short, head):
         record["load_before"] = os.getloadavg()[0]
         record["command"] = [part.replace(str(ROOT) + "/", "") for part in command]
         found = ROOT / subject.result.format(**places)
+        # The result of an earlier run must not be taken for this one's.
         found.unlink(missing_ok=True)
         done = subprocess.run(command, check=False, cwd=ROOT,
                               env={**os.environ, **subject.environment})

@@ -59,6 +59,8 @@ def words(status, hung, seconds):
 def end(process):
     """Kills a process and its children."""
     with contextlib.suppress(ProcessLookupError):
+        # The process leads a session of its own (start_new_session), so its children are in its
+        # group.
         os.killpg(process.pid, signal.SIGKILL)
     # A kernel that does not end may keep its process for a while.
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -215,6 +217,8 @@ class Run:
                 result["parts"].pop(output.part, None)
                 result["left_out"] += parts[parts.index(output.part) :]
                 parts = []
+            # Status 1 after the last part repeats the failure of an earlier part, which its output
+            # has named.
             elif status == 0 or (status == 1 and last and earlier and not hung):
                 output.end_part()
                 parts = []
@@ -222,6 +226,8 @@ class Run:
                 output.end_part(words(status, hung, time.monotonic() - output.said))
                 print(f"== {name}: {output.part} "
                       f"{result['parts'][output.part]['outcome']}", flush=True)  # fmt: skip
+                # A new process begins behind the part that ended this one: an error of the device
+                # spoils a process's later calls.
                 parts = parts[parts.index(output.part) + 1 :]
             self.write(name, result)
         for part, entry in result["parts"].items():
@@ -234,6 +240,8 @@ class Run:
         options = self.options
         now = time.monotonic()
         torch_s = options.torch_s if options.torch else 0.0
+        # The check comes first, since figures of wrong results mean nothing; but it must leave time
+        # for the measurements.
         kept_s = torch_s + min(options.bench_s, options.least_bench_s)
         check = [*options.check, "--seed", str(options.seed)]
         status = self.run_program(

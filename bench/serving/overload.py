@@ -118,6 +118,8 @@ def measure(arguments, repository, folder, stack):
         loads = []
         for load in arguments.loads:
             capacity = before["per_second"]
+            # Between two measurements of the capacity, so that a drift of the
+            # machine cancels out.
             found = answers(load * capacity, seed, timeout=deadline)
             after = at_capacity(capacity, seed)
             loads.append({

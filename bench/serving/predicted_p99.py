@@ -122,6 +122,7 @@ class Pair:
         self.folder = folder
         self.client = Client(folder, self.cn, arguments.model, arguments.items)
         self.client.run(50, 1, arguments.seed)
+        # The client shares the processor of the node with less to do.
         if cpu_seconds(self.cn.process) > cpu_seconds(self.hn.process):
             os.sched_setaffinity(0, processors[1:])
         self.read = 0
@@ -142,6 +143,8 @@ class Pair:
         with open(self.traces, encoding="utf-8") as file:
             file.seek(self.read)
             text = file.read()
+        # The node may be in the middle of a line; its rest is read with the
+        # next call.
         end = text.rfind("\n") + 1
         self.read += len(text[:end].encode())
         return [line for line in text[:end].split("\n") if line]
@@ -175,6 +178,8 @@ def measure(arguments, kept, samples):
             seed = arguments.seed + 100 * number
             one = {"calibrations": [], "loads": {}}
             for count, load in enumerate(arguments.loads):
+                # Again and again within a round, since the speed of a machine
+                # drifts.
                 if count % 3 == 0:
                     one["calibrations"].append(calibrate(
                         pair, CALIBRATION * capacity, arguments.duration,

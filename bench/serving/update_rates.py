@@ -97,6 +97,7 @@ class Writer:
         for kind in kinds:
             name = kind["rows"]["file"]
             (self.aside.path / name).rename(folder.path / name)
+        # A chain of deltas, whose manifests name a few files of rows in turn.
         parent = {"sequence": 0, "id": ""}
         for number in range(int(duration * DELTAS_PER_S) if rate else 0):
             state = {"sequence": number + 1, "id": f"delta{number + 1}"}
@@ -109,6 +110,8 @@ class Writer:
 
     def make(self, tables, count):
         """A delta of `count` rows; its manifest."""
+        # Rows are drawn over all tables as one: `first` has the first row of
+        # each table there.
         first = numpy.cumsum([0] + [rows for rows, _ in tables.values()])
         drawn = numpy.sort(self.random.choice(first[-1], count, replace=False))
         changes = {}
