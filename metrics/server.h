@@ -65,10 +65,10 @@ class Server {
   std::unique_ptr<Impl> impl_;
 };
 
-// The server that a daemon's flags ask for; null if they ask for none. If the
-// port is taken, that is an error for a port the user named; for the default
-// port it is a warning in the log, and there is no server: several nodes of a
-// machine then serve all the same.
+// The server that a daemon's flags ask for; null if they ask for none. A port
+// that is taken is an error if the user named the port. For the default port it
+// is a warning in the log, and there is no server, so that several nodes can run
+// on a machine without flags.
 absl::StatusOr<std::unique_ptr<Server>> Serve(const Flags& flags,
                                               Server::Collect collect,
                                               Routes routes = {});

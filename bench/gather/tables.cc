@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kTableAlignBytes = 128;
 // Rows that are encoded; tables repeat them, since encoding gigabytes would
-// take minutes. Every page is memory of its own all the same.
+// take minutes. Each copy has memory of its own.
 constexpr int64_t kEncodedRows = 4096 + 7;
 
 absl::Status WriteAt(int file, int64_t at, absl::Span<const std::byte> bytes) {

@@ -65,7 +65,7 @@ class RowSource {
 
  private:
   struct Bucket {
-    double accesses;  // share of them, this bucket and those before
+    double accesses;  // share of look-ups, of all buckets up to this one
     int64_t first;    // rows
     int64_t rows;
   };

@@ -149,7 +149,7 @@ absl::StatusOr<Found> FindRate(NodeSubject& subject, const Options& options,
   return found;
 }
 
-// Merged requests answer what each does alone.
+// Merged requests must have the answers that each request has alone.
 absl::Status CheckAnswers(NodeSubject& alone, NodeSubject& merged) {
   REFRACT_ASSIGN_OR_RETURN(const auto expected, alone.AnswerAll());
   bool shared = false;

@@ -205,9 +205,9 @@ absl::Status LoadWorker::ReadArrivals() {
   return absl::OkStatus();
 }
 
-// One request before the load. A server that refuses what it is asked has no
-// latencies that are worth measuring; one that fails for the moment may recover
-// during the run.
+// Sends a request before the load. If the server refuses such requests for good,
+// latencies mean nothing and the run ends here. Any other error may be over when
+// the load begins.
 absl::Status LoadWorker::Probe() {
   const loadgen::PlannedQuery query{.items = items_[0], .request = 0};
   const std::vector<loadgen::QueryResult> results =

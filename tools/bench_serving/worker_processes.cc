@@ -182,7 +182,8 @@ absl::Status ChildProcesses::Fork(int part) {
   std::cout.flush();
   const pid_t pid = fork();
   if (pid == 0) {
-    // Ends of the pipes of others would keep those alive.
+    // Copies of the other children's pipe ends would keep those pipes open after
+    // the parent has closed them.
     for (const Child& child : children_) {
       close(child.orders);
       close(child.answers);

@@ -36,7 +36,8 @@ class LoadSource {
   virtual absl::Status WriteRecords() = 0;
 };
 
-// The runs of all processes as one. Server times are those of the first.
+// The runs of all processes as one run. Server times are the first process's:
+// each process reads the counters of the whole server.
 LoadRun MergeRuns(std::vector<LoadRun> parts);
 
 // For pipes between processes of one program.

@@ -56,8 +56,9 @@ class RunProgress {
   const bool terminal_ = isatty(STDERR_FILENO) == 1;
 };
 
-// Connections come and go by the thousand here; what goes wrong with one is in
-// the report. In both processes: the child begins as a copy.
+// Suppresses the log below errors: connections come and go by the thousand here,
+// and the report names their failures. Holds in both processes, since the child
+// begins as a copy.
 class QuietLog {
  public:
   QuietLog() : before_(FLAGS_minloglevel) {

@@ -37,8 +37,8 @@ struct TransportOptions {
 // only.
 //
 // InvalidArgument: an option is wrong, or a file cannot be written. DataLoss:
-// payloads arrived wrong. Unavailable: something was measured in no round at
-// all; the report is written all the same.
+// payloads arrived wrong. Unavailable: a figure was measured in no round; the
+// report is written nevertheless.
 absl::Status RunTransport(const TransportOptions& options, std::ostream& out);
 
 }  // namespace refract::tools

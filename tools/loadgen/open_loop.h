@@ -1,9 +1,9 @@
 #ifndef REFRACT_TOOLS_LOADGEN_OPEN_LOOP_H_
 #define REFRACT_TOOLS_LOADGEN_OPEN_LOOP_H_
 
-// Sends queries at scheduled times, whatever becomes of the earlier ones, and
-// counts latency from the scheduled time: a server that stalls is charged for
-// every query that was due meanwhile (no coordinated omission).
+// Sends queries at scheduled times, without waiting for answers to earlier
+// queries, and counts latency from the scheduled time: a server that stalls is
+// charged for every query that was due meanwhile (no coordinated omission).
 
 #include <atomic>
 #include <cstddef>

@@ -31,15 +31,15 @@ struct Measurement {
   int64_t succeeded = 0;
   int64_t items = 0;        // of queries that succeeded
   absl::Duration window;    // from the end of the warm-up to the end of the
-                            // schedule or the last answer, what is later
+                            // schedule, or to the last answer if that is later
   double offered_qps = 0;   // queries ÷ scheduled time
   double achieved_qps = 0;  // succeeded ÷ window
   double items_per_s = 0;   // items ÷ window
   Distribution latency;     // of queries that succeeded
   Distribution lateness;    // of all
   std::map<absl::StatusCode, int64_t> errors;  // of queries that were sent
-  // With an SLO: those that succeeded in time, also as a share of all queries,
-  // and per second of window.
+  // With an SLO: queries that succeeded in time, their share of all queries,
+  // and their number per second of window.
   std::optional<absl::Duration> slo;
   int64_t within_slo = 0;
   double goodput_qps = 0;

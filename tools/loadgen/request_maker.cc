@@ -138,8 +138,8 @@ absl::StatusOr<RequestMaker> RequestMaker::Create(RequestPlan plan,
   return RequestMaker(std::move(plan), std::move(options));
 }
 
-// Gives every symbol a value: the items, then the ids of each bag input as
-// given or drawn, then those of `given` and `length` for the rest.
+// Gives every symbol a value: the number of items, then the numbers of ids of
+// the bag inputs, then the values of `given`, then `length` for other symbols.
 absl::Status RequestMaker::BindSizes(int64_t items,
                                      const models::SymbolBindings& given) {
   // In this order: sizes of offsets follow from the items, the drawn bag sizes

@@ -30,8 +30,8 @@ struct ServedModel {
   std::string name;
   std::string version;  // as requests name it; empty: the newest
   std::vector<ServedInput> inputs;
-  // ModelConfig's parameters; models/repository/model_config.h documents those that
-  // matter here. Empty for a server that has none.
+  // ModelConfig's parameters. models/repository/model_config.h documents the
+  // parameters that are read here. Empty for a server without parameters.
   std::map<std::string, std::string> parameters;
 };
 
@@ -42,8 +42,8 @@ enum class InputKind : uint8_t {
   kDense,    // floating point features
   kIds,      // rows of tables
   kOffsets,  // where each bag of another input begins
-  kCounts,   // integers that are neither: lengths, flags, or what only the
-             // model knows
+  kCounts,   // other integers: lengths, flags, or integers of a meaning that
+             // the server does not tell
 };
 
 struct InputPlan {
@@ -74,9 +74,9 @@ struct RequestPlan {
   int num_bags = 0;
 };
 
-// `rows` replaces what the server says of an input's tables: {input: rows of
-// the table or of each column}. A server that says nothing of shapes gets -1
-// taken for the number of items where it comes first in a shape.
+// `rows` replaces the server's numbers of table rows: {input: rows of the table,
+// or of each column's table}. If the server has no expressions for shapes, a -1
+// that comes first in a shape is taken for the number of items.
 //
 // `ids`, which outlives the plan, has the ids of tables whose rows have ids.
 //

@@ -166,7 +166,7 @@ absl::Status MakeReport(const PartitionOptions& options,
 }
 
 // Methods other than optimal do not search within limits, but their plans must
-// keep the given limits and those of the transport, too. Adds the note about
+// keep the given limits and the transport's limits, too. Adds the note about
 // messages.
 absl::Status CheckLimits(const PartitionOptions& options,
                          const models::LoadedModel& model,

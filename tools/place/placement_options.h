@@ -23,7 +23,8 @@ struct ClusterOptions {
   placement::NodeDefaults defaults;
   placement::FabricShape fabric;
   std::string fabric_file;  // in place of a made-up fabric
-  // 0 = those of the list; else the list is repeated or cut to this number.
+  // 0 = all nodes of the list, once; else the list is repeated or cut to this
+  // number of nodes.
   int node_count = 0;
 };
 void AddClusterOptions(CLI::App& command, ClusterOptions& options);

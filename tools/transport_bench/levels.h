@@ -51,8 +51,8 @@ std::unique_ptr<Subject> MessageLevel(const PathSpec& spec, bool fan_in = false,
 // channel.
 std::unique_ptr<Subject> ChannelLevel(const PathSpec& spec);
 
-// Limits of a connection that does `work`. With pulls, all messages except
-// empty ones are pulled.
+// Limits of a connection that does `work`. With pulls, every message with a
+// payload is pulled.
 transport::Limits LimitsFor(const Work& work, size_t eager_bytes);
 // One tensor of N bytes, or none.
 std::vector<base::TensorSpec> MessageSpecs(size_t bytes);

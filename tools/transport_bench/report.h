@@ -22,7 +22,7 @@ struct Quartiles {
   int discarded = 0;  // not finite, or not above 0
 };
 
-// Over the usable ones of `values`; all NaN when there are none.
+// Over the usable values (finite and above 0); all NaN if no value is usable.
 Quartiles QuartilesOf(absl::Span<const double> values);
 
 // Quartiles of subject[i] ÷ yardstick[i]. A pair with one unusable value is
@@ -36,7 +36,7 @@ struct Row {
   Point point;
   std::string level;  // "raw", "perftest", "path", "message" or "channel"
   std::string name;   // "socket", "ib_send_lat", …; "shm", "tcp", …
-  // Name of the path that this is a yardstick of; empty when it is none.
+  // Name of the path that this row is a yardstick of; empty: not a yardstick.
   std::string yardstick_of;
   int iterations = 0;
   int outstanding = 0;

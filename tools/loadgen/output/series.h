@@ -40,7 +40,7 @@ std::vector<TimelinePoint> Timeline(absl::Span<const PlannedQuery> schedule,
 
 // A line per query after the warm-up, times after it:
 // due_s,items,sent_late_ms,latency_ms,outcome. The outcome is OK, a status code
-// or DROPPED; the latter has no latency.
+// or DROPPED. A dropped query has no latency.
 void WriteQueriesCsv(absl::Span<const PlannedQuery> schedule,
                      absl::Span<const QueryResult> results,
                      absl::Duration warmup, std::ostream& out);

@@ -23,7 +23,7 @@ struct ServerTimes {
   absl::Duration queue, before, remote, after;
 };
 
-// The answer to one query, kept because it was asked for.
+// The answer to one query, kept for --record.
 struct RecordedResponse {
   std::vector<std::string> names;  // of the outputs
   std::vector<base::Tensor> outputs;
