@@ -64,7 +64,7 @@ struct Instance::Slot {
   uint64_t cleared_for = 0;
   // Elements of counted inputs.
   std::vector<int64_t> counts;
-  // Offsets of the inputs in `host`, and the bytes of all staged ones.
+  // Offsets of the inputs in `host`, and the bytes of all staged inputs.
   std::vector<int64_t> host_inputs;
   int64_t staged_bytes = 0;
   Status refused;  // the error of a foreign operator about this request

@@ -52,6 +52,8 @@ struct Bags {
         const int64_t given = batch * bag.entries_per_item + bag.fixed_entries;
         const int64_t entries = given < bag.entries ? given : bag.entries;
         FindBag(bag, row, row + 1 < used, entries, begin, end);
+        // Offsets come from a request and are checked before any id is read by
+        // them.
         const bool whole = begin >= 0 && begin <= end && end <= entries &&
                            (row > 0 || begin == 0);
         if (!whole) {
@@ -126,6 +128,8 @@ struct Bags {
       float sum[kWidth] = {};
       int32_t taken = 0;
       for (int64_t i = begin + group; i < end; i += kAhead * step) {
+        // In three loops, so that memory is waited for once per loop and not
+        // once per entry: ids, then their rows, then the sums.
         int64_t rows[kAhead];
         float values[kAhead][kWidth] = {};
         for (int a = 0; a < kAhead; ++a) {
@@ -155,6 +159,9 @@ struct Bags {
           for (int w = 0; w < kWidth; ++w) sum[w] += weight * values[a][w];
         }
       }
+      // Groups of lanes have summed different entries of the same columns: adds
+      // the groups' sums. After it every group has the bag's sum, and group 0
+      // stores it.
       auto count = static_cast<float>(taken);
       for (int mask = lanes; mask < kWarp; mask *= 2) {
         for (int w = 0; w < kWidth; ++w) sum[w] += t.ShuffleXor(sum[w], mask);

@@ -108,6 +108,7 @@ auto Dispatch(const TakesCall& call, Launcher& launcher) {
 
 template <typename Launcher>
 auto Dispatch(const BagsCall& call, Launcher& launcher) {
+  // Accesses of 16 bytes, 8 or 4 elements, where all tables allow them.
   if (Bags<8>::Takes(call)) return LaunchAs<Bags<8>>(call, launcher);
   if (Bags<4>::Takes(call)) return LaunchAs<Bags<4>>(call, launcher);
   return LaunchAs<Bags<1>>(call, launcher);

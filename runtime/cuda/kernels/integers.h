@@ -12,7 +12,8 @@
 
 namespace refract::runtime::cuda {
 
-// Element `at`, for a result of type `to`.
+// Element `at`, for a result of type `to`. A float that is no `to` becomes the
+// least integer, as on the CPU (cpu/cast.cc).
 REFRACT_DEVICE int64_t LoadInteger(const IntegerOperand& operand, DType to,
                                    int64_t at) {
   if (operand.data == nullptr) return operand.number;
@@ -61,6 +62,8 @@ struct Division {
   int64_t quotient, rest;
 };
 REFRACT_DEVICE Division Divide(int64_t a, int64_t b, bool floor) {
+  // No program divides by 0 (cuda_plan's CheckDivisor()); a value here keeps
+  // the kernel defined.
   if (b == 0) return {0, 0};
   // The least number has no negative.
   if (b == -1) return {WrappedDifference(0, a), 0};
@@ -155,6 +158,8 @@ struct Integers {
     ForEachElement(call.count, t, [&](int64_t flat) {
       uint32_t index[kMaxRank] = {};
       IndexOf(flat, call.dims, call.rank, index);
+      // Offset of each operand's first element for this result; `inner` adds the
+      // offset of a folded element.
       int64_t first[3] = {};
       REFRACT_UNROLL
       for (int n = 0; n < 3; ++n) {

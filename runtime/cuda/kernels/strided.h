@@ -15,7 +15,8 @@
 
 namespace refract::runtime::cuda {
 
-// Loads an element of any type of value as a number.
+// Loads an element of any type as a float: truth values as 0 and 1.
+// `operand.data` is null for a number that all elements share.
 REFRACT_DEVICE float LoadAny(const StridedOperand& operand, int64_t at) {
   if (operand.data == nullptr) return operand.number;
   switch (operand.dtype) {
@@ -240,6 +241,8 @@ struct MatMul {
   template <typename Thread>
   REFRACT_DEVICE static void Run(const MatMulCall& call, Thread& t) {
     ForEachElement(call.count, t, [&](int64_t flat) {
+      // flat = (matrix × m + row) × n + col, where `matrix` counts the batched
+      // products.
       const auto n = static_cast<uint32_t>(call.n);
       const auto m = static_cast<uint32_t>(call.m);
       const uint32_t line = static_cast<uint32_t>(flat) / n;
@@ -248,6 +251,8 @@ struct MatMul {
       const uint32_t row = line - matrix * m;
       uint32_t index[kMaxRank] = {};
       IndexOf(matrix, call.dims, call.rank, index);
+      // Behind the strides of the batch each operand has two of its matrix: of
+      // rows and of columns.
       const int64_t* const a_strides = call.a.strides + call.rank;
       const int64_t* const b_strides = call.b.strides + call.rank;
       int64_t a =
@@ -297,6 +302,8 @@ struct Reduce {
       IndexOf(row, call.dims, call.rank, index);
       const int64_t in = OffsetOf(index, call.in.strides, call.rank);
       const int64_t out = OffsetOf(index, call.out_strides, call.rank);
+      // A row is read anew in each pass over it: a warp's registers hold no row
+      // of any length, and the second pass finds the row in the cache.
       const auto element = [&](int64_t j) {
         return LoadAny(call.in, in + At(call, inner, j));
       };
@@ -327,6 +334,7 @@ struct Reduce {
         case ReduceKind::kSoftmax:
         case ReduceKind::kMaskedSoftmax:
         case ReduceKind::kLogSoftmax: {
+          // exp(x − largest) cannot overflow.
           float largest = Largest(call, false, element, t);
           const bool zeros =
               call.kind == ReduceKind::kMaskedSoftmax && largest == -INFINITY;
@@ -351,6 +359,7 @@ struct Reduce {
             sum += element(j);
           }
           const float mean = WarpSum(sum, t) / cols;
+          // A second pass: E[x²] − E[x]² would cancel.
           float squares = 0.0f;
           for (int64_t j = t.lane(); j < call.cols; j += kWarp) {
             const float d = element(j) - mean;
@@ -375,7 +384,8 @@ struct Reduce {
   }
 
  private:
-  // Largest of the row's elements, or of their negatives.
+  // Largest of the row's elements, or of their negatives; NaN if any element
+  // is.
   template <typename Element, typename Thread>
   REFRACT_DEVICE static float Largest(const ReduceCall& call, bool negative,
                                       const Element& element, Thread& t) {

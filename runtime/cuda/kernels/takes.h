@@ -33,6 +33,7 @@ struct Takes {
 
   template <typename Thread>
   REFRACT_DEVICE static void Run(const TakesCall& call, Thread& t) {
+    // Blocks [which × blocks, (which + 1) × blocks) work on table `which`.
     const auto blocks = static_cast<uint32_t>(t.blocks()) /
                         static_cast<uint32_t>(call.num_tables);
     const auto block = static_cast<uint32_t>(t.block());
@@ -67,6 +68,8 @@ struct Takes {
   REFRACT_HOST_DEVICE static Form FormOf(const TakeTable& table) {
     const int64_t size = SizeOf(table.dtype);
     const int64_t out_size = SizeOf(table.out_dtype);
+    // A power of two divides the bitwise OR exactly if it divides each of the
+    // numbers.
     const auto distances =
         static_cast<int64_t>(static_cast<uint32_t>(table.dim) |
                              static_cast<uint32_t>(table.row_stride) |
@@ -112,6 +115,7 @@ struct Takes {
                   call.fixed_rows;
     const auto inner = static_cast<uint32_t>(table.inner);
     const auto width = static_cast<uint32_t>(units);
+    // 32 bits: Validate() allows at most 2^31 elements per result.
     const uint32_t all = static_cast<uint32_t>(call.rows) * inner * width;
     for (uint32_t flat = first; flat < all; flat += step) {
       const uint32_t line = flat / width;
@@ -132,6 +136,7 @@ struct Takes {
         } else if (table.outside == Outside::kFirstRow &&
                    table.table_rows > 0) {
           row = 0;
+        // Counted once per id, by the thread of the row's first unit.
         } else if (table.outside == Outside::kFault && unit == 0) {
           t.AtomicAdd(call.faults, 1);
         }
