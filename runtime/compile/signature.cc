@@ -326,7 +326,8 @@ std::optional<int64_t> Signature::Batch(
         if (!solve || !dim.solvable) continue;
         if (const auto solution = dim.expr.Solve(size)) return solution->value;
       }
-      // Inputs are unchecked here, so a size is read only if it is one.
+      // Inputs are unchecked here, so that a size is read only from an int64
+      // scalar.
       const bool readable = inputs[i].dtype == DType::kInt64 &&
                             inputs[i].bytes == sizeof(int64_t) &&
                             inputs[i].data != nullptr;

@@ -196,7 +196,7 @@ class SelectKernel final : public CopyKernel {
 };
 
 // All results of select along `dim`, one per index.
-// All results have one shape, which CopyKernel would compute once per result.
+// All results have one shape; CopyKernel would compute it once per result.
 class UnbindKernel final : public Kernel {
  public:
   explicit UnbindKernel(IntSource dim) : dim_(dim) {}

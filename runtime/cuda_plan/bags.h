@@ -53,7 +53,8 @@ absl::Status CheckBags(absl::Span<const BagCheck> checks,
                        absl::Span<const base::TensorView> inputs);
 
 // --- Requests ----------------------------------------------------------------
-// All of inputs whose sizes fit each other (Program::OutputSpecs).
+// The functions below need inputs whose sizes fit each other
+// (Program::OutputSpecs).
 
 // Whether there is room for all entries of `inputs`, beside the numbers of
 // entries in `taken` per group (empty: none), to which they are then added.

@@ -221,7 +221,7 @@ std::optional<absl::Status> EmitFilled(const NodeStep& node, Emitter& emitter) {
 
 std::optional<absl::Status> EmitElements(const NodeStep& node,
                                          Emitter& emitter) {
-  // All of these have one result.
+  // Every operator here has one result.
   if (node.outputs[0] == kNoLocal) return std::nullopt;
   if (auto filled = EmitFilled(node, emitter)) return filled;
   if (auto done = EmitFunction(node, emitter)) return done;

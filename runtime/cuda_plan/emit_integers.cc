@@ -182,7 +182,7 @@ absl::Status EmitUnary(const NodeStep& node, IntegerCode code,
                            IntegerArgument(node, "self", emitter));
   if (!self.tensor)
     return absl::UnimplementedError("its operand is not a tensor");
-  // `~` of truth values is "not"; inverting the bits of 1 would give 254 or −2.
+  // `~` of truth values is "not": inverting the bits of 1 gives −2, also true.
   if (code == IntegerCode::kInvert && self.tensor->dtype == DType::kBool) {
     code = IntegerCode::kNot;
   }

@@ -171,6 +171,8 @@ absl::Status EmitAttention(const NodeStep& node, Emitter& emitter) {
   const auto scale = NumberArgument(
       node.node, "scale", 1.0 / std::sqrt(static_cast<double>(*width)));
   if (!scale) return absl::UnimplementedError("its scale is not a constant");
+  // The result is [batch…, queries, width of the values]; scores have a column
+  // per key.
   Sizes score_dims = out_dims;
   score_dims[rank - 1] = *keys;
   // In float32: 16 bits would lose small differences before the exponential.

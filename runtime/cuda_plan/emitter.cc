@@ -387,7 +387,7 @@ std::optional<float> Emitter::NumberOf(int local) const {
   }
   const auto found = numbers_.find(local);
   if (found != numbers_.end()) {
-    // Only if it is the same at every probe batch.
+    // The number is known only if it is the same at every probe batch.
     std::optional<double> number;
     for (const Operand& at : found->second) {
       const double one = at.kind == Operand::Kind::kInt     ? at.i

@@ -132,8 +132,8 @@ std::optional<EinsumEquation> EinsumOfTwo(const KernelRequest& request) {
   std::string equation = *text;
   std::erase(equation, ' ');
   const size_t arrow = equation.find("->");
-  // Without an arrow the result's letters are sorted; ellipses depend on ranks.
-  // Both are left to others.
+  // Left to LibTorch: an equation without an arrow, whose result's letters are
+  // sorted, and ellipses, which depend on ranks.
   if (arrow == std::string::npos || absl::StrContains(equation, '.')) {
     return std::nullopt;
   }

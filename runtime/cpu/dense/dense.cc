@@ -246,7 +246,7 @@ class DenseKernel::Job {
       first += piece.width;
       piece.repeat = RepeatOf(dims);
       if (piece.repeat == 0) {
-        // It broadcasts over other dimensions than the last leading ones.
+        // The piece broadcasts over other dimensions than the last leading ones.
         piece.repeat = 1;
         piece.data = nullptr;
       }

@@ -63,7 +63,7 @@ struct TableRows {
   TableSource source;
   // Rows of ids, of which `overlay` tells more; null: ids are row numbers.
   const models::IdIndex* ids = nullptr;
-  // Of a table that is divided over processes: `rows` are those of the whole
+  // Set for a table that is divided over processes: `rows` counts the whole
   // table, `data` is that of the weight (ShardedTable::packaged), and look-ups
   // are RunShardedLookUps()'s. Null: all rows are here.
   const ShardedTable* sharded = nullptr;

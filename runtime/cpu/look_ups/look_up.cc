@@ -132,7 +132,7 @@ absl::Status GatherRows(const LookUp& look_up, BagReduction& reduction,
         table.overlay == nullptr ? table.rows : table.overlay->rows();
     for (int64_t i = 0; i < count; ++i) {
       const int64_t id = IntAt(*look_up.ids, i);
-      // Of ids without a row there: any row, which is replaced below.
+      // An id without a row in the source fetches row 0, which is replaced below.
       numbers[i] = id >= 0 && id < stored ? static_cast<uint64_t>(id) : 0;
     }
     const WantedRows wanted = {table.source.table, {numbers, n}, rows};
@@ -489,7 +489,7 @@ class WithRowNumbers {
   explicit WithRowNumbers(absl::Span<const LookUp> look_ups)
       : look_ups_(look_ups) {
     const auto needs = [](const LookUp& look_up) {
-      // Of divided tables the owners know the rows of ids.
+      // The rows of a divided table's ids are known to their owners alone.
       return look_up.table.ids != nullptr && look_up.given_ids == nullptr &&
              look_up.table.sharded == nullptr;
     };

@@ -18,7 +18,7 @@ namespace refract::runtime::cpu {
 // One look-up of one run. Offsets have been checked, ids have not.
 struct LookUp {
   TableRows table;
-  // Of results, of weights and, without table.layout, of rows.
+  // Element type of results, of weights and, without table.layout, of rows.
   base::DType dtype = base::DType::kFloat32;
   int64_t dim = 0;  // elements of a result row
   // Rows without layout, bit for bit: no pooling.

@@ -53,8 +53,8 @@ RowOverlay::Entry& RowOverlay::Locate(const Index& index, uint64_t row) {
   size_t at = Hash(row) & index.mask;
   for (;;) {
     Entry& entry = index.entries[at];
-    // Pairs with the release in PutVersion(): who sees the row also sees its
-    // version.
+    // Pairs with the release in PutVersion(): a reader that sees the row sees
+    // its version, too.
     const uint64_t found = entry.row.load(std::memory_order_acquire);
     if (found == row || found == kNoRow) return entry;
     at = (at + 1) & index.mask;

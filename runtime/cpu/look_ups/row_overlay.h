@@ -88,7 +88,7 @@ class RowOverlay {
   // could see: there are none left.
   void Collect(uint64_t oldest);
 
-  // Of any thread.
+  // Callable from any thread.
   size_t changed_rows() const {
     return changed_.load(std::memory_order_relaxed);
   }
@@ -158,7 +158,7 @@ class RowOverlay {
   const size_t row_bytes_;
   const size_t version_bytes_;
 
-  // Of each row whether it has ever changed. Most look-ups end here: the bits
+  // A bit per row: whether the row has ever changed. Most look-ups end here: the bits
   // of 10 million rows fit a cache of second level.
   std::atomic<std::atomic<uint64_t>*> bits_{nullptr};
   std::atomic<Index*> index_{nullptr};

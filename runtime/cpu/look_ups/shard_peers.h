@@ -30,7 +30,7 @@ struct ShardedTable {
   int64_t stored_rows = 0;
   // Rows of a lost shard are zeros; else the run fails.
   bool zero_when_lost = false;
-  // Of the rows, where they are encoded; for whoever answers peers.
+  // Layout of encoded rows, for the code that answers peers.
   std::optional<models::RowLayout> layout = std::nullopt;
 };
 

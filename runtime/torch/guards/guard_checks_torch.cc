@@ -365,7 +365,6 @@ void CheckBags(const at::Tensor& ids, const at::Tensor& offsets,
   if (include_last) {
     TORCH_CHECK(offsets.numel() > 0, "include_last_offset without an offset");
   } else {
-    // LibTorch would write ids without any bag into a result that has no row.
     TORCH_CHECK(offsets.numel() > 0 || ids.numel() == 0, ids.numel(),
                 " ids without a bag");
   }

@@ -165,8 +165,8 @@ OperatorRule RuleOf(const c10::OperatorName& op) {
     }
     return made;
   }();
-  // fbgemm's operators are allowed by name, all others refused: most trust
-  // their arguments.
+  // fbgemm's operators are allowed by name and all others refused, because most
+  // trust their arguments (guard_fbgemm_torch.cc).
   constexpr char kFbgemm[] = "fbgemm::";
   if (op.name.rfind(kFbgemm, 0) == 0) {
     const FbgemmRule rule = RuleOfFbgemm(op.name.substr(sizeof(kFbgemm) - 1));
