@@ -34,8 +34,9 @@ class Operators {
       works_.push_back(costs ? WorkOf(graph, graph.nodes[n], sizes)
                              : std::optional<Work>());
       if (!costs || !works_.back()) continue;
-      // What a request touches besides table rows: weights that are read in
-      // full, and results. It decides how much the cache keeps (CachedShare).
+      // Bytes that every request touches: weights that are read in full, and
+      // results; table rows differ. They decide how much the cache keeps
+      // (CachedShare).
       touched_bytes_ += works_.back()->weight_bytes;
       for (const ValueId id : graph.nodes[n].outputs)
         touched_bytes_ += Bytes(id);

@@ -41,7 +41,7 @@ struct OperatorCosts {
 // Time of `work` on one unit of `hardware`: the larger of arithmetic and
 // traffic, plus the fixed time of an operator and of each looked-up row.
 // `cached_share` (0 to 1) of the traffic is served by the cache, if the
-// hardware has one; look-ups never are.
+// hardware has a cache; look-ups read memory.
 double RooflineSeconds(const Hardware& hardware, const Work& work,
                        double cached_share = 0);
 

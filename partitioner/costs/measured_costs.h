@@ -22,7 +22,7 @@ struct RequestSize {
   models::SymbolBindings sizes;  // of that batch (SizesForBatch)
 };
 
-// OperatorCosts for one of both nodes.
+// OperatorCosts of one kind of node.
 struct MeasuredCosts {
   std::vector<double> node_s;  // per node of the graph
   double run_s = 0;            // of a run besides its operators

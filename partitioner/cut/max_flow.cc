@@ -13,8 +13,8 @@ namespace refract::partitioner::cut {
 namespace {
 
 // A wave costs about as much as some tens of augmenting paths. Waves stop when
-// one moves more than this share of the surpluses of the wave before, or when
-// few surpluses are left.
+// a wave moves more than this share of the surpluses of the wave before, or
+// when few surpluses are left.
 constexpr double kWorthAWave = 0.8;
 constexpr int kFewSurpluses = 20;
 

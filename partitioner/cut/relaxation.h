@@ -28,8 +28,8 @@ struct Relaxed {
 // Two labels, CN or HN: the exact minimum when the order of CN stages is
 // dropped. Where a domain fixes a node's side of the crossing, the order is
 // kept: a node that cannot be in CN-post follows its producers onto the HN.
-// Among equally cheap answers, Cut() returns the one with the fewest nodes on
-// the HN.
+// Among equally cheap answers, Cut() returns the answer with the fewest nodes
+// on the HN.
 //
 // Keeps a reference to the problem, and from one cut to the next the network
 // with its flow. Used by one thread.

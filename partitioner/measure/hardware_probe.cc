@@ -198,7 +198,7 @@ class Probe {
   int files_ = 0;
 };
 
-// A figure with its source: `how` says what was measured.
+// A figure with its source: `how` describes the measurement.
 proto::Figure Figure(double value, const std::string& how,
                      const Quartiles& seconds, int repetitions) {
   proto::Figure figure;
@@ -412,8 +412,8 @@ absl::StatusOr<std::string> ProbeHardware(const ProbeOptions& options) {
                         value = id(random);
                       return fresh;
                     }));
-  // RooflineSeconds() solved for row_seconds: what a row takes besides the
-  // fixed time and the bytes that LookUpWork() counts per id, which are the row
+  // RooflineSeconds() solved for row_seconds: the time of a row besides the
+  // fixed time and besides the bytes that LookUpWork() counts per id: the row
   // read, the row written and the id.
   const double row_bytes = 2 * kRowElements * kFloatBytes + sizeof(int64_t);
   *hardware.mutable_row_seconds() =

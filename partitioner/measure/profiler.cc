@@ -90,8 +90,8 @@ class Profiler {
     const int batches = static_cast<int>(options_.batches.size());
     for (int round = 0; round < rounds; ++round) {
       for (int turn = 0; turn < batches; ++turn) {
-        // Every round begins with another batch, so that no batch always
-        // follows the same one.
+        // Every round begins with another batch, so the caches that a batch
+        // finds differ from round to round.
         const size_t batch = (turn + round) % batches;
         // The first round grows buffers and warms code.
         const absl::Status status = Repeat(batch, /*keep=*/round > 0);
@@ -155,7 +155,7 @@ class Profiler {
     }
   }
 
-  // Runs `program` until one try is not interrupted; keeps the quickest times.
+  // Runs `program` until a try is not interrupted; keeps the quickest times.
   absl::Status Quickest(const runtime::Program& program,
                         runtime::RunContext& context, size_t batch,
                         runtime::StepTimes& quickest) {
@@ -175,9 +175,9 @@ class Profiler {
   }
 
   absl::Status Repeat(size_t batch, bool keep) {
-    // Nodes get requests of one kind one after the other. The previous request
-    // and the wait for this one decide where dense weights and buffers are in
-    // the caches; looked-up rows differ for each request.
+    // A node gets similar requests one after the other. The request before and
+    // the wait after it decide where dense weights and buffers are in the
+    // caches; looked-up rows differ for each request.
     REFRACT_RETURN_IF_ERROR(MakeRequest(batch));
     REFRACT_RETURN_IF_ERROR(
         program_.Run(padded_.inputs(), {}, context_, outputs_));

@@ -40,11 +40,12 @@ struct ProfilerOptions {
 // Measures on the calling thread; the machine should be idle otherwise.
 //
 // Batches take turns, so that a slow spell hits all of them. Every repetition
-// is three runs with fresh requests, made outside the measurement: one that
-// does not count, one with the clock read between the steps, one without, for
-// `whole`. Where steps compute several operators, two more with the values
-// between those written out, for the pieces that a cut leaves of them. Weights
-// are touched beforehand: a node that has run for a while has their pages.
+// is three runs with fresh requests, made outside the measurement: a run that
+// does not count, a run with the clock read between the steps, and a run
+// without these readings, for `whole`. Where steps compute several operators,
+// two more runs write out the values between these operators, for the pieces
+// that a cut leaves of a step. Weights are touched beforehand: a node that has
+// run for a while has their pages.
 //
 // The machine's facts, revision and time of the result are left empty.
 // InvalidArgument: a request that the model refuses, with its batch.

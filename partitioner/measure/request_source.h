@@ -22,8 +22,8 @@ class RequestSource {
  public:
   virtual ~RequestSource() = default;
 
-  // The inputs of a graph, in its order, for `batch` items; different ones at
-  // every call. InvalidArgument names the input that cannot be made.
+  // The inputs of a graph, in its order, for `batch` items, with other values
+  // at every call. InvalidArgument names the input that cannot be made.
   virtual absl::StatusOr<std::vector<base::Tensor>> Make(int64_t batch) = 0;
 
   // Numbers per item of the symbols that are not the batch, rounded.

@@ -39,10 +39,10 @@ void Store(const Timing& timing, proto::Timing& stored) {
   }
 }
 
-// Turns the stored form into a Profile and refuses what later code relies on:
-// nodes of this graph, each in one operator at most; ascending batches; one
-// sample per batch in every timing; finite figures of at least 0. Errors name
-// the file and the place.
+// Turns the stored form into a Profile and checks the invariants on which later
+// code relies: nodes of this graph, each in one operator at most; ascending
+// batches; one sample per batch in every timing; finite figures of at least 0.
+// Errors name the file and the place.
 class ProfileReader {
  public:
   ProfileReader(absl::string_view file, const Graph& graph)

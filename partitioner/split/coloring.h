@@ -34,7 +34,8 @@ class Topology {
   // `nodes` and everything before (after) them.
   NodeSet WithAncestors(NodeSet nodes) const;
   NodeSet WithDescendants(NodeSet nodes) const;
-  // All nodes after `nodes`; a node of `nodes` only if it is after another one.
+  // All nodes after `nodes`; a node of `nodes` only if it comes after another
+  // node of `nodes`.
   NodeSet Descendants(const NodeSet& nodes) const;
   // Nodes whose results differ between requests.
   NodeSet DependingOnInputs() const;

@@ -12,7 +12,7 @@ struct Crossing {
   double bytes = 0;   // on the link
   double link_s = 0;  // bytes and the tensor itself; no latency
   double cn_s = 0;    // on the CN: encoding (up), decoding (down), and
-                      // half of what an operator cut in two takes more
+                      // half of the extra time of a divided step
   double hn_s = 0;    // the same on the HN
 };
 

@@ -38,11 +38,11 @@ struct ForcedCut {
 
 // For values that cross in `split.best`, the best plan in which they do not;
 // for values that cross in some of `split.others`, the best plan in which they
-// do; one value per group of equivalent ones. Requirements that no plan within
-// the budget meets are left out, as are requirements whose search would have to
-// try too many operators (values with more than 64 readers). At most `at_most`,
-// largest values first. `split` is the result of SplitOptimally() for the same
-// arguments; options.max_cuts applies to each search.
+// do; one value per group of equivalent values. Requirements that no plan
+// within the budget meets are left out, as are requirements whose search would
+// have to try too many operators (values with more than 64 readers). At most
+// `at_most`, largest values first. `split` is the result of SplitOptimally()
+// for the same arguments; options.max_cuts applies to each search.
 //
 // Errors: those of cut::FindBest.
 absl::StatusOr<std::vector<ForcedCut>> FindForcedCuts(

@@ -99,8 +99,8 @@ absl::StatusOr<SplitPlan> HnBehind(const Graph& graph, SplitPlan plan,
   const Topology topology(graph);
   return SplitUntilLegal(
       graph, topology, std::move(plan), [&](const NodeSet& allowed) {
-        // `barred`: operators that must not run on the HN. What they depend on
-        // must run before them on the CN, so it leaves the HN, too.
+        // `barred`: operators that must not run on the HN. Their ancestors must
+        // run before them on the CN, so these leave the HN, too.
         NodeSet barred = allowed;
         barred.flip();
         std::fill(barred.begin(), barred.begin() + first, true);

@@ -61,8 +61,8 @@ struct Verification {
   int requests = 0;  // distinct requests
   int rounds = 0;
   std::vector<VerifiedCut> cuts;
-  // Spearman's, of the predicted times and the measured ones without the drift
-  // of the machine between rounds; nullopt: too few cuts.
+  // Spearman's coefficient of predicted times and measured times, the latter
+  // without the drift of the machine between rounds; nullopt: too few cuts.
   std::optional<double> rank_correlation;
 };
 

@@ -38,7 +38,7 @@ size_t BytesOf(const base::TensorSpec& tensor) {
 
 }  // namespace
 
-// What a form needs to know of one value in one request.
+// Facts of a value in one request from which its size in every form follows.
 CrossingTable::Seen CrossingTable::Look(const base::TensorView& view) {
   Seen seen{.spec = {view.dtype, view.dims}};
   seen.fits_int32 =
