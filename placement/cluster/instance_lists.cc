@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kMostSeconds = 1e12;
 
-// Reads one row after another of any format.
+// Reads fields of a row by the names of their columns, for all formats.
 class RowReader {
  public:
   RowReader(const CsvTable& table, Cluster& cluster)

@@ -41,7 +41,7 @@ absl::StatusOr<uint32_t> BitsFromText(const CsvTable& table, int row,
   return bits;
 }
 
-// Whether `devices` are what the demand asks for and are free.
+// Whether `devices` match the demand and are free.
 bool AreFree(const Node& node, const NodeFree& free, const Demand& demand,
              const Devices& devices) {
   if (__builtin_popcount(devices.gpus) != demand.gpus ||

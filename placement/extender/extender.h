@@ -86,7 +86,7 @@ class Extender {
   base::Clock& clock_;
   absl::Time read_at_ = absl::InfinitePast();
   std::vector<NodeObject> nodes_;
-  std::vector<PodObject> pods_;  // with those of bound_
+  std::vector<PodObject> pods_;  // with the pods of bound_
   // Pods of earlier requests, by UID: Bind() gets only the UID.
   absl::flat_hash_map<std::string, PodObject> asked_;
   // Bound here, not yet seen in a list of pods.

@@ -116,10 +116,9 @@ class Lenders {
  public:
   Lenders(const LoanSpec& spec, std::vector<int> pods, Work* work)
       : spec_(spec), pods_(std::move(pods)), work_(*work) {
-    // With one kind of slices, as many as fit in a GPU; slices of different
-    // kinds share a GPU by memory.
-    // Needs are lower bounds: a set of nodes that has less of some resource
-    // cannot hold the instances.
+    // Needs are lower bounds: a set of nodes with less of some resource cannot
+    // hold the instances. Slices of one kind count by how many of them fit in a
+    // GPU, slices of different kinds by their memory.
     bool one_kind = true;
     for (const Instance& instance : work_.list.instances) {
       one_kind &= instance.demand.mig == work_.list.instances[0].demand.mig;

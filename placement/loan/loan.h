@@ -15,7 +15,7 @@
 //   placed without  instances      comes
 //   a GPU           warm up
 //
-// Times are seconds from any zero; all of one plan from the same.
+// Times are seconds; all times of a plan count from one zero.
 
 #include <cstdint>
 #include <limits>
@@ -47,7 +47,7 @@ struct LenderJob {
   std::vector<int> nodes;  // indices of LoanSpec::lenders
   int gpus = 0;            // of all its nodes
   double last_checkpoint = 0;
-  double checkpoint_every = 0;  // 0: no other before the hand-over
+  double checkpoint_every = 0;  // 0: none after `last_checkpoint`
 };
 
 struct LoanSpec {

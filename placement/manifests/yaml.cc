@@ -16,8 +16,8 @@ namespace {
 constexpr absl::string_view kWords[] = {
     "", "~", "null", "true", "false", "yes", "no", "on", "off", "y", "n"};
 
-// Readable without quotes: begins with a letter or '/', holds no character
-// with a meaning of its own, and no ':' or '#' where it would have one.
+// Readable without quotes: begins with a letter or '/', has no character with a
+// meaning in YAML, and no ':' or '#' where these have a meaning.
 bool IsPlain(absl::string_view text) {
   for (const absl::string_view word : kWords) {
     if (absl::EqualsIgnoreCase(text, word)) return false;

@@ -184,8 +184,8 @@ std::vector<DayPart> Day(const ServiceSpec& service, const Answer& answer) {
   return day;
 }
 
-// Sizes configurations, the most promising first, until no other one can be
-// cheaper or enough have been sized.
+// Sizes configurations, the most promising first, until no other configuration
+// can be cheaper, or PlanOptions::samples have been sized.
 absl::StatusOr<ServicePlan> Search(const PlanSpec& spec,
                                    const ServiceSpec& service,
                                    const PlanOptions& options) {

@@ -35,7 +35,7 @@ struct Tried {
   int hns = 0;
   double price = 0;
   double p99_s = 0;
-  double formula_price = 0;  // what the formulas said before
+  double formula_price = 0;  // by the formulas alone
 };
 
 struct LoadPoint {

@@ -23,10 +23,10 @@ class SpeedTimeline {
     double usual_s = 0;
   };
 
-  // Adds `length` seconds. The speed at a moment is the mean of those of the
-  // works under way; between works it is that of the faster neighbour, because
-  // a pause that no work met is not known to be slow. Works may overlap;
-  // without any the speed is 1.
+  // Adds `length` seconds. The speed at a moment is the mean speed of the works
+  // under way. Between works it is the speed of the faster neighbour, because
+  // no work shows that the pause was slow. Works may overlap; without works the
+  // speed is 1.
   void Append(const std::vector<Work>& works, double length);
 
   double length() const { return begins_.back(); }

@@ -95,7 +95,7 @@ struct Replay {
   double from = 0;  // in the recording
 };
 
-// What a CN knows of an HN (cpu_node/dispatch/node_policy.h).
+// An HN as a CN sees it (cpu_node/dispatch/node_policy.h).
 struct Route {
   int in_flight = 0;
   double latency = 0;  // smoothed, weight 1/8; 0: not measured

@@ -67,8 +67,8 @@ struct SimulationResult {
   double hn_nic_busy = 0;
   double hn_busy = 0;
   double batch_requests = 0;  // mean, of an execution
-  // Answers per second from the first arrival to the last answer. Less than
-  // what is offered: the system is overloaded.
+  // Answers per second from the first arrival to the last answer. Less than the
+  // offered rate: the system is overloaded.
   double answered_per_s = 0;
 };
 

@@ -206,8 +206,8 @@ class Sizer {
     return met;
   }
 
-  // Removes instances of either kind until removing one more misses the
-  // objective; of the CNs first, or of the HNs.
+  // Removes instances of either kind until removing one more instance misses
+  // the objective; CNs first, or HNs first.
   std::pair<int, int> Reduce(int cns, int hns, bool cns_first) {
     const auto reduce_cns = [&] {
       cns = LeastThat(std::min(cns, LeastOf(sizing_.analytic.least_cns)), cns,
@@ -238,8 +238,8 @@ class Sizer {
                                          std::max(0, hns - input_.most_hns));
   }
 
-  // A few more of one kind may save some of the other: both parts of the
-  // latency have to fit under one objective.
+  // A few more instances of one kind may save some of the other kind: the waits
+  // of both share one objective.
   std::pair<int, int> Trade(int cns, int hns) {
     // Steps of small and of large numbers of instances.
     constexpr std::pair<int, double> kSteps[] = {
@@ -257,7 +257,8 @@ class Sizer {
               more_cns ? c : LeastOf(sizing_.analytic.least_cns);
           const int least_h =
               more_cns ? LeastOf(sizing_.analytic.least_hns) : h;
-          // Even with the fewest instances of the other kind it costs more.
+          // Even with the fewest instances of the other kind the pair costs
+          // more.
           if (Burden(least_c, least_h) >= Burden(cns, hns)) continue;
           // The added instances must stay while those of the other kind go.
           const auto [fewer_c, fewer_h] = Reduce(c, h, !more_cns);

@@ -182,9 +182,9 @@ class FileReader {
       return one ? one->time() : 0;
     };
     traced.post_s = time("resume") + time("cn_post") + time("encode");
-    // What is left of the request besides queues and work: both ways over the
-    // network and hand-overs between threads. Queues are left out, because the
-    // simulation makes its own.
+    // The rest of the request's time besides queues and work: both ways over
+    // the network and hand-overs between threads. Queues are left out, because
+    // the simulation makes its own.
     traced.way_s =
         std::max(0.0, whole->time() - time("cn_queue") - time("hn_queue") -
                           execute->time() - traced.pre_s() - traced.post_s);

@@ -22,10 +22,10 @@ struct TraceSource {
 };
 
 // Reads traces of requests that the CN sent to one HN once, and that the HN
-// executed alone; other traces are passed over, those to other HNs than the
-// busiest one included. Bytes of messages are left 0: their time is part of the
-// round trip. InvalidArgument: fewer than 100 such traces, several models and
-// none named, merged executions, a line that is no trace (file and line named).
+// executed alone; other traces are left out, as are traces of other HNs than
+// the busiest HN. Bytes of messages are left 0: their time is part of the round
+// trip. InvalidArgument: fewer than 100 such traces, several models and none
+// named, merged executions, a line that is no trace (file and line named).
 absl::StatusOr<ModelCosts> CostsFromTraces(const TraceSource& source);
 
 }  // namespace refract::placement

@@ -15,14 +15,14 @@ namespace refract::placement {
 // −Σ p ln p of a distribution given by its counts; 0 for no counts.
 double Entropy(absl::Span<const int> counts);
 
-// The leaves among `leaves` to fill, the first one first. Repeatedly takes the
-// leaf after which the app is least spread: the entropy of its instances over
-// leaves, where as many of the batch as fit are under the taken leaf, and every
+// The leaves among `leaves` to fill, in order. Repeatedly takes the leaf after
+// which the app is least spread: the entropy of its instances over leaves,
+// where as many of the batch as fit are under the taken leaf, and every
 // instance that has no leaf yet counts as alone under a leaf of its own. Ends
 // when all have a leaf, or no leaf takes another.
 //
-// Considers resources and what runs, not density or quotas. Costs a look at
-// every node of `leaves` for each instance and taken leaf.
+// Considers resources and running instances, not density or quotas. Costs a
+// look at every node of `leaves` for each instance and taken leaf.
 std::vector<int> LeafOrder(const State& state, absl::Span<const int> leaves,
                            absl::Span<const Instance> batch);
 

@@ -272,8 +272,8 @@ std::vector<int> Placer::PodsByRoom(int app) const {
   const Cluster& cluster = state_.cluster();
   std::vector<std::pair<double, int>> order;  // fullness, pod
   for (size_t pod = 0; pod < pod_nodes_.size(); ++pod) {
-    // Apps count with their declared amounts, since most of their pods may
-    // still come, or with what they use if that is more.
+    // Apps count with their declared amounts, since most of their instances may
+    // still come, or with the amounts in use where these are larger.
     PodLoad capacity;
     PodLoad used;
     PodLoad declared;
@@ -333,7 +333,8 @@ Obstacle Placer::MainObstacle(const Instance& instance) const {
   for (const int node : all_nodes_) {
     ++counts[static_cast<int>(ObstacleAt(node, instance))];
   }
-  // Nodes of other pods are out whatever they have: they explain nothing.
+  // Nodes of other pods are excluded whatever their resources, so they explain
+  // nothing.
   counts[static_cast<int>(Obstacle::kPod)] = 0;
   return static_cast<Obstacle>(
       std::max_element(counts.begin() + 1, counts.end()) - counts.begin());

@@ -110,11 +110,11 @@ class Placer {
   // The node of best score; -1 if there is none.
   int BestOf(absl::Span<const int> nodes, const Instance& instance,
              CachedNodes& cache);
-  // As BestOf() or, with pack_leaves, a node near the app's others.
+  // As BestOf() or, with pack_leaves, a node near the app's other instances.
   int Choose(absl::Span<const int> nodes, const Instance& instance,
              CachedNodes& cache);
   int RandomNode(const Instance& instance, CachedNodes& cache);
-  // Leaves to prefer, the first one first.
+  // Leaves to prefer, the most preferred first.
   std::vector<int> PreferredLeaves(int app, int pod) const;
   // Pods, the least full with `app` in it first.
   std::vector<int> PodsByRoom(int app) const;

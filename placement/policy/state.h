@@ -42,7 +42,7 @@ class State {
   double leaf_gbps(int leaf) const { return leaf_gbps_[leaf]; }
 
   // The pod of an app's instances; -1 if it has none. With instances in several
-  // pods, the pod of the oldest one.
+  // pods: the pod of the instance that came first after the app had none.
   int PodOf(int app) const;
   // Number of instances of the app and role on a node; of the app below a leaf.
   int OnNode(int app, Role role, int node) const;

@@ -124,8 +124,8 @@ FillResult Fill(const Cluster& cluster, const InstanceList& list,
     }
     ++arrived;
     const double part = static_cast<double>(asked) / capacity;
-    // The figure of the paper: what is still unallocated when the instances so
-    // far ask for as much GPU as the cluster has.
+    // The paper's figure: the part of the GPUs that is unallocated when the
+    // instances so far have asked for all GPUs of the cluster.
     if (!full && part >= 1) {
       full = true;
       result.unallocated = 1 - static_cast<double>(allocated) / capacity;

@@ -7,8 +7,8 @@
 
 namespace refract::placement {
 
-// The machine that `tree` shows. What sysfs does not say stays unknown and is
-// no error: PCI data of software devices, NUMA nodes in virtual machines, link
+// The machine that `tree` shows. Facts that sysfs lacks stay unknown and are no
+// error: PCI data of software devices, NUMA nodes in virtual machines, link
 // speeds behind hypervisors.
 //
 //   NUMA nodes  devices/system/node/node*/{cpulist,meminfo,distance}

@@ -36,7 +36,8 @@ absl::StatusOr<HwlocTopology> Load() {
     return absl::UnavailableError("hwloc_topology_init fails");
   }
   HwlocTopology topology(raw);
-  // Without this filter hwloc leaves out PCI functions; others merge bridges.
+  // Without this filter hwloc leaves out PCI functions; other filters merge
+  // bridges.
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_ALL);
   if (hwloc_topology_load(raw) != 0) {
     return absl::UnavailableError("hwloc_topology_load fails");
@@ -51,7 +52,7 @@ class OtherRoot {
     if (root.empty()) return;
     set_ = true;
     setenv("HWLOC_FSROOT", root.c_str(), 1);
-    // The tree may be of another machine: hwloc must not ask this one's
+    // The tree may be of another machine: hwloc must not ask this machine's
     // processor and devices.
     setenv("HWLOC_THISSYSTEM", "0", 1);
     setenv("HWLOC_COMPONENTS", "linux,stop", 1);

@@ -21,8 +21,8 @@
 
 namespace refract::placement {
 
-// The fields of one JSON object. Remembers which were asked for, and the first
-// error, after which every answer is nullopt.
+// The fields of one JSON object. Remembers which fields were asked for, and the
+// first error, after which every answer is nullopt.
 class JsonFields {
  public:
   JsonFields(const nlohmann::json& json, std::string where,

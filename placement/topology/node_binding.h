@@ -28,7 +28,8 @@ struct NodeBinding {
   // CPUs of that node that the process may use; empty where that would be all
   // of them or none: there is nothing to bind.
   std::vector<int> cpus;
-  // The most promising first: active ones, RDMA devices, path rate × factor.
+  // The most promising first: active NICs, then RDMA devices, then by path rate
+  // × factor.
   std::vector<NicChoice> nics;
 };
 

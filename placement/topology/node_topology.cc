@@ -97,7 +97,7 @@ absl::Status CheckPci(const NodeTopology& topology) {
     if (function.parent < -1 || function.parent >= count) {
       return Bad(absl::StrCat(field, ".parent"), "no such bridge");
     }
-    // A walk with more steps than functions has met one twice.
+    // A walk with more steps than functions has met a function twice.
     int steps = 0;
     for (int at = i; at >= 0; at = topology.pci[at].parent) {
       if (++steps > count) {

@@ -96,7 +96,7 @@ struct Gpu {
   int numa_node = -1;
 };
 
-// Path data that an operator gave in place of what was discovered.
+// Path data that an operator gave in place of discovered data.
 struct GivenPath {
   std::string from;  // name of a NIC or GPU
   std::string to;    // name of a NIC or GPU, or "node0"

@@ -18,7 +18,8 @@ struct TopologySources {
 
 // The machine that `sources` describe. On this machine (sysfs_root "/sys")
 // NVIDIA's management library gives the models of GPUs, where it is installed.
-// `dump` (may be null) takes what was read from sysfs. Takes milliseconds.
+// `dump` (may be null) receives everything that was read from sysfs. Takes
+// milliseconds.
 //
 // Errors name the file and the field: InvalidArgument, NotFound,
 // PermissionDenied, Unavailable (a file that exists cannot be read); those of

@@ -1,9 +1,9 @@
 #ifndef REFRACT_PLACEMENT_TOPOLOGY_SYSFS_TREE_H_
 #define REFRACT_PLACEMENT_TOPOLOGY_SYSFS_TREE_H_
 
-// Where discovery reads: sysfs, a copy of it, or a dump. A dump is one JSON
-// file with the answers to every question that discovery asked on a machine, so
-// that any machine becomes a test fixture:
+// Sources of discovery: sysfs, a copy of it, or a dump. A dump is one JSON file
+// with the answers to every question that discovery asked on a machine, so that
+// any machine becomes a test fixture:
 //
 //   {"format": "refract-sysfs-dump", "version": 1,
 //    "files":   {"class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE", …},
@@ -41,7 +41,7 @@ class SysfsTree {
       absl::string_view path) = 0;
 };
 
-// What a dump holds.
+// Contents of a dump.
 struct SysfsDump {
   std::map<std::string, std::string> files;
   std::map<std::string, std::vector<std::string>> folders;

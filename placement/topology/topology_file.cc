@@ -56,8 +56,8 @@ OrderedJson PathJson(const NodeTopology& topology, const Endpoint& from,
 }
 
 // Applies the entries of an override file, part by part; the first error ends
-// the rest. What is left is checked as a whole at the end, since single entries
-// may contradict each other only together.
+// the rest. The changed topology is checked at the end as a whole, because an
+// entry may be right only together with a later entry.
 class Override {
  public:
   Override(NodeTopology* topology) : topology_(*topology) {}
@@ -290,7 +290,7 @@ class Override {
       const int from = NumaNodeOf(path.from);
       const int to = NumaNodeOf(path.to);
       // SYS is the class between NUMA nodes, all other known classes lie within
-      // one.
+      // a node.
       const bool crosses = path.path_class == PathClass::kSys;
       if (path.path_class == PathClass::kUnknown || from < 0 || to < 0 ||
           crosses == (from != to)) {

@@ -1,8 +1,8 @@
 #ifndef REFRACT_PLACEMENT_TOPOLOGY_TOPOLOGY_FILE_H_
 #define REFRACT_PLACEMENT_TOPOLOGY_TOPOLOGY_FILE_H_
 
-// A topology as JSON: what `refract topology --json` writes, and the override
-// file with which an operator corrects what was discovered. Both have the same
+// A topology as JSON: the output of `refract topology --json`, and the override
+// file with which an operator corrects discovered data. Both have the same
 // fields, so the output, edited, is an override file:
 //
 //   {"numa_nodes": [{"id": 0, "cpus": "0-31", "memory_bytes": 274877906944,
@@ -37,8 +37,8 @@ std::string TopologyJson(const NodeTopology& topology);
 // or name; fields that an entry lacks stay as they were. NUMA nodes and PCI
 // functions that were not discovered are added, NICs and GPUs are not. The NUMA
 // node of a PCI function holds for its NIC or GPU as well, unless that has its
-// own in the file; "gbps" of a PCI function beats its lanes. "paths" beat what
-// follows from the rest.
+// own in the file; "gbps" of a PCI function beats its lanes. "paths" beat paths
+// that follow from the rest.
 //
 // InvalidArgument names the field: unknown fields or devices, values of the
 // wrong type, an entry twice, a path of a class that the NUMA nodes of its ends
