@@ -160,6 +160,8 @@ absl::Status CheckGivenSizes(
                                  : absl::StrCat(" to ", range.max)));
     }
   }
+  // Sizes may be within their ranges and still not fit together: an operator
+  // computes a tensor of negative size then.
   const absl::Status status = check(sizes);
   if (status.ok()) return status;
   // Finds the size that is too small, and the least size that the model takes.

@@ -159,6 +159,7 @@ absl::Status ParseTraceConfig(const std::vector<std::string>& texts,
   // A URL alone means OTLP, and a place for traces alone means that traces are
   // wanted. With a file and a URL the mode stays Triton's default, the file.
   if (!mode && settings.file.empty() && target) settings.otlp = true;
+  // A place for traces switches tracing on unless the level was given.
   if (!level && target) settings.on = true;
   if (settings.on && !settings.otlp && settings.file.empty()) {
     return absl::InvalidArgumentError(

@@ -146,6 +146,7 @@ bool LoadWorker::HasRoom() const {
 
 absl::Status LoadWorker::PrepareRequest(int64_t items,
                                         std::vector<base::Tensor> tensors) {
+  // Encoded before the run, so that a run only hands bytes to connections.
   prepared_bytes_ += target_->Prepare(model_, tensors);
   if (!options_.record.empty() && items_.size() < options_.record_count) {
     recorded_.push_back(std::move(tensors));
@@ -235,6 +236,8 @@ std::vector<absl::Duration> LoadWorker::ArrivalsAt(double qps) const {
   if (trace_.empty()) {
     return profile_.Draw(qps, warmup_, duration_, options_.seed);
   }
+  // The trace is stretched in time to have `qps` requests per second on
+  // average.
   const absl::Duration length =
       absl::Seconds(static_cast<double>(trace_.size()) / qps);
   const double stretch = absl::FDivDuration(length, trace_length_);
@@ -276,6 +279,7 @@ LoadRun LoadWorker::Run(absl::Time start) {
   // run's, if nobody else sends requests.
   const auto before = target_->Statistics(model_);
   run.started = absl::Now();
+  // `start` is of the steady clock; reports want the wall clock.
   if (const absl::Duration wait = start - clock_.Now();
       wait > absl::ZeroDuration()) {
     run.started += wait;

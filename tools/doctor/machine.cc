@@ -78,6 +78,7 @@ void ReadCpu(const fs::path& root, Machine& machine) {
     if (key == "model name" && machine.cpu.empty()) {
       machine.cpu = std::string(value);
     }
+    // All processors have the same flags; the first is enough.
     if (key == "flags" && machine.vector_sets.empty()) {
       const std::vector<absl::string_view> flags = absl::StrSplit(value, ' ');
       for (const absl::string_view flag : {"avx2", "avx512f", "amx_tile"}) {
@@ -105,6 +106,7 @@ void ReadCaches(const fs::path& root, Machine& machine) {
         ReadText(caches / name / "type") == "Instruction") {
       continue;
     }
+    // The largest cache of processor 0 is the last-level cache.
     machine.cache_bytes = std::max(machine.cache_bytes,
                                    CacheSize(ReadText(caches / name / "size")));
   }
@@ -190,6 +192,7 @@ Finding JudgeMemlock(const Machine& machine,
                      std::optional<uint64_t> memlock_bytes) {
   Finding finding{.topic = "memlock"};
   finding.fact = memlock_bytes ? MiBText(*memlock_bytes) : "unlimited";
+  // Without RDMA devices nothing is registered, so a small limit costs nothing.
   if (!machine.rdma.empty() && memlock_bytes &&
       *memlock_bytes < kEnoughPinnedBytes) {
     finding.ok = false;

@@ -124,6 +124,7 @@ void SummarizeWeights(const models::LoadedModel& model,
                       const models::SplitPlan* plan, ModelSummary& summary) {
   const std::set<std::string> tables =
       models::TablesOf(model.graph, nullptr, /*whole=*/true);
+  // With a plan, tables of the HN part need no memory on a CPU node.
   const std::set<std::string> of_cpu_node =
       models::TablesOf(model.graph, plan, /*whole=*/plan == nullptr);
   summary.cpu_node_table_bytes =

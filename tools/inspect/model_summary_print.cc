@@ -43,6 +43,7 @@ std::string CountText(double count) {
 std::string PerItemBytesText(const std::optional<PerItem>& bytes) {
   if (!bytes) return "size unknown";
   std::string text = absl::StrCat(BytesText(bytes->per_item), " per item");
+  // Below half a byte a part is rounding of the slope.
   if (std::abs(bytes->per_request) < 0.5) return text;
   if (std::abs(bytes->per_item) < 0.5) {
     return absl::StrCat(BytesText(bytes->per_request), " per request");
@@ -98,6 +99,8 @@ void PrintCrossings(absl::string_view title,
     total.per_request += bytes.per_request;
     if (!tensor.bytes) ++unknown;
   }
+  // The total is over all tensors, not only the omitted ones: it can be
+  // compared with the bytes of a request.
   sorted.resize(kShownCrossings);
   PrintTensors(title, sorted, out);
   out << "  ... " << tensors.size() - kShownCrossings << " more, "

@@ -124,6 +124,7 @@ void PrintLargest(const models::Graph& graph, const SplitPlan& plan,
   constexpr size_t kShown = 10;
   struct Line {
     std::string text;
+    // The sort key: bytes without a wire form, largest first.
     double plain_bytes;
   };
   std::vector<Line> lines;
@@ -132,6 +133,7 @@ void PrintLargest(const models::Graph& graph, const SplitPlan& plan,
                        const std::vector<double>& bytes,
                        const std::vector<double>& plain_bytes,
                        const std::vector<std::optional<double>>& errors) {
+    // `ids` are the plan's values in wire order; the other lists go with them.
     for (size_t i = 0; i < ids.size() && i < forms.size(); ++i) {
       // The line would say that the tensor crosses as it is.
       if (forms[i].is_plain()) continue;
@@ -168,6 +170,8 @@ void PrintLargest(const models::Graph& graph, const SplitPlan& plan,
 void PrintVerdict(const partitioner::SplitReport& report, std::ostream& out) {
   const OptimalSplit& split = report.split;
   const Objective objective = report.conditions.goal.objective;
+  // --method may choose another plan than the optimum: the line compares both
+  // costs.
   const bool other = report.chosen != "optimal";
   if (other) {
     for (const Alternative* plan : partitioner::AlternativesOf(split)) {

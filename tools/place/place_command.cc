@@ -126,6 +126,8 @@ void PrintExplanation(const placement::Cluster& cluster,
   int candidates = 0;
   for (const placement::Verdict& verdict : verdicts) {
     const auto obstacle = static_cast<int>(verdict.obstacle);
+    // Verdicts come best first (Placer::Explain), so the first candidate is the
+    // chosen node and the next ones are its closest rivals.
     if (++obstacles[obstacle] == 1) example[obstacle] = verdict.node;
     if (verdict.obstacle != placement::Obstacle::kNothing) continue;
     if (candidates++ > alternatives) continue;
@@ -165,6 +167,8 @@ absl::Status RunPlace(const PlaceCommand& options, std::ostream& out) {
   REFRACT_ASSIGN_OR_RETURN(placement::Cluster cluster,
                            LoadCluster(options.cluster));
   REFRACT_ASSIGN_OR_RETURN(const Lists lists, ReadLists(options, cluster));
+  // Whether the instance of --explain was found: a misspelt name is an error at
+  // the end.
   bool explained = options.explain.empty();
   // The target workload: instances to place and instances that run are the best
   // guess at later demand.
@@ -172,6 +176,8 @@ absl::Status RunPlace(const PlaceCommand& options, std::ostream& out) {
       placement::WorkloadOf(lists.all.instances, {}));
   const std::vector<placement::AppTarget> targets = TargetsOf(lists.all);
   placement::State state(cluster, static_cast<int>(lists.all.apps.size()));
+  // Instances that run take their devices first, whatever the rules would
+  // choose now.
   for (const placement::Stay& stay : lists.running) {
     state.Add(lists.all.instances[stay.instance], stay.node, stay.devices);
   }

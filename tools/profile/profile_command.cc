@@ -56,6 +56,7 @@ struct ProfileOptions {
 };
 
 absl::Status CheckOptions(ProfileOptions& options, const models::Graph& graph) {
+  // The model's own bound of the batch, if it states one.
   int64_t most = kMaxBatch;
   for (const models::SymbolRange& range : graph.symbols) {
     if (range.symbol == graph.batch_symbol) most = std::min(most, range.max);

@@ -33,6 +33,8 @@ const Timing::Sample* WorstFit(const Timing& timing) {
 }
 
 std::string WorstFitText(const Timing& timing) {
+  // The line decides the price of batches between the measured ones; its
+  // largest relative error tells how far such a price can be trusted.
   const Timing::Sample* worst = WorstFit(timing);
   if (worst == nullptr) return "";
   return absl::StrFormat("%+.0f %% at %d", 100 * timing.Residual(*worst),
@@ -100,6 +102,7 @@ void PrintProfile(const Graph& graph, const Profile& profile,
                    [&](const auto* a, const auto* b) {
                      return a->timing.At(at) > b->timing.At(at);
                    });
+  // Shares are of the operators and the run around them, at the largest batch.
   const double sum = profile.SumAt(at);
   out << absl::StreamFormat("  %11s %6s %11s %11s  %-16s %s\n",
                             absl::StrCat("at ", largest), "share", "fixed",
@@ -127,8 +130,8 @@ void PrintProfile(const Graph& graph, const Profile& profile,
                               "", order.size() - kShown);
   }
   print(profile.run, "the run besides its operators");
-  // What fusion saves: the time of fused steps against the sum of their
-  // operators measured apart.
+  // What fusion saves: the time of fused steps against the sum of their pieces,
+  // which were measured with the values between them written to memory.
   double together = 0;
   double apart = 0;
   for (const Profile::Operator& op : profile.operators) {
@@ -152,6 +155,8 @@ void PrintProfile(const Graph& graph, const Profile& profile,
         SecondsText(sample.seconds.q3),
         median > 0 ? profile.SumAt(static_cast<double>(sample.batch)) / median
                    : 1.0,
+        // The least time is that of an undisturbed run; a median twice as long
+        // was measured on a busy machine.
         median > 2 * sample.seconds.least
             ? "; NOISY: the median is over twice the least"
             : "");

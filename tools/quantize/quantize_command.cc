@@ -230,6 +230,8 @@ absl::Status ConvertAll(const QuantizeOptions& options, const std::string& path,
                            models::SafetensorsFile::Open(options.table));
   REFRACT_ASSIGN_OR_RETURN(const std::vector<Source> sources,
                            FindSources(options, format, file));
+  // A safetensors file has its header first, so shapes and metadata of all
+  // tables are fixed before the first row is converted.
   std::vector<std::pair<std::string, base::TensorSpec>> specs;
   absl::btree_map<std::string, std::string> metadata;
   for (const Source& source : sources) {
@@ -284,6 +286,9 @@ absl::Status ConvertAll(const QuantizeOptions& options, const std::string& path,
                       {"rms_error", rms},
                       {"error_bound", errors->bound},
                       {"max_error_over_bound", errors->ratio}});
+    // A defect of the encoder or of a kernel. The other tables are still
+    // converted, so that figures of all tables are printed; Quantize() then
+    // removes the file.
     if (errors->ratio > 1) worst = name;
   }
   REFRACT_RETURN_IF_ERROR(writer.Finish());

@@ -219,6 +219,7 @@ absl::Status RunDisaggregation(const DisaggregationCommand& options,
   std::vector<Row> rows;
   {
     Progress progress(err);
+    // The same seeds in every row: rows then differ by the change alone.
     for (const Case& one : cases) {
       Row row{.name = one.name};
       const placement::Populations populations =
@@ -226,6 +227,7 @@ absl::Status RunDisaggregation(const DisaggregationCommand& options,
       for (int seed = 0; seed < options.seeds; ++seed) {
         progress.Show(absl::StrCat(one.name, ", seed ", seed));
         placement::BackgroundOptions background = options.background;
+        // Before one.change(), which may replace the policy.
         background.placer.policy = policy;
         background.seed += static_cast<uint64_t>(seed);
         one.change(background);

@@ -115,6 +115,7 @@ size_t CurveLength(const PolicyRuns& policy) {
 
 // Fragment ÷ free GPU.
 double RateOf(const FillPoint& point) {
+  // Both are parts of the cluster's GPUs. A full cluster has no fragment.
   const double free = 1 - point.allocated;
   return free > 0 ? placement::FragmentOf(point.fragment) / free : 0;
 }
@@ -158,6 +159,8 @@ nlohmann::ordered_json ReportOf(const FillCommand& options,
   json["arrival"] = options.arrival;
   json["first_seed"] = options.first_seed;
   json["seeds"] = options.seeds;
+  // At 0 % asked nothing is placed: the fragment that the node types alone
+  // have. It is the same for all policies and seeds.
   json["empty_fragment"] =
       placement::FragmentOf(policies[0].runs[0].curve[0].fragment);
   for (const PolicyRuns& policy : policies) {
@@ -311,6 +314,7 @@ void MakeApps(int size, placement::InstanceList& list) {
             [&](int a, int b) { return key(a) < key(b); });
   list.apps.clear();
   for (size_t i = 0; i < order.size(); ++i) {
+    // The i-th instance in the order of demands belongs to app i / size.
     const int app = static_cast<int>(i) / size;
     if (app == static_cast<int>(list.apps.size())) {
       list.apps.push_back(absl::StrCat("app-", app));
@@ -368,6 +372,7 @@ absl::Status RunFill(const FillCommand& options, std::ostream& out,
         fill.placer = PlacerOptionsOf(policy, options.rules);
         fill.seed = static_cast<uint64_t>(options.first_seed + i);
         fill.arrival = options.arrival;
+        // Decisions by CPU time of this thread, whole runs by the clock.
         fill.now_us = CpuClockUs();
         runs.runs.push_back(Fill(cluster, list, meter, targets, fill));
       }

@@ -147,6 +147,7 @@ absl::Status RunReplay(const ReplayCommand& options, std::ostream& out,
   for (const placement::Stay& stay : result.stays) {
     const placement::Node& node = cluster.nodes[stay.node];
     paths.Count(node, stay.devices);
+    // A CN instance with a NIC share: its cores should be on the NIC's socket.
     if (stay.devices.nic >= 0 && stay.devices.gpus == 0) {
       ++cns_with_nic;
       cns_at_nic += TopologyScore(node, stay.devices) == placement::kCoresAtNic;
@@ -164,6 +165,7 @@ absl::Status RunReplay(const ReplayCommand& options, std::ostream& out,
     most_gpu = std::max(most_gpu, sample.gpu_allocated);
   }
 
+  // One text for the terminal and for the notes of the HTML page.
   std::ostringstream text;
   text << ClusterText(cluster) << "\n";
   text << absl::StreamFormat(

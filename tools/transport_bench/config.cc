@@ -111,6 +111,8 @@ absl::StatusOr<std::vector<size_t>> ParseSizes(const std::string& text) {
 
 absl::StatusOr<std::vector<int>> ParseCpus(const std::string& text) {
   REFRACT_ASSIGN_OR_RETURN(const std::vector<int> usable, UsableCpus());
+  // Two different processors if there are two: spinning sides on one processor
+  // would only wait for each other's time slices.
   if (text.empty())
     return std::vector<int>{usable.front(),
                             usable[std::min<size_t>(1, usable.size() - 1)]};

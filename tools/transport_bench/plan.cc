@@ -17,6 +17,7 @@ constexpr size_t kMaxOutstanding = 128;
 absl::Status AddBaselines(const PathSpec& spec, size_t max_bytes,
                           std::vector<Measured>* subjects) {
   const std::string of(transport::PathName(spec.path));
+  // The yardstick of fan-ins: the same stream over one connection.
   subjects->push_back({"one", "flow", of, MessageLevel(spec, /*fan_in=*/true)});
   switch (spec.path) {
     case proto::TRANSPORT_PATH_SHM: {
@@ -101,6 +102,8 @@ Work WorkFor(const Config& config, const Point& point) {
   Work work;
   work.point = point;
   work.seed = config.seed;
+  // A window of bytes, so that streams of all sizes have about as much under
+  // way. Two at least, or the sender would wait for each message.
   work.outstanding = static_cast<int>(
       IsStream(point.op) ? std::clamp(config.window_bytes / point.bytes,
                                       kMinOutstanding, kMaxOutstanding)

@@ -86,6 +86,7 @@ class GrpcTarget final : public Target {
       authorization_ = absl::StrCat("Bearer ", options.token);
     }
     for (const auto& channel : channels) stubs_.emplace_back(channel);
+    // The first channels are one per address, in the order of the addresses.
     for (size_t i = 0; i < addresses_.size(); ++i) {
       controls_.push_back(
           inference::GRPCInferenceService::NewStub(channels[i]));
