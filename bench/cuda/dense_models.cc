@@ -89,6 +89,7 @@ class DlrmMaker {
         random_(seed) {}
 
   DenseModel Make(const DlrmShape& shape, int64_t max_batch) {
+    // One row per item, none besides (Rows: per item, fixed).
     const Rows items{1, 0};
     const ValueId dense =
         builder_.Input("dense", dtype_, items, shape.num_dense);
@@ -149,6 +150,7 @@ class DlrmMaker {
         builder_.Intermediate("embeddings", dtype_, items, cols);
     const int64_t width = cols / sent_inputs;
     for (int64_t i = 0; i < sent_inputs; ++i) {
+      // Each input is uploaded into its columns of one matrix.
       builder_.InputView(all, "embeddings" + std::to_string(i), i * width,
                          width, DType::kFloat32);
     }

@@ -155,6 +155,7 @@ class Bench {
             Wait();
           }},
           repetitions_);
+      // Each byte is read and written.
       limits_.bytes = 5 * 2 * static_cast<double>(copy_bytes) /
                       QuartilesOf(seconds[0]).median;
     }
@@ -183,6 +184,7 @@ class Bench {
                           Wait();
                         }},
                         repetitions_);
+      // 2 n³ FLOP per product of n × n matrices.
       limits_.flops = 5 * 2 * std::pow(static_cast<double>(n), 3) /
                       QuartilesOf(seconds[0]).median;
     }
@@ -243,6 +245,8 @@ class Bench {
     const int kRuns = Runs(20);
     const auto seconds =
         MeasureInTurn({[&] { loaded.Compute(kRuns); }}, repetitions_);
+    // The floor of a computation: FLOP or bytes at the device's measured
+    // limits, whichever takes longer, and the launch of each operator.
     const double floor =
         std::max(
             model.flops_per_item * static_cast<double>(items) / limits_.flops,
@@ -315,6 +319,8 @@ class Bench {
     const int64_t ld_out = runtime::cuda::PaddedLd(479, dtype);
     DeviceMemory dense(samples * 128 * size),
         embeddings(samples * 26 * 128 * size), out(samples * ld_out * size);
+    // 27 vectors of 128 elements are read and a row of the result is written,
+    // each once.
     const int64_t bytes = samples * (27 * 128 + ld_out) * size;
     // A copy that moves the same number of bytes.
     DeviceMemory from(bytes / 2), to(bytes / 2);

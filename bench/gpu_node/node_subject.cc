@@ -25,6 +25,8 @@ absl::StatusOr<std::shared_ptr<transport::LinkMemory>> MakeMemory() {
   REFRACT_ASSIGN_OR_RETURN(std::shared_ptr<transport::ThreadWaker> waker,
                            transport::ThreadWaker::Create());
   std::vector<std::shared_ptr<transport::Arena>> arenas;
+  // The arenas of a link: messages to send, error texts, pulls. Answers are
+  // allocated in the first and freed without being sent.
   for (int i = 0; i < 3; ++i) {
     REFRACT_ASSIGN_OR_RETURN(auto mapping,
                              transport::Mapping::Anonymous(kAnswerBytes));

@@ -25,6 +25,7 @@ constexpr Cost kCall = 650'000;      // an operator on the CN
 class Builder {
  public:
   explicit Builder(unsigned seed) : random_(seed) {
+    // Tensor 0 is the request itself.
     problem_.tensors.push_back({.producer = Tensor::kRequest});
     bytes_.push_back(Between(10'000, 100'000));
   }
@@ -167,6 +168,7 @@ ModelLike MakeChain(int num_nodes, unsigned seed) {
   for (int f = 0; f < 8; ++f) vectors.push_back(builder.Vector());
   const int64_t width = builder.bytes(vectors);
   size_t last = builder.Elementwise(vectors, width);
+  // The last node also reads the first value, so a cut in between sends both.
   const size_t first = last;
   while (builder.num_nodes() + 7 < num_nodes) {
     const size_t before = last;

@@ -312,6 +312,7 @@ void Summarise(Json& json) {
           row[label]["time_over_refract"]["q25"].get<double>());
     }
     for (const auto& [batch, values] : ratios) {
+      // The geometric mean: a ratio and its reverse then cancel out.
       double logs = 0;
       for (double value : values) logs += std::log(value);
       json["summary"].push_back(
