@@ -123,8 +123,8 @@ void Catalog::ChooseDefaults(
     const auto has_plan = [](const Entry& entry) {
       return entry.model != nullptr && entry.model->model().plan.has_value();
     };
-    // A version without a plan is one that `refract partition` has still to
-    // prepare, unless the model is served without plans.
+    // A version without a plan waits for `refract partition`, unless no version
+    // of the model has a plan.
     const bool planned = std::any_of(first, last, has_plan);
     const Entry* newest = nullptr;
     const Entry* chosen = nullptr;

@@ -45,8 +45,8 @@ struct EngineOptions {
   // Requests that may wait for a worker or for room at a GPU node; further
   // requests are refused. ≥ 1.
   size_t max_queue = 1024;
-  // Requests that may be admitted and unanswered; further ones are refused. ≥
-  // 1. Bounds the memory that requests hold while they are at a GPU node.
+  // Requests that may be admitted and unanswered; further requests are refused.
+  // ≥ 1. Bounds the memory that requests hold while they are at a GPU node.
   size_t max_in_flight = 4096;
   // Deadline after arrival for requests without a deadline; infinite: none.
   absl::Duration default_timeout = absl::InfiniteDuration();

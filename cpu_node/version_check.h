@@ -2,7 +2,7 @@
 #define REFRACT_CPU_NODE_VERSION_CHECK_H_
 
 // Requests that a version answers before it is served: golden requests, whose
-// answers are compared with those of the original model, and the requests of
+// answers are compared with the original model's answers, and the requests of
 // model_warmup. Both warm the version up as well: programs grow their buffers,
 // pages of weights are read.
 
@@ -48,8 +48,8 @@ absl::Status CheckAnswers(const ServedModel& model,
                           absl::FunctionRef<bool()> compare,
                           ExecuteForCheck execute);
 
-// Executes them as a whole on this node, with the tables as imported. Only if
-// can_run_whole(), and before the model is shared.
+// CheckAnswers() for a model that runs as a whole on this node, with the tables
+// as imported. Only if can_run_whole(), and before the model is shared.
 absl::Status CheckWhole(const ServedModel& model);
 
 }  // namespace refract::cpu_node

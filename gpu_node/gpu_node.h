@@ -35,7 +35,7 @@ namespace refract::gpu_node {
 struct GpuNodeOptions {
   // Requests executed at once, each on its own thread. 1 to 1024.
   int instances = 1;
-  // Requests that may wait for an instance; further ones are refused. ≥ 1.
+  // Requests that may wait for an instance; further requests are refused. ≥ 1.
   size_t max_queue = 256;
   // Batching window of models whose config.pbtxt has no dynamic_batching.
   // nullopt: their requests are executed alone. Zero: a request is merged with

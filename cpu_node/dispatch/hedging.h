@@ -35,7 +35,8 @@ struct HedgeOptions {
   }
 };
 
-// What became of a request that waited longer than HedgeOptions say.
+// Outcome of a request that a GPU node did not answer within the time of
+// HedgeOptions.
 enum class HedgeOutcome : uint8_t {
   kWon,       // the second GPU node answered first
   kLost,      // sent, or about to be, and the second node was not first

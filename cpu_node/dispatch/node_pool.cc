@@ -80,6 +80,7 @@ absl::Status NodePool::SetAddresses(const std::vector<std::string>& addresses) {
       }
     }
     for (const std::string& address : addresses) {
+      // Outside mu_, because a new client may call Refresh() at once.
       if (!known.insert(address).second) continue;
       status.Update(Add(address));
       changed = true;
@@ -179,6 +180,7 @@ absl::StatusOr<size_t> NodePool::AddOffer(const transport::ModelOffer& offer,
   for (const std::unique_ptr<Node>& node : nodes_) {
     if (node == nullptr) continue;
     node->said.resize(offers_.size());
+    // The place may have had another offer: nothing of it stays.
     node->said[index] = absl::UnavailableError("was not asked yet");
     node->checks.resize(offers_.size());
     node->checks[index] = BeginCheck(index);
@@ -245,6 +247,8 @@ bool NodePool::EndLeft() {
         if (node == nullptr || !MayEnd(*node, now)) continue;
         --num_leaving_;
         LogTraffic(*node);
+        // Emptied under both locks, so that Refresh() of its client finds no
+        // node.
         ended.push_back(std::move(node));
       }
       more = num_leaving_ > 0;
@@ -283,6 +287,7 @@ void NodePool::Refresh(size_t index) {
         node.checks[i] = BeginCheck(i);
       }
     }
+    // After the logs above, which compare with the previous state.
     node.connected = state.connected;
     node.epoch = state.epoch;
     size_t served = 0;

@@ -12,9 +12,8 @@
 
 namespace refract::cpu_node {
 
-// Writes log lines about single requests, at a bounded rate: at most ten
-// of each kind per second, and the number of the omitted ones.
-// Thread-safe.
+// Writes log lines about single requests, at a bounded rate: at most ten of
+// each kind per second, and the number of omitted lines. Thread-safe.
 class RequestLog {
  public:
   // A request of `slow_after` or longer is slow; infinite: no request is.

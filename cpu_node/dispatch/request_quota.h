@@ -20,9 +20,9 @@ namespace refract::cpu_node {
 // Constant time each. Not thread-safe.
 class RequestQuota {
  public:
-  // 3: a busy model beside quiet ones has 3/4 of the node, and a quiet one
+  // 3: a busy model beside quiet models has 3/4 of the node, and a quiet model
   // finds room for 3/4 of the rest at once. Lower values waste room while one
-  // model is busy, higher ones leave less for a burst of another.
+  // model is busy, higher values leave less for a burst of another model.
   static constexpr int kShareOfFree = 3;
 
   // `limit` ≥ 1: requests in flight at the node.

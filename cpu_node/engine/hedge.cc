@@ -85,6 +85,8 @@ void Engine::Hedge(const std::shared_ptr<Race>& race) {
     absl::MutexLock lock(&race->mu);
     task = race->task;
     if (task == nullptr) return;
+    // Until `reading` is false again, the task must not be cleared: Leave() by
+    // another worker only notes its call in race->left.
     race->reading = true;
     avoid = race->attempts[0].node->node();
   }
@@ -111,6 +113,8 @@ absl::StatusOr<HedgeOutcome> Engine::SendHedge(
   if (!node.has_value()) return HedgeOutcome::kNoNode;
   if (!retry_budget_.Take(kLeftForRetries)) return HedgeOutcome::kNoBudget;
 
+  // A task of its own for CN-pre: the first attempt's task may already continue
+  // with its answer.
   const std::unique_ptr<Task, std::function<void(Task*)>> copy(
       tasks_.Take().release(), [this](Task* used) {
         used->Clear();

@@ -113,6 +113,7 @@ absl::Status CheckTypedCount(const InputMessage& input, base::DType dtype,
     return absl::InvalidArgumentError(absl::StrCat(
         "is ", input.datatype(), ", which must be given as raw contents"));
   }
+  // The datatype names the only field that may have elements.
   if (*matching != total) {
     return absl::InvalidArgumentError(
         absl::StrCat("is ", input.datatype(),
@@ -130,6 +131,7 @@ absl::StatusOr<base::Tensor> DecodeTensor(const InputMessage& input,
                                           const std::string* raw) {
   REFRACT_ASSIGN_OR_RETURN(const base::TensorSpec spec, SpecOf(input));
   if (raw != nullptr) {
+    // KServe: a request has its tensors either all raw or all typed.
     if (CountTyped(input.contents()) > 0) {
       return absl::InvalidArgumentError(
           "has typed contents, but the request also has raw_input_contents");

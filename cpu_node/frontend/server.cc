@@ -78,6 +78,8 @@ struct MessageLimits {
 
 MessageLimits LimitsOf(const FrontendOptions& options) {
   MessageLimits limits;
+  // Half of --request-memory is for messages as they arrive, less the part for
+  // bodies of HTTP; the other half is for decoded requests and answers.
   limits.quota = options.request_memory / 2 - options.http_body_memory;
   const size_t most = options.max_request_bytes + kMessageOverheadBytes;
   limits.grpc = std::min(most, limits.quota / 8 * 7);
@@ -196,6 +198,7 @@ absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Create(
   REFRACT_ASSIGN_OR_RETURN(impl->acceptor,
                            Acceptor::Create(options.host, options.port));
   grpc::ServerBuilder builder;
+  // The acceptor is this program's (acceptor.h); gRPC gets the sockets.
   impl->connections = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       Credentials(options.tls));
@@ -249,6 +252,7 @@ bool Frontend::AwaitQuiet(absl::Duration quiet, absl::Duration longest,
   base::Clock& clock = impl_->engine->clock();
   const absl::Time give_up = clock.Now() + longest;
   while (true) {
+    // Quiet: no request arrived during the whole of `quiet`.
     const uint64_t before = arrivals();
     // Waits on the injected clock.
     absl::Mutex mu;

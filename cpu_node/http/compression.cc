@@ -88,6 +88,7 @@ ContentCoding PreferredCoding(absl::string_view accept_encoding) {
     const double quality = semicolon == absl::string_view::npos
                                ? 1
                                : Quality(element.substr(semicolon + 1));
+    // gzip wins ties: some clients take "deflate" to be without zlib's header.
     const bool better =
         quality > best_quality ||
         (quality == best_quality && *coding == ContentCoding::kGzip);
@@ -112,6 +113,8 @@ absl::Status Decompress(absl::string_view bytes, ContentCoding coding,
   stream.next_in = Bytes(bytes.data());
   stream.avail_in = static_cast<uInt>(bytes.size());
   while (true) {
+    // The body bounds the output: a short request must not unpack into more
+    // than --http-max-input-size.
     REFRACT_ASSIGN_OR_RETURN(const absl::Span<char> room, out.Room());
     const size_t part =
         std::min<size_t>(room.size(), std::numeric_limits<uInt>::max());

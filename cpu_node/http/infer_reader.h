@@ -13,7 +13,7 @@
 
 namespace refract::cpu_node {
 
-// The JSON of an inference request. All but the elements of tensors is in
+// The JSON of an inference request. Only the elements of tensors are outside
 // gRPC's message, so that both protocols share the checks.
 struct InferJson {
   inference::ModelInferRequest message;

@@ -54,6 +54,8 @@ Json ValueOf(const Message& message, const FieldDescriptor& field, int i) {
 }
 
 Json ObjectOf(const Message& message) {
+  // KServe's JSON has the names of the .proto file and numbers as numbers.
+  // Protobuf's own JSON has camelCase names and 64-bit integers as strings.
   const Reflection& reflection = *message.GetReflection();
   Json object = Json::object();
   for (int f = 0; f < message.GetDescriptor()->field_count(); ++f) {

@@ -105,6 +105,7 @@ bool IsMissingExtension(absl::Span<const std::string> path) {
 }  // namespace
 
 absl::StatusOr<Route> RouteOf(absl::string_view target) {
+  // Split before %XX is decoded: an escaped "/" is part of a name.
   const absl::string_view text = target.substr(0, target.find('?'));
   std::vector<std::string> path;
   bool whole = !text.empty() && text[0] == '/';

@@ -49,6 +49,7 @@ struct HttpServer::Impl {
     int family = AF_INET6;
     socklen_t length = sizeof(family);
     getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &length);
+    // Round robin: a connection stays with its loop for good.
     Loop* const loop = loops[next++ % loops.size()].get();
     boost::asio::post(loop->context, [this, fd, family, loop] {
       http_connections::StartConnection(fd, family, loop, &shared);

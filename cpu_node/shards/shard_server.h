@@ -62,7 +62,7 @@ class ShardServer final : public transport::Handler {
   };
 
   explicit ShardServer(base::Clock* clock) : clock_(*clock) {}
-  // The model of the offer, of those that Add() named.
+  // The model of the offer among the models that were added; empty: not added.
   std::weak_ptr<const ServedModel> FindModel(
       const transport::ModelOffer& offer) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

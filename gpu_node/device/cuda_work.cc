@@ -106,6 +106,7 @@ bool GoesByRows(const Translation& translation) {
       }
     }
   }
+  // Rows in proportion to the batch, and no others.
   const auto has_rows = [&](cuda::ValueId id) {
     const cuda::Rows& rows = program.value(id).rows;
     return rows.per_item > 0 && rows.fixed == 0;
@@ -164,6 +165,7 @@ absl::Status ReadMember(const DeviceModel& model,
     }
     part.specs.push_back(*spec);
   }
+  // A program of a fixed batch takes the request as one row (DevicePrograms).
   part.rows = sizes.has_batch()
                   ? 1
                   : model.program().BatchOf(part.inputs->views).value_or(1);
@@ -187,6 +189,8 @@ absl::Status FillSlot(const Translation& translation, cuda::Instance& instance,
         inputs[static_cast<size_t>(translation.inputs[i])];
     const cuda::Value& value = program.value(program.inputs[i]);
     const bool has_rows = value.rows.per_item > 0;
+    // Requests of a batch have equal merge keys, so their inputs without rows
+    // were equal when they arrived; a peer may have changed its memory since.
     if (!has_rows && to > 0) {
       // The first request's, compared in memory that no peer writes to.
       if (input.bytes > 0 &&
@@ -330,6 +334,7 @@ absl::StatusOr<double> ErrorOf(const runtime::Program& program,
       float a;
       std::memcpy(&a, got + 4 * e, sizeof(a));
       const float b = wanted[i].as<float>()[e];
+      // Equal infinities are equal results, too.
       if (a == b || (std::isnan(a) && std::isnan(b))) continue;
       if (!std::isfinite(a) || !std::isfinite(b)) {
         return std::numeric_limits<double>::infinity();

@@ -214,6 +214,8 @@ int64_t DeviceModel::RowsOfValues(
     absl::Span<const base::TensorView> values) const {
   std::optional<int64_t> rows;
   if (merges_) rows = layout_.Rows(values);
+  // Rows by the layout where rows are independent; else the batch, whatever it
+  // means to the model.
   if (!rows.has_value()) rows = program_->BatchOf(values);
   return std::max<int64_t>(rows.value_or(1), 1);
 }
@@ -309,6 +311,8 @@ absl::Status DeviceModel::Run(BatchMember& member, Memory& memory) const {
   for (const std::optional<base::TensorSpec>& spec : memory.specs) {
     if (spec.has_value()) memory.known.push_back(*spec);
   }
+  // A null destination: the result stays in the context, and the encoder reads
+  // it there.
   memory.destinations.assign(memory.specs.size(), nullptr);
   // If all sizes are known before the run, results are computed directly into
   // the reply.
@@ -358,6 +362,7 @@ absl::Status DeviceModel::BeginSteps(BatchMember& member, Steps& steps) const {
     }
     steps.outputs.push_back(*spec);
   }
+  // The scheduler planned the steps by the tensor table, before decoding.
   if (layout_.Rows(steps.inputs.views) != member.rows) {
     return absl::InvalidArgumentError(
         absl::StrCat("the values of the message do not have ", member.rows,

@@ -268,6 +268,8 @@ absl::Status VerifyRows(const models::Graph& graph,
   *difference = 0;
   const int64_t least = std::max<int64_t>(graph.min_batch, 1);
   const int64_t counts[] = {least + kMoreRows[0], least + kMoreRows[1]};
+  // Two requests of different lengths and contents. Rows that mix would change
+  // a result of one request when the other is beside it.
   std::vector<std::vector<Tensor>> requests;
   std::vector<std::vector<TensorView>> views;
   std::vector<std::vector<Tensor>> alone;

@@ -105,7 +105,8 @@ void Scheduler::OnStarted(int index, const absl::Status& status) {
 
 bool Scheduler::EndStep(int index, int slot_index, const absl::Status& status) {
   // Requests are answered after the lock is released: Fail() calls the
-  // transport.
+  // transport. An instance that is lost takes the batches of all its slots with
+  // it. Batches that the device still holds end with their own calls.
   std::vector<std::unique_ptr<Batch>> lost;
   absl::Status why;
   {

@@ -25,11 +25,13 @@ uint32_t ServerCalls::Open() {
       << "more than " << abandoned_.size() << " calls are open";
   const uint32_t number = free_numbers_.back();
   free_numbers_.pop_back();
+  // The number may be that of an earlier cancelled call.
   abandoned_[number].store(false);
   return number;
 }
 
 void ServerCalls::Push(Reply reply) {
+  // Push() fails after Close(): the link has ended, and the reply is dropped.
   if (replies_.Push(std::move(reply))) memory_->waker->Wake();
 }
 
@@ -81,6 +83,7 @@ absl::Span<const base::TensorView> ServerCallImpl::tensors() const {
 bool ServerCallImpl::settled() const { return message_->settled(); }
 
 bool ServerCallImpl::abandoned() const {
+  // After the answer the number may belong to another call.
   return (!answered_ && calls_->abandoned(number_)) ||
          !calls_->memory()->open.load();
 }

@@ -36,6 +36,7 @@ absl::Status Stream::ShakeHands(const Wait& wait, absl::Time deadline) {
   while (tls_ != nullptr && tls_->shaking_hands()) {
     if (tls_->ShakeHands() == 0) break;
     if (errno != EAGAIN) return Error("TLS handshake");
+    // TLS writes go through a buffer, so the handshake may also wait for room.
     const absl::Status waited =
         wait.For(fd(), has_unsent() ? POLLIN | POLLOUT : POLLIN, deadline);
     if (!waited.ok()) return base::Annotate(waited, "TLS handshake");
@@ -50,6 +51,7 @@ ssize_t Stream::Send(absl::Span<const iovec> pieces) {
   message.msg_iovlen = pieces.size();
   ssize_t sent;
   do {
+    // MSG_NOSIGNAL: a peer that is gone is an error, not SIGPIPE.
     sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
   return sent;

@@ -39,8 +39,8 @@ class Stream {
   static absl::StatusOr<Stream> DialTls(UniqueFd fd, ssl_ctx_st* context,
                                         const std::string& name);
   // Unauthenticated: a certificate was refused, here or there; the text says
-  // which and why. FailedPrecondition: the peer speaks no TLS. Other errors:
-  // those of `wait`, Unavailable.
+  // which and why. FailedPrecondition: the peer speaks no TLS. Other errors: an
+  // error of `wait`, Unavailable.
   absl::Status ShakeHands(const Wait& wait, absl::Time deadline);
 
   bool valid() const { return fd_.valid(); }

@@ -29,6 +29,8 @@ Endpoint::Endpoint(DataPath* path, EndpointSetup setup, MessageSink* sink)
 
 absl::Status Endpoint::Progress(absl::Time now, int* worked, int* heard) {
   REFRACT_RETURN_IF_ERROR(receiver_.Resume());
+  // Errors of the path count only when it has delivered all that arrived
+  // before.
   const size_t count = path_->Poll(absl::MakeSpan(completions_));
   bool put_completed = false;
   bool get_completed = false;

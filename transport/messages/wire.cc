@@ -144,6 +144,8 @@ absl::Status DecodeHeader(absl::Span<const std::byte> bytes,
     if (header.status_code != 0) {
       return Bad("status of a request", header.status_code);
     }
+    // The text of a request is its id; of an answer, the error text or the
+    // times of the call.
     if (header.text_bytes > kMaxRequestIdBytes) {
       return Bad("id length of a request", header.text_bytes);
     }

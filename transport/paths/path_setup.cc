@@ -17,6 +17,8 @@ namespace {
 constexpr size_t kProbeBytes = 64;
 // Slots and their generations travel in 13 bits, and each request takes one.
 constexpr int kMaxInFlight = 4096;
+// Sanity bounds of options and of a peer's announcements: far above any use,
+// far below overflow.
 constexpr size_t kMaxEagerBytes = size_t{16} << 20;
 constexpr size_t kMaxSlotBytes = size_t{16} << 20;
 constexpr size_t kMaxArenaBytes = size_t{64} << 30;
@@ -63,8 +65,8 @@ absl::Status CheckLimits(const Limits& limits) {
 
 proto::ReceiveLimits AnnouncedLimits(const Limits& limits, int max_in_flight) {
   proto::ReceiveLimits own;
-  // One more than can be in flight, for an answer that comes after its
-  // deadline.
+  // One slot more than requests can be in flight, for an answer that comes
+  // after its deadline.
   own.set_num_slots(static_cast<uint32_t>(max_in_flight) + 1);
   own.set_slot_bytes(
       AlignUp(std::max(limits.eager_bytes, kMinSlotBytes), kPayloadAlign));

@@ -221,7 +221,8 @@ class PullScheduler {
                        absl::Duration after) const;
   void Enqueue(PullConnection* connection, Class which, ScheduledPull* pull);
   void Dequeue(PullConnection* connection, ScheduledPull* pull);
-  // Puts a queue where it belongs among the ready ones.
+  // Adds the queue to the heap of ready queues of its class, moves it there or
+  // removes it.
   void Refresh(Queue& queue);
   void RefreshAll(PullConnection* connection);
   void TakeMarks(absl::Time now);

@@ -13,6 +13,8 @@ namespace refract::transport {
 void AttachBroker::Open(const std::string& token,
                         std::shared_ptr<Waker> waker) {
   absl::MutexLock lock(&mu_);
+  // A data socket names its session by the token, which is random and which
+  // only the client was told: nobody else can attach a socket to the session.
   waiting_[token].waker = std::move(waker);
 }
 
@@ -28,6 +30,7 @@ bool AttachBroker::Deliver(const std::string& token, proto::TransportPath path,
     absl::MutexLock lock(&mu_);
     const auto found = waiting_.find(token);
     if (found == waiting_.end()) return false;
+    // A second socket for the same path replaces the first, which is closed.
     found->second.sockets[path] = std::move(socket);
     waker = found->second.waker;
   }
@@ -164,6 +167,7 @@ absl::Status CheckOfferedModel(const proto::OfferedModel& model) {
 
 absl::Status FromWire(const proto::WireStatus& status) {
   if (status.code() == 0) return absl::OkStatus();
+  // A later release may know further codes (16 is the last of absl).
   const auto code = status.code() > 16
                         ? absl::StatusCode::kUnknown
                         : static_cast<absl::StatusCode>(status.code());

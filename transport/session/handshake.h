@@ -83,7 +83,7 @@ struct DialReport {
   // Of the server's process; empty: no answer came.
   std::string server_process;
   std::vector<proto::TransportPath> asked;  // dial.paths
-  // Those of `asked` that the server has too.
+  // Paths of `asked` that the server has, too.
   std::vector<proto::TransportPath> offered;
   // Paths that failed.
   struct Failure {
@@ -94,9 +94,9 @@ struct DialReport {
   std::vector<Failure> failed;
 };
 
-// Connects and shakes hands, within options.handshake_timeout. Errors: those of
-// `wait`; Unavailable, DeadlineExceeded; InvalidArgument for a peer that does
-// not speak this protocol; or the server's reason for refusing.
+// Connects and shakes hands, within options.handshake_timeout. Errors: an error
+// of `wait`; Unavailable, DeadlineExceeded; InvalidArgument for a peer that
+// does not speak this protocol; or the server's reason for refusing.
 absl::StatusOr<Established> ClientHandshake(const Dial& dial, const Wait& wait,
                                             DialReport* report);
 

@@ -48,6 +48,8 @@ void HandshakeThread::Run() {
   Sessions added;
   std::vector<pollfd> fds;
   while (!shared_->stopping) {
+    // All handshakes of the thread take a step in each round: steps are short,
+    // except where memory is registered with a device.
     added_.Take(&added);
     std::move(added.begin(), added.end(), std::back_inserter(sessions));
     const absl::Time now = clock.Now();

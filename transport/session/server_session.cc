@@ -41,6 +41,8 @@ absl::Status ServerSession::Begin(absl::Time now,
                                   const std::shared_ptr<Waker>& waker) {
   const ServerOptions& options = shared_->options;
   TuneSocket(session_.fd(), options.ack_timeout);
+  // Counted before the checks, so that handshakes under way count against the
+  // limits as well.
   count_.emplace(shared_, host_);
   absl::Status why;
   if (shared_->draining) {
@@ -65,6 +67,8 @@ absl::Status ServerSession::Begin(absl::Time now,
                                return a->load() < b->load();
                              })
                 ->get();
+  // The path is made with the waker and the resources of the poller that will
+  // run the link.
   REFRACT_ASSIGN_OR_RETURN(seat_, poller_->Reserve());
   const ServerHandshakeContext context{
       options,        shared_->handler,     &shared_->broker,
@@ -81,6 +85,8 @@ void ServerSession::Established(transport::Established established) {
             << ") connected over " << established.path_name
             << established.session.stream().PeerText();
   established.setup.budget = shared_->options.request_memory;
+  // Marks older connections of the client as superseded: their pollers end
+  // them.
   ClientRegistry::Entry entry =
       shared_->clients.Add(established.client, established.epoch,
                            established.oldest_live_epoch, seat_.waker());

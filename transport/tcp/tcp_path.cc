@@ -52,6 +52,8 @@ absl::StatusOr<std::unique_ptr<TcpPath>> TcpPath::Create(Stream socket) {
   const int on = 1;
   // Fails on a socketpair, which has no such delay.
   setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  // An epoll of the path's own: fd() must turn readable for arrived bytes
+  // always, and for room to write only while frames wait (Arm).
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.valid()) return ErrnoStatus(errno, "epoll_create1");
   epoll_event event = {};
@@ -99,6 +101,8 @@ absl::StatusOr<std::string> TcpPath::Export(const Region& region) {
 }
 
 absl::StatusOr<RemoteRegion> TcpPath::Import(absl::string_view descriptor) {
+  // Only numbers, which are not trusted: the peer checks each frame against its
+  // own regions. The length lets this side refuse its caller's mistakes.
   const std::vector<absl::string_view> parts = absl::StrSplit(descriptor, ':');
   RemoteRegion region;
   if (parts.size() != 3 || parts[0] != "tcp" ||
@@ -148,6 +152,8 @@ PostResult TcpPath::Get(const RemoteRegion& from, uint64_t offset,
       (!destination.empty() && !regions_.Contains(destination))) {
     return PostResult::kInvalid;
   }
+  // A get takes a place until its reply has come. Replies carry no number: they
+  // come in the order of the gets.
   if (gets_.size() >= kMaxOutstandingGets) return PostResult::kFull;
   gets_.push_back({destination, context});
   SendOp& op = puts_.push_back({});
@@ -195,6 +201,8 @@ bool TcpPath::Arm() {
 }
 
 void TcpPath::Schedule() {
+  // Frames in wire_ keep their order, because the first may be partly sent. A
+  // put can overtake replies only until they get there, so wire_ is short.
   while (wire_.size() < kFramesPerSend) {
     RingQueue<SendOp>& from = puts_.empty() ? replies_ : puts_;
     if (from.empty()) return;
@@ -215,6 +223,8 @@ void TcpPath::Send() {
     }
     std::array<iovec, 2 * kFramesPerSend> vectors;
     size_t count = 0;
+    // Each frame is two pieces, header and payload; `skip` bytes at the front
+    // were sent by earlier calls.
     size_t skip = wire_sent_;
     size_t total = 0;
     const auto add = [&](const std::byte* data, size_t bytes) {
@@ -243,6 +253,7 @@ void TcpPath::Send() {
       const size_t whole = op.header.size() + op.payload.size();
       if (wire_sent_ < whole) break;
       wire_sent_ -= whole;
+      // A put is complete when the kernel has its bytes: its source may change.
       if (op.completes_put) {
         --outstanding_puts_;
         done_.push_back({Completion::Kind::kPut, 0, op.context});
@@ -265,6 +276,9 @@ void TcpPath::Receive(size_t room) {
 // One read: first the rest of the current payload, to its place, then into the
 // staging buffer. False: nothing to read, or broken.
 bool TcpPath::ReadSome() {
+  // HandleStaged() left less than a header, or nothing while a payload is
+  // incomplete. So the buffer has room after the move, and a read of 0 bytes
+  // means the end of the stream.
   if (staged_begin_ > 0) {
     std::memmove(staging_.data(), staging_.data() + staged_begin_,
                  staged_end_ - staged_begin_);
@@ -274,6 +288,7 @@ bool TcpPath::ReadSome() {
   std::array<iovec, 2> vectors;
   size_t count = 0;
   if (!landing_.empty()) {
+    // The payload goes straight to its place; only bytes behind it are staged.
     vectors[count++] = {landing_.data(), landing_.size()};
   }
   vectors[count++] = {staging_.data() + staged_end_,
@@ -305,6 +320,7 @@ void TcpPath::HandleStaged(size_t room) {
       const size_t bytes =
           std::min(landing_.size(), staged_end_ - staged_begin_);
       if (bytes > 0) {
+        // The part of the payload that came in the same read as its header.
         std::memcpy(landing_.data(), staging_.data() + staged_begin_, bytes);
         landing_.remove_prefix(bytes);
         staged_begin_ += bytes;
@@ -346,6 +362,7 @@ void TcpPath::StartFrame(const Frame& frame) {
             absl::StrCat("get outside of region ", frame.region, ": ",
                          frame.offset, "+", frame.length)));
       }
+      // More gets than an honest peer has outstanding: replies_ must not grow.
       if (replies_.size() >= kMaxOutstandingGets) {
         return Break(absl::InvalidArgumentError("too many outstanding gets"));
       }

@@ -54,6 +54,8 @@ absl::StatusOr<EndpointDescription> Decode(
   endpoint.gid_type = static_cast<uint8_t>(message.gid_type());
   if (message.lid() > 0xffff) return Bad("LID");
   endpoint.lid = static_cast<uint16_t>(message.lid());
+  // RoCE finds its peer by the GID, InfiniBand within a subnet by the LID: one
+  // of the two must be given.
   const bool routable = std::any_of(endpoint.gid.begin(), endpoint.gid.end(),
                                     [](uint8_t byte) { return byte != 0; });
   if (!routable && (endpoint.gid_type != 0 || endpoint.lid == 0)) {
@@ -118,6 +120,8 @@ absl::StatusOr<RegionDescription> DecodeRegion(absl::string_view text) {
       region.address > ~uint64_t{0} - region.bytes) {
     return Bad("address or length");
   }
+  // Address and key are not checked further: they only mean something to the
+  // peer's own device, which refuses wrong values.
   region.key = message.key();
   // A local region has no descriptor: Export refuses it.
   switch (message.access()) {

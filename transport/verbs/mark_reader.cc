@@ -36,6 +36,7 @@ void MarkReader::Add(const std::shared_ptr<DeviceContext>& device) {
       const std::optional<uint64_t> value =
           device->device().HardwareCounter(number, name);
       if (!value.has_value()) continue;
+      // A port has one of these counters: its driver's.
       found.push_back({device, number, std::string(name), *value});
       break;
     }
@@ -71,6 +72,8 @@ std::optional<uint64_t> MarkReader::Take() {
   std::optional<uint64_t> marks;
   // In this order: a read that ends in between counts for the next call.
   if (read_.exchange(false)) marks = marks_.exchange(0);
+  // Starts the next read, on the reader's thread: reading a counter may take
+  // the driver a while.
   waker_->Wake();
   return marks;
 }

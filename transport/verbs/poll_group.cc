@@ -18,6 +18,8 @@ absl::StatusOr<std::vector<LocalAddress>> PollGroup::Addresses(
     if (!preference_.device.empty() && name != preference_.device) continue;
     const absl::StatusOr<std::shared_ptr<DeviceContext>> context =
         registry_.Open(name);
+    // A broken device must not hide a device that works: its error is returned
+    // only if no device is left.
     broken.Update(context.status());
     if (!context.ok()) continue;
     absl::StatusOr<std::vector<PortInfo>> ports = (*context)->device().Ports();
@@ -34,6 +36,8 @@ absl::StatusOr<PollGroup::PathQueues> PollGroup::Attach(
     absl::string_view device, const PathOptions& options) {
   absl::MutexLock lock(&mu_);
   std::erase_if(hubs_, [](const auto& hub) { return hub.expired(); });
+  // The first hub of the device with room takes the path; a further hub is made
+  // when all are full.
   for (const std::weak_ptr<CompletionHub>& known : hubs_) {
     std::shared_ptr<CompletionHub> hub = known.lock();
     if (hub == nullptr || hub->dead()) continue;

@@ -189,6 +189,7 @@ absl::Status IbvDevice::ErrorOf(absl::string_view call) const {
 absl::StatusOr<std::unique_ptr<Device>> IbvDevice::Create(
     ibv_context* context) {
   std::unique_ptr<IbvDevice> device(new IbvDevice(context));
+  // TakeAsyncEvent() reads until no event is left.
   REFRACT_RETURN_IF_ERROR(SetNonBlocking(context->async_fd));
   if (const int error = ibv_query_device(context, &device->attributes_);
       error != 0) {
@@ -312,6 +313,8 @@ absl::StatusOr<std::unique_ptr<QueuePair>> IbvDomain::CreateQueuePair(
   attributes.cap.max_send_wr = options.max_send_requests;
   attributes.cap.max_send_sge = options.max_send_segments;
   attributes.cap.max_inline_data = options.wanted_inline;
+  // Reliable connected; sq_sig_all stays 0, so only requests that ask for it
+  // make a completion (SendLane::Ring).
   attributes.qp_type = IBV_QPT_RC;
   ibv_qp* pair = ibv_create_qp(domain_.get(), &attributes);
   while (pair == nullptr && errno == EINVAL && options.wanted_inline > 0 &&
