@@ -277,6 +277,7 @@ class AtenKernel final : public cuda::ForeignKernel {
             ", but the graph's node has ", c10::toString(out.scalar_type()),
             " ", Text(out.sizes())));
       }
+      // `out` may be strided: columns of a concatenation, for instance.
       out.copy_(value);
     }
     return absl::OkStatus();
@@ -296,6 +297,8 @@ class AtenKernel final : public cuda::ForeignKernel {
   // known here, so the request is refused at once.
   absl::Status CheckIndices(torch::jit::Stack& stack, int32_t* faults) const {
     const at::Tensor counter = View(faults, at::kInt, {}, {});
+    // Comparison, count and replacement are operators of LibTorch on the call's
+    // stream.
     const auto checked = [&](const at::Tensor& index, int64_t places) {
       const at::Tensor wrong =
           index.lt(rule_->from_end ? -places : 0).logical_or(index.ge(places));
@@ -440,6 +443,8 @@ class AtenOperators final : public cuda_plan::ForeignOperators {
     // accepts masks.
     const bool masks =
         rule != nullptr && rule->range == IndexRule::Range::kEach;
+    // Element-wise operators compute with integers and never use them as
+    // positions.
     const bool numbers = rule != nullptr || op.hasTag(at::Tag::pointwise) ||
                          IntegersAreNumbers(node.op);
     for (size_t i = 0; i < operands.size(); ++i) {

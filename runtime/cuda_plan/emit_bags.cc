@@ -59,6 +59,8 @@ struct BagNode {
   BagCheck check;
 };
 
+// Reads the node and refuses what the kernel lacks. Emits nothing, so that
+// LibTorch may still compute the node (OrForeign()).
 absl::StatusOr<BagNode> Understand(const NodeStep& node,
                                    const CompileOptions& options,
                                    Emitter& emitter) {
@@ -226,6 +228,7 @@ std::optional<int64_t> EvenOffsets(const NodeStep& node, Emitter& emitter) {
   };
   const std::optional<int64_t> step = number("step", 1);
   if (number("start", 0) != 0 || !step || *step < 1) return std::nullopt;
+  // An output of the part must exist as a tensor.
   const models::ValueId id = emitter.plan().locals[node.outputs[0]].id;
   for (const PlanOutput& output : emitter.plan().outputs) {
     if (output.local == node.outputs[0]) return std::nullopt;
@@ -259,6 +262,7 @@ absl::Status EmitBag(const NodeStep& node, const CompileOptions& options,
                            emitter.NewResult(node.outputs[0], understood->dims,
                                              emitter.compute_type()));
   emitter.Set(node.outputs[0], out);
+  // From here on errors are final: the result has memory already.
   REFRACT_RETURN_IF_ERROR(Place(emitter, out, *understood));
   emitter.AddBagCheck(std::move(understood->check));
   const std::optional<cuda::Rows> rows = understood->dims[0].rows();

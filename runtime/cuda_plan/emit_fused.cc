@@ -250,6 +250,7 @@ std::optional<bool> LowerTriangle(const InteractionOp& op) {
         cuda::NumPairs(count, diagonal)) {
       continue;
     }
+    // Places number the products of a count × count matrix row by row.
     bool same = true;
     size_t next = 0;
     for (int64_t i = 0; i < count; ++i) {

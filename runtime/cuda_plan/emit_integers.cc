@@ -254,7 +254,7 @@ absl::Status EmitSelect(const NodeStep& node, const char* condition,
     const models::Argument* argument = node.node.FindArg(name);
     const double* const number =
         argument == nullptr ? nullptr : std::get_if<double>(argument);
-    // masked_fill(ids, mask, 0.0)
+    // Exporters write the number of masked_fill(ids, mask, 0) as a float.
     if (number != nullptr && std::abs(*number) <= Emitter::kMaxRange &&
         *number == std::floor(*number)) {
       operands.push_back({std::nullopt, static_cast<int64_t>(*number)});
@@ -277,6 +277,7 @@ absl::Status EmitFold(const NodeStep& node, IntegerFold fold, IntegerCode code,
     return absl::UnimplementedError("its operand is not a tensor");
   const size_t rank = self.tensor->rank();
   const auto listed = args.Ints("dim");
+  // As in EmitSum(): no list and an empty list mean all dimensions.
   std::vector<bool> folded(rank, !listed || listed->empty());
   if (listed) {
     for (const IntSource& source : *listed) {
@@ -318,7 +319,9 @@ absl::Status EmitTriangle(const NodeStep& node, bool lower, Emitter& emitter) {
     return absl::UnimplementedError(
         "the size of its matrices depends on the batch");
   }
-  // Column c belongs to the lower half of row r where c ≤ r + diagonal.
+  // Column c belongs to the lower half of row r where c ≤ r + diagonal, that is
+  // where c + max(−diagonal, 0) ≤ r + max(diagonal, 0). Ranges may not begin
+  // below 0.
   const Tensor row =
       Unsqueezed(emitter.Range(std::max<int64_t>(*diagonal, 0), 1, *rows), 1);
   const Tensor col = emitter.Range(std::max<int64_t>(-*diagonal, 0), 1, *cols);

@@ -104,6 +104,8 @@ absl::Status EmitLayerNorm(const NodeStep& node, Emitter& emitter) {
   if (node.outputs[0] == kNoLocal) return absl::OkStatus();
   REFRACT_ASSIGN_OR_RETURN(const Tensor self, emitter.Get(node.operands[0]));
   REFRACT_RETURN_IF_ERROR(FloatingOnly(self));
+  // LayerNorm normalises over the last dimensions, as many as normalized_shape
+  // has.
   const auto shape = args.Ints("normalized_shape");
   const auto epsilon = NumberArgument(node.node, "eps", 1e-5);
   if (!shape || shape->empty() || shape->size() > self.rank() || !epsilon) {
@@ -438,6 +440,7 @@ std::optional<absl::Status> EmitLookUp(const NodeStep& node,
     table = args.OperandOf("self");
     from_end = true;
     for (size_t d = 0; d < indices->size(); ++d) {
+      // index(x, [None, i]) selects along dimension 1.
       if ((*indices)[d] == kNoOperand) continue;
       if (index != kNoOperand)
         return absl::UnimplementedError("it indexes several dimensions");

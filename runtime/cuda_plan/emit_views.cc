@@ -93,6 +93,8 @@ absl::Status EmitPieces(const NodeStep& node, const NodeArgs& args,
   if (start < 0) start += size;
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     const models::ValueId id = node.node.outputs[i];
+    // Lengths come from the graph's values; a result that nobody reads may have
+    // none.
     if (id == models::kNoValue) {
       return absl::UnimplementedError(
           "the size of a result that nobody reads is not known");

@@ -21,6 +21,7 @@ Sizes SizesOf(const base::Dims& dims) {
 
 }  // namespace
 
+// A constant of any type as float32, the type in which weights are uploaded.
 absl::StatusOr<std::vector<float>> Emitter::FloatsOf(int local) const {
   const Operand& operand = plan_.constants[local];
   const std::string& name = plan_.locals[local].name;
@@ -240,6 +241,7 @@ absl::StatusOr<Tensor> Emitter::Indices(const std::string& name,
   const auto cols = static_cast<int64_t>(values.size());
   if (cols == 0)
     return absl::UnimplementedError(absl::StrCat(name, " has no elements"));
+  // Equal lists of indices share one weight's memory.
   weights_.push_back({nullptr, cols, pool_.Integers(std::move(narrow)).data()});
   Tensor tensor;
   tensor.dtype = DType::kInt32;

@@ -166,6 +166,8 @@ class Device final : public CudaRuntime {
     cudaGraph_t graph = nullptr;
     REFRACT_CUDA_RETURN_IF_ERROR(FromCuda(
         "cudaStreamEndCapture", cudaStreamEndCapture(Raw(stream), &graph)));
+    // The recorded graph is only the description from which the launchable
+    // graph is made.
     cudaGraphExec_t ready = nullptr;
     Status status = FromCuda("cudaGraphInstantiate",
                              cudaGraphInstantiate(&ready, graph, 0));
@@ -192,6 +194,7 @@ class Device final : public CudaRuntime {
   }
 
   Status Reset() override {
+    // cuBLASLt's handle lives in the context that the reset ends.
     gemms_.Clear();
     // On a lost device every call, also this one, returns the same error.
     (void)cudaSetDevice(index_);

@@ -354,7 +354,7 @@ Status Instance::Finish(Slot& slot) {
   if (!finite) ++stats_.non_finite_requests;
   if (!program.counts_faults()) return {};
   Control control;
-  // Behind the block that was sent.
+  // The control block that came back lies behind the block that was sent.
   std::memcpy(&control, slot.host + slot_host_bytes_ + sizeof(Control),
               sizeof(control));
   if (control.faults == 0) return {};

@@ -122,6 +122,7 @@ bool DeviceProgram::counts_faults() const {
   });
 }
 
+// Look-ups skip unused rows of the bucket, whose ids may be wrong.
 bool DeviceProgram::reads_batch() const {
   return std::any_of(ops.begin(), ops.end(), [](const Op& op) {
     return std::holds_alternative<LookUpOp>(op.kind) ||

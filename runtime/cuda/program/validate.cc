@@ -249,6 +249,8 @@ class Validator {
         "is not a whole number of vectors of " + std::to_string(dense.cols)));
     REFRACT_CUDA_RETURN_IF_ERROR(
         Same(op.embeddings, dense.dtype, dense.rows, embeddings.cols));
+    // The dense vector is the first feature; the others lie side by side in
+    // `embeddings`.
     const int64_t features = 1 + embeddings.cols / dense.cols;
     REFRACT_CUDA_RETURN_IF_ERROR(
         Expect(features <= 2048, op.embeddings, "has more than 2047 vectors"));
