@@ -57,6 +57,7 @@ absl::StatusOr<std::unique_ptr<const ViewOp>> ViewOp::Create(
       request.operand(0).kind == models::ValueKind::kTensor;
   if (!tensor_first || request.node().outputs.size() != 1) return nullptr;
   auto view = std::unique_ptr<ViewOp>(new ViewOp());
+  // A default ViewOp keeps its operand's dims (Kind::kSame).
   if (IsCopy(request)) return view;
   switch (request.lowering()) {
     case Lowering::kReshape: {

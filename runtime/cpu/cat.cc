@@ -62,6 +62,8 @@ class CatKernel final : public Kernel {
     for (int64_t o = 0; o < outer; ++o) {
       for (int t = 0; t < count; ++t) {
         const base::TensorView& tensor = operands[t].tensor;
+        // Bytes of one outer entry: dimensions from `dim_` on lie behind one
+        // another.
         const size_t run = tensor.bytes / static_cast<size_t>(outer);
         if (run == 0) continue;
         std::memcpy(to, tensor.data + static_cast<size_t>(o) * run, run);

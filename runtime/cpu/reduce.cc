@@ -28,6 +28,7 @@ using base::DType;
 constexpr int64_t kLanes = 16;
 
 REFRACT_INLINE float AddLanes(float (&lanes)[kLanes]) {
+  // Lanes i and i + 8, then i + 4, i + 2, i + 1, whatever the length.
   for (int64_t half = kLanes / 2; half > 0; half /= 2) {
     for (int64_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
   }
@@ -367,6 +368,8 @@ absl::StatusOr<KernelPtr> CreateLayerNorm(const KernelRequest& request) {
 void SumDense(const float* x, int64_t outer, int64_t count, int64_t inner,
               bool rows, float* out) {
   if (rows) return SumRows(x, outer * inner, count, out);
+  // Rows of `inner` elements are added one after the other: vectors run along
+  // `inner`, and each sum has its terms in ascending order.
   std::fill_n(out, outer * inner, 0.0f);
   for (int64_t o = 0; o < outer; ++o) {
     AddEachRow(x + o * count * inner, count, inner, out + o * inner);

@@ -95,6 +95,7 @@ class Binder {
                                const models::Argument& value) {
     const bool optional =
         argument.type()->kind() == c10::TypeKind::OptionalType;
+    // An optional argument takes None and what its inner type takes.
     const c10::Type& type = Unwrap(*argument.type());
     Slot slot;
     if (std::holds_alternative<models::None>(value)) {
@@ -219,6 +220,7 @@ class Binder {
     if (kind == c10::TypeKind::TensorType) {
       const auto* list = std::get_if<models::ValueList>(&value);
       if (list == nullptr) return Mismatch(*argument.type());
+      // aten.index takes a list with holes, a tensor per indexed dimension.
       slot.kind = element.kind() == c10::TypeKind::OptionalType
                       ? Slot::Kind::kOptionalTensorList
                       : Slot::Kind::kTensorList;
@@ -245,6 +247,8 @@ class Binder {
         }
         return slot;
       }
+      // A list of ints for float[] or Scalar[]. Sizes of a request are refused
+      // in it: Fill() makes only lists of ints.
       std::vector<double> numbers;
       for (const models::IntOrValue& i : *ints) {
         if (i.value != models::kNoValue) return Mismatch(*argument.type());
@@ -334,6 +338,7 @@ absl::StatusOr<c10::IValue> Fill(const Slot& slot,
     case Slot::Kind::kConstant:
       return slot.constant;
     case Slot::Kind::kTensor: {
+      // An earlier operator may have left its result undefined (aten::Result).
       if (operands[slot.operand].kind == Operand::Kind::kNone) {
         return c10::IValue();
       }

@@ -50,6 +50,8 @@ class ControlCaller final : public Caller {
       if (!sequence.ok()) return base::Annotate(sequence.status(), node.name);
       caller->sequences_.push_back(*std::move(sequence));
     }
+    // Inputs are values, which become operands of a call, or literals, which
+    // Inputs() sets.
     for (const models::Argument& input : caller->region_.inputs) {
       if (std::holds_alternative<models::ValueRef>(input)) {
         ++caller->num_operands_;

@@ -176,6 +176,7 @@ absl::Status AppendTensor(const at::Tensor& value,
                           std::vector<Result>& results) {
   Result result;
   if (value.defined()) {
+    // Sparse results have no single block of memory.
     if (value.layout() != at::kStrided || !value.device().is_cpu()) {
       return absl::UnimplementedError(
           "the result is not a dense tensor in host memory");

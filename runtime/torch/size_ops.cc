@@ -16,6 +16,8 @@ namespace {
 
 constexpr int64_t kMinInt = std::numeric_limits<int64_t>::min();
 
+// Python's ints have no limit. A result beyond int64 is an error, never a wrong
+// size.
 absl::Status Overflow() {
   return absl::InvalidArgumentError("arithmetic on sizes overflows");
 }
@@ -47,6 +49,8 @@ absl::StatusOr<Operand> ToInt(double value) {
   return IntOperand(static_cast<int64_t>(value));
 }
 
+// The size of a dimension, or the number of elements, of a tensor or of a
+// strided weight.
 absl::StatusOr<Operand> OfTensor(absl::string_view op,
                                  absl::Span<const Operand> arguments) {
   const Operand& tensor = arguments[0];
@@ -169,6 +173,8 @@ absl::StatusOr<Operand> Power(const Operand& a, const Operand& b) {
 
 absl::StatusOr<Operand> Binary(absl::string_view name, const Operand& a,
                                const Operand& b) {
+  // As in Python, a bool counts as an int, and an int beside a float as a
+  // float.
   const bool floats =
       a.kind == Operand::Kind::kFloat || b.kind == Operand::Kind::kFloat;
   if (name == "add" || name == "sub" || name == "mul" || name == "floordiv" ||
@@ -265,6 +271,8 @@ bool IsLiteralNumber(const models::Argument& argument, Operand& operand) {
 
 absl::StatusOr<Operand> EvaluateSizeOp(const models::Node& node,
                                        absl::Span<const Operand> operands) {
+  // Values of the graph take the operands in order; the other arguments are
+  // literals.
   std::vector<Operand> arguments;
   size_t next = 0;
   for (const models::NamedArgument& arg : node.args) {

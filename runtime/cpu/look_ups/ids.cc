@@ -28,6 +28,8 @@ bool IsIdType(base::DType dtype) {
   return dtype == base::DType::kInt32 || dtype == base::DType::kInt64;
 }
 
+// Whether the node hands on the ids of its operand, so that errors may name the
+// operand.
 bool PassesValuesOn(const models::Node& node) {
   return models::ClassOf(node.op) == models::OpClass::kView ||
          node.op == "aten._to_copy.default" || node.op == "aten.to.dtype" ||

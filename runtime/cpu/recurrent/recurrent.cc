@@ -247,6 +247,7 @@ class RecurrentKernel final : public Kernel {
   }
 
   int64_t StepsAtOnce(int64_t rows, int64_t steps) const {
+    // As many steps as kSumBytes holds, in turns of nearly equal length.
     const int64_t bytes = rows * columns_ * static_cast<int64_t>(sizeof(float));
     const int64_t most = std::clamp<int64_t>(kSumBytes / bytes, 1, steps);
     const int64_t turns = (steps + most - 1) / most;

@@ -88,6 +88,7 @@ void CheckPermuted(const at::Tensor& permute, const at::Tensor& lengths,
   CheckIndices(permute, features, "a permutation");
   const Integers all(lengths, "lengths");
   const Integers order(permute, "a permutation");
+  // Lengths of a feature lie side by side, one per bag.
   const int64_t row = features == 0 ? 0 : lengths.numel() / features;
   // Where the model gives the count of permuted values, fbgemm allocates by it
   // without counting: it must be the sum of the lengths that are copied.
