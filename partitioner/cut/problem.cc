@@ -147,6 +147,7 @@ bool IsLegal(const Problem& problem, const Stages& stages) {
     if ((problem.allowed[n] & (1 << stages[n])) == 0) return false;
   }
   for (const Tensor& tensor : problem.tensors) {
+    // The request's tensors are on the CN before everything else.
     const Stage from =
         tensor.producer == Tensor::kRequest ? kPre : stages[tensor.producer];
     for (const int reader : tensor.readers) {

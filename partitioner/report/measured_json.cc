@@ -70,6 +70,7 @@ ordered_json VerificationToJson(const models::Graph& graph,
                                  {"cn_post", cut.stages.cn_post}};
     json["up"] = NamesOf(graph, cut.cut.plan.up);
     json["down"] = NamesOf(graph, cut.cut.plan.down);
+    // Only cuts that were given wire forms have errors (VerifySplit).
     if (!cut.errors.empty()) {
       json["up_forms"] = FormsToJson(prediction.sent_up);
       json["down_forms"] = FormsToJson(prediction.sent_down);

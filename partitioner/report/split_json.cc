@@ -144,6 +144,7 @@ ordered_json ConditionsToJson(const SplitConditions& given) {
 }
 
 ordered_json NodesToJson(const Graph& graph, const Conditions& conditions) {
+  // The rules of the search, with the look-ups that may move to the HN.
   const SplitProblem problem(graph, conditions.hn_look_ups);
   ordered_json nodes = ordered_json::array();
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -218,6 +219,7 @@ ordered_json ToJson(const Graph& graph, const ForcedCut& cut) {
       {"gap", cut.gap()},
       {"proven", cut.proven},
   };
+  // A forced cut has the fields of an alternative besides its own.
   json.update(ToJson(graph, cut.best));
   return json;
 }

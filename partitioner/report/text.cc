@@ -31,6 +31,7 @@ std::string TypeText(const Value& value) {
   return "";
 }
 
+// Shapes with symbols, "[B, 26]"; "?" for a tensor of unknown rank.
 std::string ShapeText(const Value& value) {
   if (value.kind != ValueKind::kTensor) return "[]";
   if (!value.has_shape) return "?";

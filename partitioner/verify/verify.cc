@@ -85,6 +85,7 @@ class Verifier {
     REFRACT_ASSIGN_OR_RETURN(requester_, Requester::Connect(&nodes_));
     progress_("verifying: loading the cuts");
     for (size_t c = 0; c < result_.cuts.size(); ++c) {
+      // A cut is served when both nodes have loaded its part.
       REFRACT_RETURN_IF_ERROR(requester_->AwaitModel(ServedName(c)));
       for (const SampleRequest& request : samples_.requests) {
         // Nodes take ids; samples, which are also run offline, row numbers.
@@ -187,6 +188,8 @@ class Verifier {
       cut.samples = times[c].size();
       REFRACT_ASSIGN_OR_RETURN(const loadgen::ServerTimes after,
                                requester_->Statistics(ServedName(c)));
+      // Requests of the rounds, the untimed first request of each turn
+      // included.
       const double n = static_cast<double>(after.requests - before[c].requests);
       const auto mean = [n](absl::Duration a, absl::Duration b) {
         return absl::ToDoubleSeconds(a - b) / n;
