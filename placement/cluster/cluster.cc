@@ -96,6 +96,7 @@ int GpuModelIndex(Cluster& cluster, absl::string_view model) {
   if (found != cluster.gpu_models.end()) {
     return static_cast<int>(found - cluster.gpu_models.begin());
   }
+  // Sets of models are masks of 64 bits (Demand::gpu_models).
   if (cluster.gpu_models.size() == kMaxGpuModels) return -1;
   cluster.gpu_models.emplace_back(model);
   return static_cast<int>(cluster.gpu_models.size()) - 1;

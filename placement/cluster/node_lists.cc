@@ -191,6 +191,7 @@ void SetUplinks(double oversubscription, Cluster& cluster) {
   if (oversubscription <= 0) return;
   std::vector<double> gbps(cluster.leaves.size(), 0);
   for (const Node& node : cluster.nodes) {
+    // Bandwidth of all NICs below the leaf, Gbit/s.
     gbps[node.leaf] += node.nics * node.nic_gbps;
   }
   for (size_t leaf = 0; leaf < gbps.size(); ++leaf) {

@@ -21,6 +21,7 @@ std::string ModelsToText(const Cluster& cluster, uint64_t models) {
 }
 
 std::string TimeToText(double time) {
+  // An empty field reads back as the default: before the start, or never.
   return time < 0 || time == kNeverDeleted ? "" : absl::StrCat(time);
 }
 
@@ -88,6 +89,7 @@ std::string PlacementsToCsv(const Cluster& cluster, const InstanceList& list,
     const Instance& instance = list.instances[stay.instance];
     const Demand& demand = instance.demand;
     const Node& node = cluster.nodes[stay.node];
+    // Lists within a field are joined by '|', since ',' ends the field.
     std::string sockets;
     for (int socket = 0; socket < node.sockets; ++socket) {
       absl::StrAppend(&sockets, socket == 0 ? "" : "|",
@@ -134,6 +136,7 @@ absl::StatusOr<std::vector<Stay>> StaysFromTable(const CsvTable& table,
   const int sockets_column = *table.Column("socket_cpu_milli");
   std::vector<Stay> stays;
   for (int row = 0; row < table.rows(); ++row) {
+    // The table is the instance list itself: row r is instance r.
     const Demand& demand = list.instances[row].demand;
     const auto found = nodes.find(table.Text(row, node_column));
     if (found == nodes.end()) {

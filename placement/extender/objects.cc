@@ -42,6 +42,7 @@ absl::StatusOr<Quantities> AmountsOf(const JsonValue& resources) {
   Quantities amounts;
   if (!resources.is_object()) return amounts;
   for (const auto& [name, value] : resources.items()) {
+    // Quantities are texts ("500m"); YAML and Go may also write plain numbers.
     const auto amount = value.is_string()
                             ? ParseQuantity(value.get<std::string>())
                         : value.is_number() ? ParseQuantity(value.dump())
@@ -130,6 +131,7 @@ absl::StatusOr<Demand> DemandOf(const JsonValue& pod) {
   if (asked[std::string(kGpu)] > 0) take_whole(asked[std::string(kGpu)]);
   for (const auto& [name, amount] : asked) {
     absl::string_view profile = name;
+    // "nvidia.com/mig-2g.20gb": the profile is part of the resource's name.
     if (!absl::ConsumePrefix(&profile, kMig) || amount == 0) continue;
     if (amount != 1) {
       return absl::InvalidArgumentError(
@@ -211,9 +213,11 @@ absl::StatusOr<PodObject> PodFromJson(const JsonValue& json) {
   }
   pod.node = TextOf(Member(json, "spec"), "nodeName");
   const std::string phase = TextOf(Member(json, "status"), "phase");
+  // An ended pod stays in lists and takes no resources.
   pod.ended = phase == "Succeeded" || phase == "Failed";
   const JsonValue& labels = Member(metadata, "labels");
   const std::string app = TextOf(labels, "app.kubernetes.io/part-of");
+  // Equal labels in two namespaces are two apps.
   if (!app.empty()) pod.app = absl::StrCat(pod.name_space, "/", app);
   const std::string role = TextOf(labels, "app.kubernetes.io/component");
   pod.role = role == "gpu-node"   ? Role::kHn
@@ -266,9 +270,11 @@ absl::StatusOr<NodeObject> NodeFromJson(const JsonValue& json) {
     object.gpu_model = TextOf(labels, "nvidia.com/gpu.product");
     if (object.gpu_model.empty()) object.gpu_model = "GPU";
     absl::string_view model = object.gpu_model;
+    // The label has "NVIDIA-H100-80GB-HBM3"; IsMigCapable() knows "H100".
     absl::ConsumePrefix(&model, "NVIDIA-");
     node.mig_capable = IsMigCapable(model);
   }
+  // Kubernetes does not show sockets: all devices count as on one socket.
   AttachEvenly(node, 1);
   return object;
 }

@@ -50,6 +50,9 @@ absl::StatusOr<FabricHost> HostFromNode(const Json& node) {
   if (host.name.empty()) {
     return absl::InvalidArgumentError("metadata.name: is missing");
   }
+  // Labels of Topograph, newer and older names; the zone and region are
+  // Kubernetes' own labels, with Topograph's third tier where the zone is
+  // missing.
   REFRACT_ASSIGN_OR_RETURN(host.leaf,
                            Label(labels, "fabric.topograph.run/tier-0",
                                  "network.topology.nvidia.com/leaf"));

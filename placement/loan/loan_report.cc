@@ -64,6 +64,8 @@ std::vector<Event> EventsOf(const LoanSpec& spec, const LoanPlan& plan) {
         {time, action, spec.lenders.nodes[lease.node].name, std::move(what)});
   };
   for (const Lease& lease : plan.leases) {
+    // Nodes without room beside the training jobs get their instances at the
+    // hand-over.
     if (dormant[lease.node] > 0) {
       add(spec.hand_over() - spec.dormant, "place dormant", lease,
           absl::StrCat(dormant[lease.node], " HNs"));

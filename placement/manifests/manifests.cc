@@ -181,6 +181,7 @@ Yaml Levels(const Deployment& deployment) {
   return levels;
 }
 
+// As Levels(), for Grove: each level has the name of a domain.
 Yaml DomainLevels(const Deployment& deployment) {
   Yaml levels = Yaml::List();
   for (size_t i = std::min(deployment.tier_keys.size(), kDomains.size()); i > 0;
@@ -305,6 +306,8 @@ absl::StatusOr<std::vector<ManifestFile>> WriteManifests(
   REFRACT_RETURN_IF_ERROR(Check(deployment));
   REFRACT_RETURN_IF_ERROR(CheckWords(deployment, options));
   std::vector<ManifestFile> files;
+  // File names begin with numbers: kubectl applies the fabric first, then HNs,
+  // CNs, and Grove's sets.
   if (auto cluster = ClusterFile(deployment, options)) {
     files.push_back(*std::move(cluster));
   }
@@ -315,6 +318,7 @@ absl::StatusOr<std::vector<ManifestFile>> WriteManifests(
   for (const Service& service : deployment.services) {
     const ManifestOf of{deployment, service, options};
     std::vector<Yaml> objects;
+    // Claims before the pods that name them.
     if (NeedsClaim(of)) objects.push_back(ClaimTemplate(of));
     objects.push_back(ServiceObject(of));
     objects.push_back(DisruptionBudget(of));

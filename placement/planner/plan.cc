@@ -148,6 +148,8 @@ std::vector<Sensitivity> Vary(const ServiceSpec& service,
       Show(options,
            absl::StrFormat("%s: %s x %g", service.name, change.input, factor));
       ServiceSpec changed = service;
+      // The sizing takes figures of nodes from `input` and figures of the
+      // service from `changed`.
       SizingInput input = answer.input;
       change.apply(changed, input, factor);
       input.service = &changed;
@@ -255,6 +257,8 @@ absl::StatusOr<ServicePlan> Search(const PlanSpec& spec,
   }
   if (!best) {
     if (!unaffordable.empty()) return Unmet(service, "traffic", unaffordable);
+    // No configuration meets the objective: name the configuration of least
+    // p99.
     const auto closest = std::min_element(
         plan.tried.begin(), plan.tried.end(),
         [](const Tried& a, const Tried& b) { return a.p99_s < b.p99_s; });
@@ -264,6 +268,8 @@ absl::StatusOr<ServicePlan> Search(const PlanSpec& spec,
                         service.slo_p99_s * 1e3, Text(closest->configuration),
                         closest->why_not));
   }
+  // Configurations that were left out at the limit of samples: none of them can
+  // be cheaper if their price at full use is not below the answer's.
   plan.proven =
       std::none_of(left.begin(), left.end(), [&](const Candidate& candidate) {
         return candidate.analytic.least_price < best->sizing.price;
@@ -298,6 +304,7 @@ void AddMonolith(const PlanSpec& spec, const ServiceSpec& service,
 absl::Status AddNodes(const PlanSpec& spec, Plan& plan) {
   for (const NodeType& type : spec.nodes) {
     NodeUse use{.type = type.name, .available = type.count};
+    // The resource that binds for the last service on this type of node.
     std::string bound_by;
     for (size_t s = 0; s < spec.services.size(); ++s) {
       const Answer& answer = plan.services[s].answer;

@@ -360,6 +360,7 @@ HnOptions ReadHn(Fields& fields) {
 ServiceSpec ReadService(Fields& fields, const SpecReaders& readers) {
   ServiceSpec service;
   Need(fields, "name", fields.Text("name"), &service.name);
+  // Objects that every service has.
   const auto need = [&](const char* name, const auto& read) {
     if (!fields.Object(name, read)) fields.Fail(name, "is missing");
   };
@@ -433,6 +434,7 @@ absl::StatusOr<PlanSpec> ParsePlanSpec(absl::string_view text,
     });
     root.RefuseOthers();
   }
+  // Fields that contradict each other, after every field by itself is right.
   if (status.ok()) status = Check(spec);
   if (!status.ok()) {
     return absl::InvalidArgumentError(

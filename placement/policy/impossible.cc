@@ -138,6 +138,8 @@ std::string WhyImpossible(const Cluster& cluster, const Instance& instance) {
   // Each resource is there, but not on one node: the pair that no node has.
   for (const Obstacle a : kResources) {
     for (const Obstacle b : kResources) {
+      // Each pair once; the demands of a pair ask for different resources, so
+      // their fields add up.
       if (a >= b) continue;
       Demand both = Only(a, demand);
       const Demand other = Only(b, demand);

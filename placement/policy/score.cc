@@ -341,6 +341,8 @@ Choice ScoreNode(Policy policy, const ScoreInputs& in) {
   if (policy == Policy::kCombined) return Combined(in);
   Choice choice;
   double after = 0;
+  // A part of a GPU: the GPU that FGD or the tightest fit prefers. Whole GPUs
+  // are alike to these policies, so the lowest numbers are taken.
   if (in.demand.gpus > 0 && IsPart(in.demand)) {
     choice.devices =
         policy == Policy::kFgd ? LeastFragment(in, after) : TightestGpu(in);
@@ -365,6 +367,7 @@ Choice ScoreNode(Policy policy, const ScoreInputs& in) {
       choice.score.primary = Clustering(in);
       break;
     case Policy::kFgd:
+      // LeastFragment() has measured parts of a GPU already.
       if (!IsPart(in.demand) || in.demand.gpus == 0) {
         after = After(in, choice.devices);
       }

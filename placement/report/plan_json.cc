@@ -10,6 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Times of the plan are in seconds; JSON has milliseconds (fields …_ms).
 Json EstimateJson(const Estimate& estimate) {
   return {{"mean", estimate.mean * 1e3},
           {"half_width", estimate.half_width * 1e3}};
@@ -48,6 +49,7 @@ Json ConfigurationJson(const Configuration& configuration) {
   json["slowdown"] = configuration.part.slowdown;
   json["slowdown_is_assumed"] = configuration.part.mig != MigProfile::kNone &&
                                 !configuration.part.slowdown_given;
+  // As in the spec: "off" or microseconds.
   json["batching_window_us"] = configuration.batching_window_us < 0
                                    ? Json("off")
                                    : Json(configuration.batching_window_us);
@@ -77,6 +79,7 @@ Json EfficiencyJson(const Efficiency& e) {
 Json AnswerJson(const Answer& answer) {
   const Sizing& sizing = answer.sizing;
   const AnalyticSizing& analytic = sizing.analytic;
+  // The monolith has no HNs of its own: fields of HNs are left out.
   const bool whole = answer.input.configuration.whole;
   Json json = {{"configuration", ConfigurationJson(answer.input.configuration)},
                {"cns", sizing.cns}};

@@ -14,6 +14,8 @@ std::string Ms(const Estimate& estimate) {
                          estimate.half_width * 1e3);
 }
 
+// The sized deployment: numbers, nodes, price, latency with its parts, and the
+// evidence (one instance less, formulas). Times are printed in ms.
 void AddAnswer(const PlanSpec& spec, const ServiceSpec& service,
                const Answer& answer, std::string* text) {
   const Sizing& sizing = answer.sizing;
@@ -48,6 +50,7 @@ void AddAnswer(const PlanSpec& spec, const ServiceSpec& service,
       mean.cn_wait_s * 1e3, mean.cn_s * 1e3, mean.network_s * 1e3,
       mean.hn_wait_s * 1e3, mean.hn_s * 1e3, mean.cn_busy * 100,
       mean.hn_busy * 100, mean.cn_nic_busy * 100, mean.hn_nic_busy * 100);
+  // Absent where there is only one instance.
   if (sizing.one_cn_less) {
     absl::StrAppendFormat(text, "  one CN less: p99 %s\n",
                           Ms(sizing.one_cn_less->p99_s));
@@ -77,6 +80,8 @@ void AddAnswer(const PlanSpec& spec, const ServiceSpec& service,
   }
 }
 
+// Resources and the knee divided by each; "-" where a deployment has none of a
+// resource, as the monolith has no NICs.
 void AddEfficiency(const PlanSpec& spec, const char* name,
                    const Efficiency& efficiency, std::string* text) {
   const auto per = [&](double amount) {
@@ -127,6 +132,8 @@ void AddService(const PlanSpec& spec, const ServiceSpec& service,
       absl::StrAppend(text, "no number of nodes meets the objective\n");
     }
   }
+  // Parts of the day are evenly spaced, so their mean price times 24 hours is
+  // the price of a day.
   if (plan.day.empty()) return;
   double scaled = 0;
   for (const DayPart& part : plan.day) scaled += part.price_per_h;

@@ -19,6 +19,7 @@ TargetWorkload Independent(const Marginal& cores, const Marginal& gib, int gpus,
     for (const auto& [amount, percent] : marginal) total += percent;
     return total;
   };
+  // Read from a plot, the percents do not add up to exactly 100.
   const double total = sum(cores) * sum(gib);
   TargetWorkload workload;
   for (const auto& [core_count, core_percent] : cores) {

@@ -192,6 +192,7 @@ std::vector<AppTarget> TargetsOf(const InstanceList& list) {
     if (instance.app < 0) continue;
     AppTarget::Part& part =
         targets[instance.app].by_role[static_cast<int>(instance.role)];
+    // The first instance of a role stands for all of them.
     if (part.demand == Demand()) part.demand = instance.demand;
     changes.push_back({instance.created, 1, instance.app, instance.role});
     if (instance.deleted < kNeverDeleted) {
@@ -201,6 +202,7 @@ std::vector<AppTarget> TargetsOf(const InstanceList& list) {
   std::sort(changes.begin(), changes.end());
   std::vector<std::array<int, 3>> live(list.apps.size());
   for (const auto& [time, change, app, role] : changes) {
+    // A sweep over arrivals and departures; its maximum is the most at once.
     const int now = live[app][static_cast<int>(role)] += change;
     int& most = targets[app].by_role[static_cast<int>(role)].count;
     most = std::max(most, now);

@@ -105,6 +105,7 @@ class Validator {
       per_node_[{instance.app, instance.role, stay.node}] += sign;
       auto& pods = pods_[instance.app];
       const int pod = cluster_.leaves[node.leaf].pod;
+      // The size of the map is the number of pods in which the app runs now.
       if ((pods[pod] += sign) == 0) pods.erase(pod);
     }
   }
@@ -184,6 +185,8 @@ class Validator {
       const std::bitset<8> slices(stay.devices.mig_slices);
       int first = 0;
       while (first < 8 && !slices[first]) ++first;
+      // The slices must be one run of the profile's length that begins at a
+      // legal position.
       bool run = static_cast<int>(slices.count()) == length;
       for (int i = first; i < first + length; ++i) {
         run = run && i < 8 && slices[i];

@@ -130,6 +130,7 @@ absl::Status Discovery::ReadNumaNodes() {
   REFRACT_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                            tree_.List(folder));
   for (const std::string& name : names) {
+    // The folder has other entries beside the nodes ("online", "possible").
     absl::string_view digits = name;
     NumaNode node;
     if (!absl::ConsumePrefix(&digits, "node") ||
@@ -228,6 +229,8 @@ absl::StatusOr<int> Discovery::AddPci(absl::string_view path) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ": the bridges form a cycle at ", address));
     }
+    // A bridge that an earlier device has added must be at the same place, or
+    // the tree contradicts itself.
     const auto known = functions_.find(address);
     if (known != functions_.end()) {
       const PciFunction& function = topology_.pci[known->second];
@@ -301,6 +304,7 @@ absl::Status Discovery::ReadRdmaNics() {
     nic.rdma = true;
     REFRACT_ASSIGN_OR_RETURN(const std::optional<std::string> device,
                              tree_.Link(at + "/device"));
+    // Soft-RoCE has no PCI device.
     if (device.has_value()) {
       REFRACT_ASSIGN_OR_RETURN(nic.pci, AddPci(*device));
     }

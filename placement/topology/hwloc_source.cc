@@ -128,6 +128,8 @@ class Reader {
                                        pci.dev, pci.func);
     const auto known = added_.find(function.address);
     if (known != added_.end()) return known->second;
+    // Bridges first, from the host bridge down: a parent has its index before
+    // its children.
     function.parent = AddPci(object->parent);
     // The host bridge above names the root as sysfs does: domain and first bus.
     hwloc_obj_t host = object->parent;
@@ -166,6 +168,7 @@ class Reader {
         nic.rdma = type == HWLOC_OBJ_OSDEV_OPENFABRICS;
         nic.pci = AddPci(object->parent);
         nic.numa_node = NumaNodeOf(object);
+        // A network device on the function of an RDMA device is part of it.
         if (!nic.rdma && nic.pci >= 0 &&
             std::find(used.begin(), used.end(), nic.pci) != used.end()) {
           continue;
@@ -194,6 +197,8 @@ class Reader {
           (pci.class_id != 0x0300 && pci.class_id != 0x0302)) {
         continue;
       }
+      // Addresses of fixed width sort as CUDA counts (CUDA_DEVICE_ORDER =
+      // PCI_BUS_ID).
       found.emplace_back(absl::StrFormat("%08x:%02x:%02x.%x", pci.domain,
                                          pci.bus, pci.dev, pci.func),
                          object);

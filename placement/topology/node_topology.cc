@@ -120,6 +120,7 @@ absl::Status CheckPci(const NodeTopology& topology) {
 
 absl::Status CheckDevices(const NodeTopology& topology) {
   std::set<std::string> names;
+  // NICs and GPUs share one space of names, because paths name either.
   const auto check = [&](const auto& device, absl::string_view list) {
     const std::string field = absl::StrCat(list, "[", device.name, "]");
     if (!names.insert(device.name).second) {
@@ -135,6 +136,7 @@ absl::Status CheckDevices(const NodeTopology& topology) {
     const absl::Status status = check(gpu, "gpus");
     if (!status.ok()) return status;
   }
+  // A NIC, a GPU, or "nodeN" for the memory of a NUMA node.
   const auto known = [&](const std::string& name) {
     if (names.contains(name)) return true;
     int id = 0;
@@ -265,6 +267,8 @@ Path PathBetween(const NodeTopology& topology, const Endpoint& a,
 }
 
 double PcieGbps(double gigatransfers, int lanes) {
+  // Generations by transfers per second: 1 and 2 up to 5 GT/s (8b/10b), 3 to 5
+  // up to 32 (128b/130b), 6 at 64 (flits).
   double payload = 128.0 / 130;
   if (gigatransfers <= 5) {
     payload = 8.0 / 10;
@@ -283,6 +287,7 @@ absl::Status Check(const NodeTopology& topology) {
 
 std::string CpuListText(const std::vector<int>& cpus) {
   std::string text;
+  // Runs of consecutive CPUs become ranges.
   for (size_t i = 0; i < cpus.size();) {
     size_t end = i + 1;
     while (end < cpus.size() && cpus[end] == cpus[end - 1] + 1) ++end;

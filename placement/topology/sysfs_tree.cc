@@ -61,6 +61,8 @@ class FileTree final : public SysfsTree {
     std::string text;
     std::array<char, 4096> buffer;
     ssize_t count = 0;
+    // A file of a copied tree may be of any size; no more than the limit is
+    // read.
     while (text.size() < kMaxFileBytes &&
            (count = read(fd, buffer.data(), buffer.size())) > 0) {
       text.append(buffer.data(), static_cast<size_t>(count));

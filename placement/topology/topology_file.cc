@@ -103,6 +103,7 @@ class Override {
         topology_.numa_nodes.begin(), topology_.numa_nodes.end(),
         [&](const NumaNode& candidate) { return candidate.id == *id; });
     if (node == topology_.numa_nodes.end()) {
+      // At the end; Apply() sorts by id when all entries are read.
       node = topology_.numa_nodes.insert(node, NumaNode());
       node->id = static_cast<int>(*id);
     }
@@ -135,6 +136,7 @@ class Override {
     PciFunction& function = topology_.pci[index];
     Assign(fields.Text("root"), &function.root);
     if (auto parent = fields.Text("parent"); parent.has_value()) {
+      // Resolved after all functions of the file are known.
       parents_.emplace_back(index, *std::move(parent));
     }
     const auto lanes = fields.Whole("lanes", 0, 32);
@@ -172,6 +174,8 @@ class Override {
     }
   }
 
+  // The device that the entry names; nullptr after an error. Devices are not
+  // added: a name that the machine lacks is most likely misspelt.
   template <typename Device>
   Device* FindDevice(Fields& fields, std::vector<Device>& devices,
                      const char* what) {
@@ -188,6 +192,8 @@ class Override {
     return nullptr;
   }
 
+  // "pci" and "numa_node" of a NIC or GPU. A new function brings its NUMA node,
+  // unless the entry has its own.
   template <typename Device>
   void Place(Fields& fields, Device* device) {
     if (const auto pci = fields.Text("pci"); pci.has_value()) {
@@ -322,6 +328,7 @@ std::string TopologyJson(const NodeTopology& topology) {
   }
   json["pci"] = OrderedJson::array();
   for (const PciFunction& function : topology.pci) {
+    // Functions refer to each other by address, which an editor can read.
     json["pci"].push_back({{"address", function.address},
                            {"root", function.root},
                            {"parent", AddressOf(topology, function.parent)},

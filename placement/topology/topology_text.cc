@@ -15,6 +15,8 @@ std::string RateText(double gbps) {
   return gbps > 0 ? absl::StrFormat("%.4g Gb/s", gbps) : "unknown speed";
 }
 
+// The link of a function: transfers, lanes, and the rate that follows; a link
+// with fewer lanes than its function supports is marked.
 std::string LinkText(const PciFunction& function) {
   if (function.gbps <= 0) return "";
   std::string text;
@@ -85,6 +87,7 @@ class TreeWriter {
   }
 
  private:
+  // A function and all bridges above it.
   void MarkShown(int pci) {
     for (; pci >= 0; pci = topology_.pci[pci].parent) shown_.insert(pci);
   }
@@ -93,6 +96,7 @@ class TreeWriter {
   }
   template <typename Matches>
   void WriteRoots(const Matches& matches) {
+    // The host bridge is written once, above the first of its functions.
     std::string root;
     for (const int index : shown_) {
       const PciFunction& function = topology_.pci[index];
@@ -167,6 +171,7 @@ std::string TreeText(const NodeTopology& topology) {
 
 std::string MatrixText(const NodeTopology& topology) {
   if (topology.nics.empty()) return "";
+  // Rows are NICs; columns are the memory of NUMA nodes, then GPUs.
   std::vector<Endpoint> columns(topology.numa_nodes.begin(),
                                 topology.numa_nodes.end());
   columns.insert(columns.end(), topology.gpus.begin(), topology.gpus.end());
