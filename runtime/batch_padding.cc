@@ -146,8 +146,8 @@ absl::Status BatchPadding::Pad(absl::Span<const TensorView> inputs,
   }
   const auto rows = signature_.Batch(inputs);
   if (!rows || *rows <= 0 || *rows >= min_batch_) return absl::OkStatus();
-  // The message names an input that counts rows, because a client cannot see
-  // the reason elsewhere.
+  // The message names an input that has the request's rows, so that its client
+  // sees where the batch comes from.
   if (!may_pad_) {
     const auto input = std::find_if(
         inputs_.begin(), inputs_.end(),

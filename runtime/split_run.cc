@@ -59,8 +59,8 @@ void RequestRunner::UseForms(const models::Graph& graph,
 }
 
 // Encodes and decodes the values as the two nodes do, so that a run in one
-// process has the rounding of the wire forms. Without a lossy or unique-row
-// form the values pass as they are.
+// process has the rounding of the wire forms. If all values are sent unchanged,
+// they pass as they are.
 absl::StatusOr<absl::Span<const TensorView>> RequestRunner::Crossing::Pass(
     absl::Span<const TensorView> values) {
   REFRACT_ASSIGN_OR_RETURN(const absl::Span<const base::TensorSpec> specs,

@@ -59,6 +59,8 @@ absl::Status EmitMap(const NodeStep& node,
 // exporters write it, a constant of another type without dimensions.
 std::optional<absl::Status> EmitBinary(const NodeStep& node, Emitter& emitter) {
   const Lowering lowering = models::LoweringOf(node.node.op);
+  // The three lowerings differ in the order of operands and in the argument's
+  // name alone.
   const std::optional<ElementCode> code =
       lowering == Lowering::kReverseSubtract ? ElementCode::kSubtract
       : lowering == Lowering::kPow           ? ElementCode::kPower
