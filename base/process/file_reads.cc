@@ -24,7 +24,7 @@ absl::Status Failed(const FileRead& read, absl::string_view what) {
                    " bytes at byte ", read.offset, ": ", what));
 }
 
-// `count`: what a read returned, or -errno.
+// `count`: the bytes that a read returned, or -errno.
 absl::Status Result(const FileRead& read, int64_t count) {
   if (count < 0) {
     return Failed(read, std::strerror(static_cast<int>(-count)));

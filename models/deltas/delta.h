@@ -76,7 +76,7 @@ struct DeltaTable {
   std::optional<RowLayout> layout;
   // Rows of ids; null: ids are row numbers.
   std::shared_ptr<const IdIndex> index;
-  // Ids whose rows this node has; the others are the business of other nodes.
+  // Ids whose rows this node has; the other rows belong to other nodes.
   // nullopt: all rows are here, or ids are row numbers.
   std::optional<OwnIds> own_ids;
   // Whether deltas may name ids that are not in `index`.
@@ -87,15 +87,15 @@ struct DeltaTable {
     return index != nullptr && index->Find(id) == IdIndex::kNoRow &&
            (!own_ids || own_ids->Has(id));
   }
-  // Why its rows cannot change; empty: they can.
+  // Why the table's rows cannot change; empty: they can.
   std::string why_not;
 };
 
 // The changes of one table. Spans point into the file's bytes.
 struct TableDelta {
   std::string table;
-  // Ascending, and in only one of the two lists. Each has a row in the table,
-  // unless the table takes new ids or the row is at another shard.
+  // Ascending, each id in only one of the two lists. Each id has a row in the
+  // table, unless the table takes new ids or the row is at another shard.
   std::vector<int64_t> ids;
   std::vector<int64_t> deleted;
   // The new row of each id: `dim` floats each, or, if `encoded`, as the table

@@ -4,21 +4,21 @@
 // A graph node that runs graphs of its own, as often as data decides: the form
 // of torch.cond, while_loop, map and scan. On the CN only.
 //
-// It reads the arguments "input_0", …: values, or numbers that the export wrote
-// down. Its graphs are pure (Functionalize() has seen them) and have no
-// weights: every value that they read is an input. Inputs by kind, and outputs:
+// The node reads the arguments "input_0", …: values, or numbers that the export
+// wrote down. Its graphs are pure (Functionalize() has seen them) and have no
+// weights: every value that they read is an input. Inputs and outputs by kind:
 //
-//   cond        predicate, then what both graphs (taken, else) read;
-//               outputs are the graph's
-//   while_loop  `carried` values, then what does not change. Graph 0 (one
-//               output) says whether graph 1 runs once more; outputs are what
-//               is carried
-//   map         `mapped` tensors, then what every round reads. The graph reads
-//               one element of dimension 0 of each; outputs are its results,
-//               stacked
-//   scan        `carried` values, `mapped` tensors, then the rest. The graph
-//               gives the values to carry on, then results to stack; outputs
-//               likewise
+//   cond        inputs: predicate, then the values that both graphs (taken,
+//               else) read. Outputs: those of the graph that runs.
+//   while_loop  inputs: `carried` values, then values that do not change. Graph
+//               0 (one output) says whether graph 1 runs once more. Outputs:
+//               the carried values.
+//   map         inputs: `mapped` tensors, then values that every round reads.
+//               The graph reads one element of dimension 0 of each tensor.
+//               Outputs: its results, stacked.
+//   scan        inputs: `carried` values, `mapped` tensors, then values that
+//               every round reads. The graph gives the values to carry on, then
+//               results to stack. Outputs: likewise.
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"

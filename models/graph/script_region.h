@@ -5,10 +5,10 @@
 // objects, lists of a length that data decides, operators without a form in the
 // IR. LibTorch's interpreter runs it, on the CN only.
 //
-// It reads the values "input_0", … and has one output per result of the piece:
-// tensors, and numbers by their ValueKind. The piece is pure: it writes into
-// its own copies, keeps nothing between calls, and always returns the
-// same results for the same inputs.
+// The node reads the values "input_0", … and has an output for each result of
+// the piece: tensors, and numbers by their ValueKind. The piece is pure: it
+// writes into its own copies, keeps nothing between calls, and always returns
+// the same results for the same inputs.
 
 #include "absl/strings/string_view.h"
 #include "models/graph/control_region.h"

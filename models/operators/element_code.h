@@ -7,8 +7,8 @@
 // complete.
 //
 // The header lies beside the operator table, which names a code in each record.
-// It includes nothing of ours and is C++17, so the CUDA leaf (runtime/cuda) may
-// include it although that folder otherwise stands alone
+// The header is C++17 and includes no other header of Refract, so the CUDA leaf
+// (runtime/cuda) may include it although that folder otherwise stands alone
 // (scripts/check_includes.py, SHARED_WITH_LEAVES).
 
 #include <cstdint>
@@ -53,7 +53,7 @@ enum class ElementCode : uint8_t { REFRACT_ELEMENT_CODES(REFRACT_ENUMERATOR) };
 #undef REFRACT_ENUMERATOR
 inline constexpr int kNumElementCodes =
     static_cast<int>(ElementCode::kSelect) + 1;
-// The codes of one argument come before kFirstBinary, kSelect is the last.
+// The codes of one argument come before kFirstBinaryCode, kSelect is the last.
 inline constexpr ElementCode kFirstBinaryCode = ElementCode::kAdd;
 
 #define REFRACT_NAME(code, name) name,

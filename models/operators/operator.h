@@ -105,8 +105,8 @@ enum class CostRule : uint8_t {
 };
 
 // clang-format off
-// What back ends know an operator as. A back end may lack a lowering: then
-// LibTorch runs the operator.
+// Name by which back ends implement an operator. A back end may lack a
+// lowering: then LibTorch runs the operator.
 enum class Lowering : uint8_t {
   kNone,
   // The operand's memory under other dimensions (runtime/compile/view_op.h).
@@ -174,8 +174,8 @@ struct Operator {
   Lowering lowering = Lowering::kNone;
   // Overloads that `lowering` is for, separated by spaces; empty: all.
   absl::string_view overloads;
-  // What kUnary, kBinary, kAddProduct, kLogical compute: of float32, and of
-  // integers and truth values.
+  // The function of kUnary, kBinary, kAddProduct, kLogical: for float32, and
+  // for integers and truth values.
   std::optional<ElementCode> element;
   std::optional<IntegerCode> integer;
   uint16_t traits = 0;

@@ -15,9 +15,9 @@ namespace refract::models {
 //
 // which is what ATen's embedding_renorm_ does to a row (ATen/native/
 // Embedding.cpp). A scaled row is not scaled again, so that answers equal
-// PyTorch's and do not depend on earlier requests. This needs a table that only
-// such look-ups read: Unimplemented names the table and the reader for all
-// others. For graphs as imported, before Functionalize().
+// PyTorch's and do not depend on earlier requests. The table must have no other
+// readers than such look-ups: otherwise Unimplemented names the table and the
+// reader. For graphs as imported, before Functionalize().
 absl::Status ScaleLookUpsByMaxNorm(Graph& graph);
 
 }  // namespace refract::models

@@ -4,22 +4,18 @@
 // Models on disk, laid out as Triton users know it:
 //
 //   <repo>/<model>/config.pbtxt
-//   <repo>/<model>/<version>/graph.pb      graph + weight table + digests
-//   <repo>/<model>/<version>/model.pt2|pt  the original file, untouched
-//   <repo>/<model>/<version>/tables/*.safetensors
-//   <repo>/<model>/<version>/sample.safetensors a request, if import was given
-//                                          one; no part of the model's identity
-//   <repo>/<model>/<version>/split_plan.pb written by `refract partition`
-//   <repo>/<model>/<version>/.verified.json files whose digests were checked
-//   <repo>/<model>/<version>/hn_part.pb, hn_weights.bin in place of
-//   model.pt2|pt
-//                                          and tables: a package for GPU nodes
-//                                          (models/repository/hn_part.h)
-//   <repo>/<model>/<version>/cn_shard.pb, cn_weights.bin in place of
-//   model.pt2|pt
-//                                          and tables: a package for a shard of
-//                                          CPU nodes
-//                                          (models/repository/cn_shard.h)
+//   <repo>/<model>/<version>/
+//     graph.pb              graph, weight table, digests
+//     model.pt2 | model.pt  the original file, untouched
+//     tables/*.safetensors  tables beside the model
+//     sample.safetensors    the request that import checked the model with;
+//                           optional, no part of the model's identity
+//     split_plan.pb         written by `refract partition`
+//     .verified.json        files whose digests were checked
+//     hn_part.pb, hn_weights.bin    in place of the original file and tables: a
+//                                   package for GPU nodes (hn_part.h)
+//     cn_shard.pb, cn_weights.bin   the same for a shard of CPU nodes
+//                                   (cn_shard.h)
 //
 // A version appears complete or not at all (written aside, then renamed) and is
 // never rewritten, but for its split plan and hidden files, which are replaced

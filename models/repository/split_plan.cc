@@ -327,8 +327,8 @@ absl::Status ValidatePlan(const Graph& graph, const base::Digest& model,
         absl::StrCat("the plan has ", plan.stages.size(),
                      " stages for a graph of ", graph.nodes.size(), " nodes"));
   }
-  // Checks go from coarse to fine, because later checks index with what earlier
-  // ones have found valid: stages per node, then edges, crossings, forms.
+  // Checks go from coarse to fine, because later checks index with values that
+  // earlier checks have found valid: stages, then edges, crossings, forms.
   REFRACT_RETURN_IF_ERROR(CheckPlacement(graph, plan));
   REFRACT_RETURN_IF_ERROR(CheckEdges(graph, plan));
   const Crossings needed = FindCrossings(graph, plan);

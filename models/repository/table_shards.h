@@ -18,7 +18,7 @@ namespace refract::models {
 struct Graph;
 struct SplitPlan;
 
-// More nodes than that ask each other too often for one request.
+// With more shards, a request would ask too many other nodes for rows.
 inline constexpr size_t kMaxShards = 64;
 
 // The rows of one table by owner. A table of one owner has no rows elsewhere.
@@ -26,29 +26,29 @@ struct TableShards {
   std::string table;          // weight name
   std::vector<int64_t> ends;  // shard k owns rows [begin(k), ends[k])
   // Whether ids name the rows (models/tables/id_index.h). Unless the table has
-  // one owner, a hash of the id then says who has the row (OwnerOfId()), and
-  // `ends` say only how many rows each shard has.
+  // one owner, a hash of the id then gives the owner of the row (OwnerOfId()),
+  // and `ends` give only the number of rows of each shard.
   bool by_ids = false;
 
   int64_t begin(size_t shard) const {
     return shard == 0 ? 0 : ends[shard - 1];
   }
   int64_t rows(size_t shard) const { return ends[shard] - begin(shard); }
-  // The shard that has all rows; nullopt: several have.
+  // The shard that has all rows; nullopt: several shards have rows.
   std::optional<size_t> sole_owner() const;
 };
 
 // The owner of the row of `id`, in the file or to come, among the `num_shards`
-// owners of a table that is divided by ids. Nodes and packages agree on it: it
-// must not change.
+// owners of a table that is divided by ids. The function must not change: nodes
+// and packages agree on owners by it.
 size_t OwnerOfId(int64_t id, size_t num_shards);
 
-// Ids of a table that is divided by ids whose rows are at one shard. Every
-// owner has the row of the first id besides its own rows: it is the default row
-// of unknown ids.
+// Ids whose rows are at one shard, of a table that is divided by ids. Every
+// owner has the row of the first id besides its own rows: row 0 is the default
+// row of unknown ids.
 class OwnIds {
  public:
-  // `first_id`: that of row 0 of the whole table.
+  // `first_id`: the id of row 0 of the whole table.
   OwnIds(const TableShards& shards, size_t shard, int64_t first_id)
       : sole_owner_(shards.sole_owner()),
         num_shards_(shards.ends.size()),

@@ -190,17 +190,17 @@ Flows ApplyComplexRules(const NodeView& view);
 
 // `flow` for each output of the node.
 std::vector<Flow> ForAll(const NodeView& view, Flow flow);
-// Operands of these shapes broadcast against each other and combined point by
-// point: kMixed when two have their rows in different places, or one that all
-// rows share has an entry for each row's number (sizes of two names may be
-// equal in every request).
+// Operands that are broadcast against each other and combined point by point.
+// The result is kMixed when two operands have their rows in different places,
+// or when a shared operand has an entry for each row's number (sizes of two
+// names may be equal in every request).
 struct Operand {
   Flow flow;
   int rank = 0;
   std::optional<Shape> shape = std::nullopt;
 };
 Flow Broadcast(const std::vector<Operand>& operands, int result_rank);
-// All inputs of the node so, `integers`: the result is one of integers.
+// Broadcast() of all inputs of the node.
 Flow BroadcastInputs(const NodeView& view);
 // The same values in the same order in another shape.
 Flow Reshape(const Flow& flow, const Shape& from, const Shape& to,
@@ -208,7 +208,7 @@ Flow Reshape(const Flow& flow, const Shape& from, const Shape& to,
 // A tensor of `id`'s shape whose contents all rows share: rows where it has the
 // batch in one dimension.
 Flow Spread(const Flow& flow, const NodeView& view, ValueId id);
-// `axis` after the sorted dimensions `dims` went.
+// The number of dimension `axis` after `dims` are removed.
 int AxisWithout(int axis, const std::vector<int>& dims);
 
 }  // namespace refract::models::rows

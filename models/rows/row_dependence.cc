@@ -71,7 +71,7 @@ class Walk {
                       const std::vector<bool>& fixed) const {
     RowDependence result;
     // First whether rows are scored alone, then whether they can be cut, then
-    // whether requests can be merged: each answer needs the one before it.
+    // whether requests can be merged: each answer needs the answer before.
     for (const ValueId id : outputs) {
       const Flow& flow = flows_[id];
       if (flow.shared()) continue;

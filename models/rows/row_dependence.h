@@ -6,12 +6,12 @@
 //
 // Found without running the model, by a rule per operator that says where the
 // rows of its operands are in its results: dimension, and how many entries each
-// row has there. A dimension that rows are in may be reshaped, permuted,
-// gathered from, even folded into another one and unfolded again; an operator
-// that works along it (a mean, softmax, sort, roll or product over the batch)
-// brings rows together, and so does a result that has it twice (x @ x.T), a
-// number made of the batch's size, or one made of a row's number. Operators
-// without a rule count as bringing rows together: kUnknown.
+// row has there. The rows' dimension may be reshaped, permuted, gathered from,
+// even folded into another dimension and unfolded again. An operator that works
+// along it (a mean, softmax, sort, roll or product over the batch) brings rows
+// together. So does a result that has the rows' dimension twice (x @ x.T), and
+// a number made of the batch's size or of a row's number. Operators without a
+// rule count as bringing rows together: kUnknown.
 
 #include "models/graph/graph.h"
 #include "models/repository/split_plan.h"

@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kMaxFactors = 6;
 
 // Trial batches beside the example's: small ones, its neighbours, and a batch
-// for which no buffer of the example suffices. CheckBatchOne() tries 1.
+// for which no buffer of the example suffices. CheckRows() tries 1.
 std::vector<int64_t> Batches(int64_t base) {
   std::vector<int64_t> batches = {2, 3, 7, base + 1, base - 1, 33};
   std::sort(batches.begin(), batches.end());

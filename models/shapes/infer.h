@@ -35,8 +35,8 @@ struct NamedTensor {
 // leads most inputs is the batch.
 //
 // Sizes that are equal in the example but unrelated in the model may be taken
-// for one where the model cannot tell them apart: an example is best given with
-// different sizes, and with two rows or more.
+// for one size where the model cannot tell them apart: an example is best given
+// with different sizes, and with two rows or more.
 //
 // InvalidArgument: the sample does not fit the model (names the input), or the
 // trace is specialised to its batch: it fails, or its result stops following
@@ -62,8 +62,8 @@ absl::Status CheckRows(absl::Span<const NamedTensor> sample,
 // 0 and 1 as constants. A table whose bags hold one id in all, or none, is an
 // everyday request: the limits of sizes other than the batch are lowered where
 // the graph, run at 1 and at 0, has the shapes that the export predicts. The
-// requests that it runs are made of `sample`, or of zeros and of ones where
-// that is empty. One line per limit that stays is added to `notes`.
+// requests for these runs are made of `sample`, or of zeros and of ones where
+// `sample` is empty. Each limit that stays adds a line to `notes`.
 //
 // InvalidArgument: the sample's names or dtypes are not the inputs'.
 absl::Status RelaxSmallSizes(absl::Span<const NamedTensor> sample,

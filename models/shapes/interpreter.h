@@ -41,7 +41,7 @@ class Interpreter {
 
   // `inputs` in the graph's order. Each tensor lives until its last reader has
   // run. Errors are the operator's own (runtime::aten::Caller), with
-  // `run.failed` set; what ran before is in `run.values`.
+  // `run.failed` set; `run.values` has the values computed before.
   absl::Status Run(absl::Span<const base::TensorView> inputs,
                    InterpreterRun& run) const;
 

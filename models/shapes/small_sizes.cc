@@ -21,8 +21,8 @@ namespace {
 // The limit that torch.export gives every dynamic size, because PyTorch treats
 // 0 and 1 as constants.
 constexpr int64_t kExportersMin = 2;
-// First size of the other symbols while one is small. The sizes differ, so that
-// no two are confused.
+// First size of the other symbols while one symbol is small. The sizes differ,
+// so that a shape made of the wrong symbol does not agree by chance.
 constexpr int64_t kFirstSmallSize = 4;
 
 // "dimension 0 of ids": the first place of `symbol`, alone or in an expression.

@@ -155,7 +155,7 @@ NodeId FindCulprit(const Graph& graph, const InterpreterRun& good, int64_t rows,
   // follows the batch.
   // A node with the batch written into its arguments is the plainest evidence,
   // so it is looked for first; then the first node that reads changed sizes and
-  // gives unchanged ones.
+  // gives unchanged sizes.
   for (NodeId n = 0; n <= last; ++n) {
     const Node& node = graph.nodes[n];
     if (behind[n] && HasRowsWrittenIn(node, rows) &&

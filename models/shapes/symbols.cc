@@ -18,8 +18,8 @@ constexpr size_t kMaxClasses = 4;
 // Most runs of one search for dimensions to tie. Every run is a run of the
 // model with the sample's sizes.
 constexpr int kMaxAttempts = 200;
-// Offsets computed from another input's size leave room for one more row: the
-// last bag is then empty. They leave no room for two.
+// Growth that shows a size to be free. Offsets computed from another input's
+// size fit one more row, whose bag is then empty, but not two.
 constexpr int64_t kGrowth = 2;
 
 enum class Effect : uint8_t {
@@ -145,9 +145,8 @@ class Finder {
     }
     for (const Place& place : Places()) {
       const Effect effect = Try({{place}});
-      // The ids of bags change no other size, and yet are read. The
-      // model picks from a matrix whose further rows or columns change
-      // nothing.
+      // A vector that changes no other size, and yet is read, holds ids of
+      // bags. Of a matrix that does so the model picks rows or columns.
       const bool is_vector = found_.base[place.input].size() == 1;
       if (effect == Effect::kFails) {
         (place.dim == 0 ? leading_ : trailing_).push_back(place);
@@ -230,8 +229,8 @@ class Finder {
   }
 
   // A size that seemed free may only be free to grow: surplus rows that are not
-  // picked do no harm, nor do ids behind the last bag. It belongs to a class
-  // that cannot change without it, in any dimension.
+  // picked do no harm, nor do ids behind the last bag. Such a size belongs to a
+  // class that cannot change without it, in any dimension.
   bool JoinFree(int64_t size, const std::vector<Place>& places) {
     std::vector<Member> candidates;
     for (const SizeSymbol& symbol : found_.symbols) {
@@ -313,7 +312,7 @@ class Finder {
     for (const Place& place : leading_) {
       by_size[SizeOf(place) - OffsetOf(place)].push_back(place);
     }
-    // The batch is first sought among the leading sizes of these.
+    // Only leading sizes may be the batch; classes of them come first below.
     const std::set<int64_t> leads = [&by_size] {
       std::set<int64_t> sizes;
       for (const auto& each : by_size) sizes.insert(each.first);

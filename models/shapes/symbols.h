@@ -39,8 +39,8 @@ struct SizeSymbol {
 
 struct FoundSymbols {
   std::vector<SizeSymbol> symbols;
-  // The example's sizes, or slightly larger ones where the example has one row:
-  // a size of 1 broadcasts, and would seem free.
+  // The example's sizes, or slightly larger sizes where the example has one
+  // row: a size of 1 broadcasts, and would seem free.
   InputDims base;
   // When no symbol counts rows: the attempt that came closest, and how many
   // rows `base` has.

@@ -42,14 +42,14 @@ class IdIndex {
 
   // Bytes of memory of an index of `rows` rows.
   static size_t MemoryFor(size_t rows);
-  // Id i belongs to row i. `own`: the others are left out; null: there are no
-  // others. InvalidArgument: an id that is there twice (names it and both
-  // positions). Unimplemented: more than 2^32 - 2 rows.
+  // ids[i] is the id of row i. `own`: ids of other shards are left out; null:
+  // the index has all ids. InvalidArgument: an id that is there twice (names
+  // the id and both positions). Unimplemented: more than 2^32 - 2 rows.
   static absl::StatusOr<std::shared_ptr<const IdIndex>> Build(
       absl::Span<const int64_t> ids, const OwnIds* own = nullptr);
   // The index of the table `table` of `store`; null if its ids are row numbers.
-  // `shards`: the table is divided by ids, and the index has those at `shard`.
-  // InvalidArgument names the table.
+  // `shards`: the table is divided by ids, and the index has the ids of
+  // `shard`. InvalidArgument names the table.
   static absl::StatusOr<std::shared_ptr<const IdIndex>> Of(
       const WeightStore& store, absl::string_view table,
       const TableShards* shards = nullptr, size_t shard = 0);

@@ -48,8 +48,8 @@ uint64_t RoundUp(uint64_t bytes, uint64_t to) {
 
 std::vector<Segment> SegmentsOf(const WeightTable& weights,
                                 const std::set<std::string>& names) {
-  // A table that another one touches joins its segment only where they share
-  // bytes, so that each table begins at an aligned address.
+  // Tables join one segment only where they share bytes, not where they merely
+  // touch, so that each table begins at an aligned address.
   std::map<std::string, std::vector<std::pair<uint64_t, uint64_t>>> ranges;
   for (const WeightEntry& entry : weights.entries) {
     if (!names.contains(entry.name) || entry.bytes == 0) continue;

@@ -67,7 +67,7 @@ absl::StatusOr<std::string> RequiredString(const Json& json,
   return *text;
 }
 
-// {"as_name": …} or a literal under `literal_tag`.
+// {"as_name": …}, or a literal under another tag, which `parse` reads.
 template <typename ParseLiteral>
 MaybeArgument ParseSymbolic(const Json& json, const Scope& scope,
                             absl::string_view tag, ParseLiteral parse) {

@@ -18,7 +18,7 @@ struct Autocast {
 // By operator, as ATen/autocast_mode.cpp (2.11) registers them for CPUs.
 // float64 tensors are left alone by every rule.
 enum class AutocastRule {
-  kAsIs,     // runs on what it is given
+  kAsIs,     // runs on its operands as they are
   kLower,    // all floating tensors to the region's dtype
   kFloat32,  // all floating tensors to float32
   kWidest,   // all to the widest of them

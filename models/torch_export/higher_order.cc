@@ -1,4 +1,4 @@
-// Operators with subgraphs: those that are inlined, and control flow.
+// Operators with subgraphs: inlined subgraphs, and control flow.
 
 #include <set>
 #include <string>

@@ -284,8 +284,8 @@ absl::StatusOr<Program> ParseProgram(absl::string_view text) {
   if (const Json* ranges = Member(json, "range_constraints")) {
     REFRACT_RETURN_IF_ERROR(ReadRanges(*ranges, graph));
   }
-  // Ranges, batch, guards, least batch: each step reads what the one before it
-  // has written.
+  // Ranges, batch, guards, least batch: each step reads the results of the
+  // steps before it.
   ChooseBatchSymbol(graph);
   if (graph.symbols.empty()) {
     program.notes.push_back(

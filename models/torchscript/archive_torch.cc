@@ -20,8 +20,8 @@ namespace {
 
 // Payloads of attributes of at least this size stay unread: LibTorch's loader
 // looks only into pickles and code. Constants are read at any size, because the
-// loader compares constants and merges equal ones: two unread constants of one
-// shape would become one constant.
+// loader compares constants and merges equal constants: two unread constants of
+// one shape would become one.
 constexpr size_t kMaxReadBytes = size_t{1} << 20;
 
 bool IsConstant(absl::string_view name) {

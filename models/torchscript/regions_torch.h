@@ -30,11 +30,12 @@ std::vector<torch::jit::Value*> ReadsOf(const torch::jit::Node& node);
 //   - only plain values leave them,
 //   - a list, dictionary or object that a region writes into is touched by that
 //     region alone,
-//   - who writes into a result that may be an argument, and views of what a
-//     region writes into, are in it,
+//   - a region contains the nodes that write into a result of it that may be an
+//     argument, and the views of values that it writes into,
 //   - no other node lies between two nodes of a region,
-// in an order in which every node comes after what it reads, and after the
-// writes that it has to see and before those that it must not see.
+// in an order in which every node comes after the producers of the values that
+// it reads, after the writes that it must see, and before the writes that it
+// must not see.
 std::vector<Unit> PlanRegions(
     const std::shared_ptr<torch::jit::Graph>& graph,
     const absl::flat_hash_set<const torch::jit::Node*>& opaque);
