@@ -206,6 +206,7 @@ void Engine::Infer(InferRequest request, InferCallback done) {
   const auto model =
       catalog()->Find(request.model_name, request.model_version, &newest);
   if (!model.ok()) unknown_models_.fetch_add(1, std::memory_order_relaxed);
+  // Kept for a refusal: Admit() may take the request over.
   const tracing::RequestContext trace = request.trace;
   const absl::Time received = request.received;
   const absl::Status status =

@@ -74,6 +74,8 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Create(
   TableBytes table_bytes;
   const bool whole = !split || options.local_fallback;
   std::unique_ptr<const DiskTables> disk_tables;
+  // Tables get their places first: the parts that are compiled below read them
+  // there.
   if (options.table_memory == models::TableMemory::kDisk) {
     std::optional<size_t> own;
     if (options.shard.has_value()) own = options.shard->own;

@@ -72,6 +72,8 @@ absl::StatusOr<std::unique_ptr<GpuNode>> GpuNode::Create(
   // Backwards, because LeaveOut() moves the models behind.
   for (size_t i = node->models_.size(); i > 0; --i) {
     const DeviceModel& model = node->models_[i - 1];
+    // The device's own count where it has one: on a GPU all memory of a model
+    // counts, not its weights alone.
     const absl::Status fits =
         node->CheckFits(model, options.facts ? options.facts(model).device_bytes
                                              : model.weight_bytes());
@@ -297,6 +299,7 @@ ScheduledModel GpuNode::Describe(
   batching.max_rows = options_.max_batch;
   batching.enabled =
       serving.dynamic_batching || options_.batching_window.has_value();
+  // config.pbtxt of the model goes before --batching-window-us.
   batching.window = serving.dynamic_batching
                         ? serving.max_queue_delay
                         : options_.batching_window.value_or(absl::Duration());
@@ -347,6 +350,8 @@ absl::Status GpuNode::OnAnnounced(const transport::RequestDescriptor& request) {
   bool merges = false;
   const auto model = ModelOf(request.model, &merges);
   if (model == nullptr) return Unloaded();
+  // Decided by the tensor table alone: the payload of a refused request is
+  // never pulled.
   return scheduler_->Admit(request.model, request.priority,
                            model->RowsOf(request.tensors),
                            request.deadline);
@@ -380,6 +385,7 @@ GpuNode::Stats GpuNode::stats() const {
   }
   {
     absl::ReaderMutexLock lock(&models_mu_);
+    // Counters must not fall when a model is unloaded.
     all.push_back(unloaded_);
   }
   for (const ModelStats& model : all) {

@@ -160,6 +160,8 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     options.batching_window = absl::Microseconds(*flags.batching_window_us);
   }
   options.max_batch = flags.max_batch;
+  // The node listens before its models are measured; each model becomes ready
+  // by itself.
   options.warm_up_in_background = true;
   options.weight_memory =
       static_cast<size_t>(flags.weight_memory_mib * (size_t{1} << 20));
@@ -176,6 +178,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
                              .rdma_device = flags.rdma_device,
                              .gpu = gpu.ok() ? CudaPciAddress(index) : ""}));
   if (flags.device != "cpu") {
+    // auto: the CPU where no GPU works, with a line in the log.
     if (!gpu.ok() && flags.device != "auto") {
       return base::Annotate(gpu.status(),
                             absl::StrCat("--device ", flags.device));

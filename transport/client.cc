@@ -271,6 +271,8 @@ void ClientImpl::TakeModels(const ClientLink& link) {
 void ClientImpl::Send(OutgoingMessage message, absl::Time deadline,
                       std::stop_token cancel, Callback done) {
   ++counters_.in_flight;
+  // Counted first: the polling thread may end the request before Submit()
+  // returns.
   hub_->Submit(
       this, {message.TakeImpl(), deadline, std::move(cancel), std::move(done)});
 }

@@ -135,6 +135,8 @@ std::string AddressText(const sockaddr& address) {
   return text.data();
 }
 
+// Filled in by the callback, which c-ares calls exactly once per query, also
+// when the channel is cancelled or destroyed.
 struct AddressResult {
   bool done = false;
   int code = ARES_SUCCESS;

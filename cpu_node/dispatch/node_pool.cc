@@ -34,6 +34,8 @@ absl::StatusOr<std::unique_ptr<NodePool>> NodePool::Create(
   options.max_nodes = std::max(options.max_nodes, options.addresses.size());
   // Without an offer there is nothing to ask a node for.
   if (options.offers.empty() && !options.offers_may_come) options.max_nodes = 0;
+  // One hub for all nodes: the number of threads does not grow with the number
+  // of nodes.
   if (options.connect == nullptr && options.max_nodes > 0) {
     transport::ClientHub::Options hub_options;
     hub_options.max_clients = options.max_nodes;

@@ -76,6 +76,8 @@ absl::Status Answer(Engine& engine, const inference::ServerMetadataRequest&,
                     inference::ServerMetadataResponse& response) {
   response.set_name("refract");
   response.set_version(REFRACT_VERSION);
+  // Extensions by Triton's names: clients look for them before they use a
+  // method.
   if (engine.loads_by_request()) {
     response.add_extensions("model_repository");
     response.add_extensions("model_repository(unload_dependents)");

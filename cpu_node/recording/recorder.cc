@@ -140,6 +140,7 @@ absl::StatusOr<std::unique_ptr<Recorder>> Recorder::Create(
     return absl::InvalidArgumentError(
         absl::StrCat("--record: ", options.path, ": cannot be written"));
   }
+  // Requests may tell of persons: only the owner of the file may read them.
   std::error_code ignored;
   std::filesystem::permissions(options.path,
                                std::filesystem::perms::owner_read |
@@ -263,6 +264,7 @@ void Recorder::Write(Entry& entry) {
                  << " has reached --record-size; recording ends";
     return;
   }
+  // Flushed per line, so that a crash of the node loses no recorded request.
   file_ << line << std::flush;
   if (!file_) {
     full_.store(true, std::memory_order_relaxed);

@@ -77,6 +77,8 @@ absl::StatusOr<TokenFile::Version> TokenFile::VersionOf(
     return absl::NotFoundError(absl::StrCat(path, ": ", std::strerror(errno)));
   }
   return Version{
+      // Time alone may stay equal when a file is replaced within its
+      // resolution.
       facts.st_mtim.tv_sec * int64_t{1'000'000'000} + facts.st_mtim.tv_nsec,
       facts.st_size, facts.st_ino};
 }

@@ -211,6 +211,8 @@ void ShardGroup::Run::Ask(absl::Span<runtime::cpu::ShardCall> calls,
       pending->answers[i] = std::move(received);
       --pending->open;
     };
+    // clients_ is read without the lock: Close() runs when no Ask() is under
+    // way.
     transport::Client& client = *group_.clients_[calls[i].shard];
     const auto tensors = calls[i].message->tensors();
     base::TensorSpec specs[runtime::cpu::kShardMessageTensors];

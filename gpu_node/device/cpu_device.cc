@@ -19,6 +19,9 @@ CpuDevice::CpuDevice(const DeviceModels& models, const Options& options)
         *workers_.emplace_back(std::make_unique<Worker<Execution>>());
     worker.thread = std::thread([this, &worker] { RunInstance(worker); });
   }
+  // Weights are pages of mapped files: the loader drops the pages of evicted
+  // models and reads the new model's pages, on a thread of its own, because
+  // executions go on meanwhile.
   loader_.thread = std::thread([this] {
     loader_.Run([this](const Load& load) {
       for (const size_t i : load.evicted) At(i).DropWeights();

@@ -119,6 +119,8 @@ absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
   if (!slot.ok()) return Lost(slot.status());
   work.slot = *slot;
   work.translation = use->translation;
+  // Members lie side by side: each begins at the row where the previous member
+  // ends.
   int64_t first = 0;
   for (size_t i = 0; i < work.parts.size(); ++i) {
     CudaPart& part = work.parts[i];

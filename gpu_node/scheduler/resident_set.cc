@@ -63,6 +63,7 @@ void ResidentSet::BeginLoad(size_t model) {
   CHECK(models_[model].state == State::kOut);
   CHECK_LE(models_[model].bytes, free());
   models_[model].state = State::kLoading;
+  // The newest use: the next load does not evict this model first.
   models_[model].last_use = ++uses_;
   used_ += models_[model].bytes;
 }

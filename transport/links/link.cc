@@ -52,6 +52,7 @@ absl::Status Link::RunEndpoint(absl::Time now, int* worked) {
   const absl::Status status = endpoint_.Progress(now, worked, &heard);
   if (heard > 0) last_heard_ = now;
   if (status.ok()) return status;
+  // The sink's or the protocol's error, not the path's.
   if (path_->status().ok() && !endpoint_.stalled(now)) return status;
   if (!absl::IsUnavailable(status)) return status;
   // When the peer is gone, session and path fail in any order. The session's

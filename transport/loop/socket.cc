@@ -103,6 +103,8 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view address) {
 absl::StatusOr<UniqueFd> ConnectTcp(const HostPort& to, const Wait& wait,
                                     absl::Time deadline) {
   REFRACT_ASSIGN_OR_RETURN(const AddressList list, Resolve(to, 0));
+  // Addresses are tried in the resolver's order, and the error of the last
+  // address is returned.
   absl::Status last = absl::UnavailableError("the host has no address");
   for (const addrinfo* at = list.get(); at != nullptr; at = at->ai_next) {
     absl::StatusOr<UniqueFd> fd = ConnectOne(*at, wait, deadline);

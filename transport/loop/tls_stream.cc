@@ -96,6 +96,7 @@ struct TlsStream::Callbacks {
     if (command == BIO_CTRL_EOF) return self.ended_ ? 1 : 0;
     if (command != BIO_CTRL_FLUSH) return 0;
     BIO_clear_retry_flags(bio);
+    // A full socket is no error: the rest goes with the next Flush().
     return self.SendUnsent() == 0 || errno == EAGAIN ? 1 : 0;
   }
 
@@ -145,6 +146,8 @@ absl::StatusOr<std::unique_ptr<TlsStream>> TlsStream::Dial(
   if (!stream.ok()) return stream;
   SSL* const ssl = (*stream)->ssl_;
   SSL_set_connect_state(ssl);
+  // An IP address is compared with the addresses of the certificate, and is not
+  // sent as server name, which RFC 6066 allows for DNS names alone.
   in6_addr number;
   const bool is_number = inet_pton(AF_INET, name.c_str(), &number) == 1 ||
                          inet_pton(AF_INET6, name.c_str(), &number) == 1;

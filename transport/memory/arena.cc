@@ -109,6 +109,7 @@ void Arena::Free(size_t offset, size_t bytes) {
     ranges_.Free(offset - begin_, bytes);
     notify = std::exchange(notify_, false);
   }
+  // Outside the lock: the polling thread that wakes takes the lock next.
   if (notify) waker_->Wake();
 }
 
