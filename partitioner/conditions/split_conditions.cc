@@ -106,9 +106,9 @@ MeasuredCosts UseProfile(const CostProfile& from, const models::Graph& graph,
   const int64_t batch = result.options.batch;
   const absl::flat_hash_map<std::string, int64_t> per_item(
       profile.sizes.begin(), profile.sizes.end());
+  // The sizes of the measurement at this batch show whether its costs must be
+  // scaled.
   MeasuredCosts costs =
-      // The sizes of the measurement at this batch show whether it must be
-      // scaled.
       MeasuredSeconds(graph, profile, {batch, result.conditions.sizes},
                       SizesForBatch(graph, batch, per_item), hardware);
   result.notes.push_back(absl::StrCat("costs of the ", side, ": measured, ",

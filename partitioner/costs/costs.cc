@@ -75,9 +75,9 @@ class Operators {
       if (works_[node]) work += *works_[node];
       launches += IsLookUp(node) ? 1 : 0;
     }
+    work.bytes = std::max(0.0, work.bytes - InnerBytes(step));
     // RooflineSeconds() adds one fixed time for the step. Each look-up beyond
     // the first is a launch of its own.
-    work.bytes = std::max(0.0, work.bytes - InnerBytes(step));
     return std::max(0, launches - 1) * hardware.operator_s +
            RooflineSeconds(hardware, work,
                            CachedShare(hardware, touched_bytes_));

@@ -120,8 +120,7 @@ class ProfileReader {
                                                   "; this program reads ",
                                                   kProfileFormatVersion));
     }
-    // Costs of other weights or another graph would be wrong without a sign of
-    // it.
+    // Costs of another graph would be wrong without any error.
     profile.model = {stored.model().low(), stored.model().high()};
     if (!(profile.model == model)) {
       return Wrong(
