@@ -111,8 +111,8 @@ absl::StatusOr<transport::Locality> BindDaemon(
   // A daemon without a GPU keeps all CPUs for its workers: tables lie in the
   // memory of all NUMA nodes.
   if (gpu != nullptr && !topology->is_uniform()) BindProcess(binding);
-  // Arenas bind their memory themselves, later. One warning here says that they
-  // will not be able to.
+  // Arenas bind their memory themselves, later. Binding a page now gives a single
+  // warning where the kernel forbids it.
   if (const int numa_node = binding.numa_node;
       numa_node >= 0 && !topology->is_uniform()) {
     const absl::Status status = CanBindMemory(numa_node);

@@ -104,7 +104,7 @@ absl::StatusOr<Fabric> ParseSlurmTopology(absl::string_view text) {
     part = absl::StripTrailingAsciiWhitespace(part);
     if (joined.empty()) first_line = line;
     // A backslash at its end joins a line with the next; errors name the first
-    // of them.
+    // line.
     const bool goes_on = absl::ConsumeSuffix(&part, "\\");
     absl::StrAppend(&joined, part, " ");
     if (goes_on) continue;

@@ -20,7 +20,7 @@ namespace {
 constexpr int kMostSteps = 100'000;
 
 // Instances to place, and for each its service, number and, after Place(), its
-// node. Both lists have one order.
+// node. Both lists are in the same order.
 struct Work {
   InstanceList list;
   std::vector<LoanPlacement> of;

@@ -219,9 +219,9 @@ class Simulator {
     Request& request = requests_[index];
     request.arrived = request.at = now_;
     if (index == 0) first_arrival_ = now_;
-    // Clients choose a CN at random.
     const double rows = load_.rows[random_.Below(load_.rows.size())];
     request.cost = costs_.At(rows);
+    // Clients choose a CN at random.
     request.cn = static_cast<int>(random_.Below(cns_.size()));
     // Both parts of a request on a CN run on the same rows and caches.
     request.cn_factor = costs_.cn.Draw(random_);

@@ -24,7 +24,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// p99 of fewer requests would be less than one request.
+// Of 100 requests one is beyond p99.
 constexpr size_t kLeastTraces = 100;
 // Up to this many different numbers of rows have a point each. Where there are
 // more, half as many groups of equally many requests have the points.
@@ -272,8 +272,8 @@ void Record(const ModelCosts& costs, std::vector<const Traced*> traces,
   std::vector<SpeedTimeline::Work> hn;
   for (const Traced* const traced : traces) {
     const RequestCost usual = costs.At(traced->rows);
-    // Decoding and the model's part before the HN are one figure of the costs.
-    // The usual time of each span, so that both have the slowness of the pair.
+    // Decoding and the model's part before the HN are one figure of the costs,
+    // so both spans get the slowness of the pair: usual time = time ÷ slower.
     const double slower = traced->pre_s() / usual.cn_pre_s;
     for (const Span& span : {traced->decode, traced->pre}) {
       cn.push_back(

@@ -349,10 +349,11 @@ std::vector<Verdict> Placer::Explain(const Instance& instance,
   };
   for (const int node : all_nodes_) {
     Verdict verdict{.node = node, .obstacle = ObstacleAt(node, instance)};
-    // The criteria in the order in which Choose() applies them.
     verdict.under_leaf = state_.UnderLeaf(instance.app, leaf_of(node));
     if (verdict.obstacle == Obstacle::kNothing) {
       verdict.choice = ChoiceAt(node, instance);
+      // The first criterion by which the node loses, in the order in which
+      // Choose() compares.
       const Score& score = verdict.choice.score;
       if (node == decision.node) {
         verdict.loses_by = Criterion::kChosen;

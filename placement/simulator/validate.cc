@@ -124,9 +124,9 @@ class Validator {
     int64_t cores = 0;
     for (const auto& [socket, milli] : load.socket_cpu_milli) {
       if (milli == 0) continue;
+      // A socket has ⌊CPU ÷ sockets⌋ or a little more, where the quotient is no
+      // whole number (AllFree).
       check(socket < node.sockets &&
-                // A socket has ⌊cores ÷ sockets⌋ or a little more, where that
-                // is no whole number (AllFree).
                 milli <= node.cpu_milli / node.sockets + node.sockets,
             "a socket's CPU is oversubscribed");
     }
