@@ -202,8 +202,8 @@ std::optional<double> ConvolutionFlops(const Graph& graph, const Node& node,
   if (weight == nullptr) return std::nullopt;
   const std::optional<Dims> dims = DimsOf(*weight, sizes);
   if (!dims || dims->empty() || (*dims)[0] <= 0) return std::nullopt;
-  // The first dimension of the weight counts output channels; the others are
-  // the window and the input channels behind one result.
+  // The weight of conv1d to conv3d is [output channels, input channels of a
+  // group, window]: all but the first dimension are behind each result.
   return 2 * results * Product(*dims) / (*dims)[0];
 }
 
