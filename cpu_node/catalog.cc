@@ -90,6 +90,7 @@ void Catalog::LimitOffers() {
   // Pairs (age within its model, entry). Age 0 is the newest split version.
   std::vector<std::pair<size_t, size_t>> split;
   size_t age = 0;
+  // Backwards: within a model, later entries are newer.
   for (size_t i = entries_.size(); i-- > 0;) {
     if (i + 1 < entries_.size() && entries_[i].name != entries_[i + 1].name) {
       age = 0;

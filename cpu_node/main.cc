@@ -374,6 +374,8 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
                                 absl::Seconds(flags.gpu_nodes_refresh_s),
                                 *std::move(resolver), &(*engine)->nodes()));
   }
+  // Model control, deltas and topic hold the engine, so they come after it and
+  // end before it.
   std::unique_ptr<ModelControl> control;
   if (controlled) {
     ModelControlOptions control_options;

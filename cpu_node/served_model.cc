@@ -204,6 +204,7 @@ absl::Status ServedModel::CompileSplit() {
   down_codec_.emplace(graph, plan.down, plan.down_forms);
   encoders_.emplace(*up_codec_);
   decoders_.emplace(*down_codec_);
+  // Resolved once, at load: a request only copies views by these indexes.
   REFRACT_ASSIGN_OR_RETURN(pre_sources_, Resolve(pre_->part(), {}, {}));
   REFRACT_ASSIGN_OR_RETURN(post_sources_,
                            Resolve(post_->part(), pre_outputs, plan.down));
@@ -240,6 +241,8 @@ transport::ModelOffer ServedModel::offer() const {
   offer.version = version();
   offer.model = model_->digest;
   offer.schema = models::SchemaDigest(model_->graph, *model_->plan);
+  // Settings that change scores: the GPU node refuses the offer if its own
+  // differ.
   offer.settings.emplace();
   for (const models::ResultSetting& setting :
        models::ResultSettingsOf(model_->config)) {

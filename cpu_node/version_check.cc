@@ -196,6 +196,8 @@ absl::Status CheckAnswers(const ServedModel& model,
         models::ViewsOf(request.inputs);
     const absl::Status status = base::WithinMemory([&]() -> absl::Status {
       for (int i = 0; i < request.times; ++i) {
+        // As in Engine: small batches get rows before the first part and lose
+        // them after the last.
         REFRACT_RETURN_IF_ERROR(model.padding().Pad(inputs, padded));
         REFRACT_ASSIGN_OR_RETURN(const absl::Span<base::TensorView> outputs,
                                  execute(padded.inputs()));

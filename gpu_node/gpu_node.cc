@@ -254,6 +254,7 @@ void GpuNode::TellReadiness() {
   }
   std::sort(numbers.begin(), numbers.end());
   for (const size_t number : numbers) {
+    // A drained node says so for every model: CPU nodes then send nothing.
     readiness_listener_(number, drained() ? absl::UnavailableError(kDrained)
                                           : scheduler_->ModelReady(number));
   }
@@ -290,6 +291,7 @@ ScheduledModel GpuNode::Describe(
   const models::ServingConfig& serving = model.model().config.serving;
   ScheduledModel described;
   described.label = LabelOf(model);
+  // Settings of the version's config.pbtxt; node-wide options follow.
   described.share = serving.share;
   described.max_instances = serving.max_instances;
   described.max_queue = serving.max_queue;
@@ -305,6 +307,8 @@ ScheduledModel GpuNode::Describe(
                         : options_.batching_window.value_or(absl::Duration());
   batching.preferred_rows = serving.preferred_batch_sizes;
   if (why_not.empty()) {
+    // Independent rows: a request may be cut into steps, and merged if batching
+    // is on.
     described.splittable = true;
     // Without batching, other requests must not change a bit of an answer.
     described.stepwise = batching.enabled || model.row_difference() == 0;

@@ -68,6 +68,8 @@ absl::StatusOr<size_t> GpuNode::OnOffer(const transport::ModelOffer& offer) {
     absl::Status why;
     {
       absl::MutexLock lock(&models_mu_);
+      // The reason of the last entry that does not fit is the best answer;
+      // without an entry it is why the version was left out at the start.
       why = models_.WhyAbsent(offer);
       for (auto& [number, version] : versions_) {
         // Several entries may have this name and version, each with other

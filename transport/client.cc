@@ -140,6 +140,8 @@ ClientImpl::~ClientImpl() {
 }
 
 ClientState ClientImpl::state() const {
+  // Outside mu_: PeerHealth has a lock of its own, and no two locks are held at
+  // once.
   const PeerState health = health_.state(options_.clock->Now());
   absl::MutexLock lock(&mu_);
   ClientState state = state_;

@@ -486,6 +486,8 @@ void ModelControl::Publish() {
                          share == model.traffic.end() ? 0 : share->share,
                          model.aims.contains(version)});
     };
+    // Every version that this node knows has exactly one entry: served, kept in
+    // memory, or failed with a reason.
     for (const auto& [version, served] : model.loaded) {
       if (model.served.contains(version)) {
         add(version, served.model, absl::OkStatus());

@@ -56,6 +56,7 @@ absl::StatusOr<NodeSource> ParseNodeSource(absl::string_view text) {
   const absl::string_view rest =
       colon == absl::string_view::npos ? "" : text.substr(colon + 1);
   int port = 0;
+  // "dns:8102" is a host named dns: a number after the prefix is a port.
   const bool other = (prefix == "dns" || prefix == "srv" || prefix == "file") &&
                      !absl::SimpleAtoi(rest, &port);
   absl::Status status;

@@ -96,6 +96,8 @@ bool NodeChecks::RunDue() {
     if (model == nullptr) continue;  // the model is being added or removed
     const absl::Time begin = clock_.Now();
     const absl::Status status = Check(*model, due);
+    // The check stays due and is repeated after kAgain; the node gets no
+    // requests of the model meanwhile.
     if (MayPass(status)) {
       again = true;
       continue;

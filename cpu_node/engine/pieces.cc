@@ -58,6 +58,7 @@ void Engine::SendInPieces(Task* task, const absl::Status& too_long) {
       PiecesFor(task->message_bytes, options_.nodes.limits.max_message_bytes));
   task->gathered.emplace();
   task->gathered->rows = *rows;
+  // Pieces of equal length, rounded up; the last may be shorter.
   task->gathered->rows_each = (*rows + pieces - 1) / pieces;
   task->gathered->outputs.resize(task->model->interface().outputs().size());
   StartPiece(task);
@@ -133,6 +134,7 @@ void Engine::EndPiece(Task* piece, const absl::Status& status) {
   whole->shards_delta = std::min(whole->shards_delta, piece->shards_delta);
   gathered.next += piece->bound.batch;
   Leave(piece, status.ok());
+  // The first piece that fails fails the request: later pieces are not started.
   if (!status.ok()) return Fail(whole, status);
   if (gathered.next < gathered.rows) return StartPiece(whole);
   whole->times.compute_infer = options_.clock->Now() - whole->sent;

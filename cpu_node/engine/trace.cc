@@ -33,6 +33,8 @@ class TraceBuilder {
   // `start` and `now` are on the engine's clock.
   TraceBuilder(const tracing::RequestContext& request, absl::Time start,
                absl::Time now)
+      // Spans have calendar time, the engine's clock counts from any origin. One offset for all
+      // spans of a trace keeps their order.
       : to_calendar_((absl::Now() - absl::UnixEpoch()) -
                      (now - absl::UnixEpoch())) {
     trace_.id = request.trace_id != tracing::TraceId() ? request.trace_id

@@ -234,6 +234,7 @@ absl::StatusOr<HttpInferAnswer> EncodeHttpAnswer(const InferResponse& response,
   if (!id.empty()) absl::StrAppend(&out, "\"id\":", JsonString(id), ",");
   absl::StrAppend(&out, "\"model_name\":", JsonString(response.model_name),
                   ",\"model_version\":\"", response.model_version, "\"");
+  // Only parameters that differ from their defaults (ForEachParameter).
   std::string parameters;
   ForEachParameter(response, [&parameters](const char* name, auto value) {
     absl::StrAppend(&parameters, parameters.empty() ? "" : ",", "\"", name,

@@ -258,6 +258,8 @@ void Recorder::Write(Entry& entry) {
   if (full_.load(std::memory_order_relaxed)) return;
   const std::string line = LineOf(entry);
   const uint64_t written = written_bytes_.load(std::memory_order_relaxed);
+  // Recording ends for good: a shorter later request would make the file a
+  // biased sample.
   if (written + line.size() > options_.max_bytes) {
     full_.store(true, std::memory_order_relaxed);
     LOG(WARNING) << "--record: " << options_.path

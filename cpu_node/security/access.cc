@@ -148,6 +148,9 @@ void TokenFile::Refresh() {
   const absl::Time now = clock_.Now();
   if (now < looked_ + kTokenLook) return;
   looked_ = now;
+  // The file is read again when time, size or inode differ. A file that cannot
+  // be read or parsed leaves the present tokens in force, so that a bad copy
+  // locks nobody out.
   const absl::StatusOr<Version> version = VersionOf(path_);
   if (version.ok() && *version == version_) return;
   const absl::Status status = version.ok() ? Read() : version.status();

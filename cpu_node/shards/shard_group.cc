@@ -188,6 +188,7 @@ absl::Status ShardGroup::WhyLost(size_t place) const {
     const transport::ClientState state = clients_[shard]->state();
     absl::Status status = state.last_error;
     if (state.connected && place < state.models.size()) {
+      // Connected: the shard's own answer to the offer.
       status = state.models[place];
       if (status.ok()) continue;
     }

@@ -183,9 +183,13 @@ absl::Status CudaDevice::Measure(Entry& entry, Loaded& loaded) {
     cpu = exact.get();
   }
   runtime::RunContext context(*cpu);
+  // Sizes besides the batch at usual values: the largest would measure requests
+  // that hardly come.
   const cuda_plan::SizeValues sizes = entry.programs->TypicalSizes();
   REFRACT_ASSIGN_OR_RETURN(const DevicePrograms::Use use,
                            entry.programs->At(sizes, 0, instance));
+  // Rows may mix: each batch size is a program of its own, which takes one
+  // "row".
   const bool fixed = entry.programs->sizes().has_batch();
   const models::SymbolBindings bound = entry.programs->sizes().Bind(sizes);
   const auto batch = bound.find(graph.batch_symbol);

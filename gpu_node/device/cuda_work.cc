@@ -179,6 +179,9 @@ absl::Status FillSlot(const Translation& translation, cuda::Instance& instance,
                       cuda::SlotId slot,
                       absl::Span<const base::TensorView> inputs, int64_t to,
                       int64_t from, int64_t count) {
+  // A slot has a buffer for each input of the program, row after row, in the
+  // request's own types. Offsets of bags are moved by the entries before; all
+  // other inputs are copied as they are.
   REFRACT_RETURN_IF_ERROR(runtime::cuda_plan::FillBags(
       translation.bags, instance, slot, inputs, to, from, count));
   // Rows [from, from + count) of the request go to rows [to, …) of the slot.
@@ -256,6 +259,7 @@ bool AnyIsZero(const runtime::cuda_plan::SizeValues& sizes) {
 void CopyResults(const Translation& translation, const cuda::Instance& instance,
                  cuda::SlotId slot, int64_t first, int64_t count,
                  CudaPart& part) {
+  // Piece by piece, a request's results are put together in its own memory.
   for (size_t i = 0; i < part.results.size(); ++i) {
     base::Tensor& result = part.results[i];
     const cuda::Value& value = OutputOf(translation, i);
@@ -287,6 +291,8 @@ absl::Status RunOnCpu(const DeviceModel& model, CudaPart& part) {
   return absl::OkStatus();
 }
 
+// The slot has the rows of all members; a part's rows begin at part.first.
+// Results of a member that ran alone are in its own memory instead.
 std::vector<base::TensorView> ResultsOf(const Translation* translation,
                                         const cuda::Instance& instance,
                                         cuda::SlotId slot, const CudaPart& part,

@@ -219,6 +219,8 @@ absl::StatusOr<std::vector<Tensor>> MakeInputs(
     inputs.push_back(std::move(tensor));
   }
   for (const runtime::BagInputs& bag : bags.bags) {
+    // Last, because offsets end with the number of entries, whose tensors exist
+    // now.
     FillOffsets(inputs[bag.offsets], bag.include_last,
                 inputs[bag.entries[0]].dims()[0], random);
   }
@@ -250,6 +252,7 @@ MeasuredTimes WarmUp(const DeviceModel& model, const WarmUpOptions& options) {
       if (run > 0) fastest = std::min(fastest, to - from);
       if (to - begin > options.budget) break;
     }
+    // The fastest run: slower runs were disturbed by other work of the machine.
     if (fastest < absl::InfiniteDuration()) times.push_back({rows, fastest});
     const absl::Duration spent = options.clock->Now() - begin;
     // Four times the rows take about four times as long, in each run.

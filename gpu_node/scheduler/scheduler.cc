@@ -188,6 +188,7 @@ void Scheduler::Predict(const Model& model, size_t index, uint8_t priority,
   std::vector<absl::Time>& free_at = scratch_.free_at;
   free_at.clear();
   for (const Instance& instance : instances_) {
+    // When each instance has finished the batches that it holds.
     if (instance.up()) free_at.push_back(FreeAt(instance, now));
   }
   snapshot.free_at = free_at;
@@ -290,6 +291,8 @@ void Scheduler::Submit(size_t number,
       actions.answers.push_back({std::move(member), *refused, false});
     } else {
       if (probe) model.LastTried(rows) = now;
+      // Only admitted requests count: batching waits for requests that it can
+      // merge.
       model.arrivals.Count(rows, now);
       Queue::Request request;
       request.rows = rows;

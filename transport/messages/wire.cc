@@ -53,6 +53,7 @@ absl::Status BadTensor(size_t index, absl::string_view what) {
 // Whole words are stored: the checksum loads words, and a load that needs
 // several earlier stores waits until they are in the cache.
 void EncodeHeader(const MessageHeader& header, std::byte* out) {
+  // Takes the fields of one 8-byte word in the order of their offsets.
   const auto store = [out](HeaderField at, auto... fields) {
     static_assert((sizeof(fields) + ...) == sizeof(uint64_t));
     uint64_t word = 0;
@@ -237,6 +238,8 @@ absl::Status DecodeTable(absl::Span<const std::byte> table,
   std::vector<WireTensor>& tensors = *out;
   // Entries are filled in place, so that their dims keep their memory.
   tensors.resize(header.tensor_count);
+  // Each entry is checked completely before it is kept: later code indexes the
+  // payload by it without further checks.
   const uint64_t payload_bytes = header.payload_bytes();
   uint64_t previous_end = 0;
   for (size_t i = 0; i < header.tensor_count; ++i) {

@@ -110,6 +110,7 @@ void PeerHealth::OnResult(const absl::Status& status, absl::Time now) {
     ejected_until_ = absl::InfinitePast();
     return;
   }
+  // Failures of requests that were sent before the ejection.
   if (now < ejected_until_) return;
   if (++failed_requests_ < ejection_.failures) return;
   absl::Duration length = ejection_.first;

@@ -47,6 +47,7 @@ absl::StatusOr<UniqueFd> ReopenReadOnly(int memfd) {
 }
 
 absl::Status CheckMemfd(int fd, size_t bytes) {
+  // Only memory files have seals, so this refuses all other descriptors, too.
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & kSizeSeals) != kSizeSeals) {
     return absl::InvalidArgumentError("shared memory whose size is not sealed");
@@ -142,6 +143,8 @@ absl::StatusOr<ReceivedFds> ReceiveFds(int socket) {
     }
   }
   const auto kind = LoadLittle<uint32_t>(bytes.data());
+  // MSG_CTRUNC: more descriptors came than there is room for; the kernel closed
+  // the rest.
   if (got != static_cast<ssize_t>(bytes.size()) ||
       (header.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0 ||
       (kind != static_cast<uint32_t>(FdMessage::Kind::kRing) &&

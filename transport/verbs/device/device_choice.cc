@@ -181,6 +181,7 @@ absl::StatusOr<std::vector<LocalAddress>> RankAddresses(
             name, " is ", ibv_port_state_str(port.attributes.state)));
         continue;
       }
+      // Rule 1; a port without a usable address is named in the error.
       size_t usable = 0;
       for (const GidEntry& gid : port.gids) {
         if (preference.gid_index >= 0 && gid.index != preference.gid_index) {

@@ -118,6 +118,8 @@ void DeviceContext::RemoveListener(DeviceListener* listener) {
   const std::thread::id self = std::this_thread::get_id();
   absl::MutexLock lock(&listeners_mu_);
   std::erase(listeners_, listener);
+  // Waits for calls on other threads only: a listener may remove itself, or be
+  // destroyed, during its own call.
   const auto quiet = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(listeners_mu_) {
     return std::none_of(
         running_.begin(), running_.end(), [&](const RunningCall& call) {
@@ -144,6 +146,8 @@ void DeviceRegistry::ReplaceSystem(DeviceRegistry* registry) {
 absl::StatusOr<std::shared_ptr<DeviceContext>> DeviceRegistry::Open(
     absl::string_view name) {
   absl::MutexLock lock(&mu_);
+  // A dead context is never used again: the device is opened anew, in case it
+  // came back.
   std::weak_ptr<DeviceContext>& open = open_[std::string(name)];
   if (std::shared_ptr<DeviceContext> context = open.lock();
       context != nullptr && !context->dead()) {
