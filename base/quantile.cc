@@ -8,6 +8,7 @@ namespace refract::base {
 
 double Quantile(absl::Span<const double> sorted, double q) {
   if (sorted.empty()) return std::numeric_limits<double>::quiet_NaN();
+  // Type 7: the quantile lies at rank q · (n − 1), counted from 0.
   const double place = q * static_cast<double>(sorted.size() - 1);
   const auto below = static_cast<size_t>(place);
   const size_t above = std::min(below + 1, sorted.size() - 1);

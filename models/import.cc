@@ -127,6 +127,7 @@ class TableBinder {
       return absl::InvalidArgumentError(absl::StrCat(
           "the model has no parameter of this name; ", StandIns()));
     }
+    // Two files with one table: which of them is right, the import cannot know.
     const auto [bound, inserted] = bound_.emplace(tensor.name, path);
     if (!inserted) {
       return absl::InvalidArgumentError(
@@ -147,6 +148,7 @@ class TableBinder {
     entry.file = path;
     entry.offset = tensor.offset;
     entry.bytes = tensor.bytes;
+    // The stand-in had stride 0 in its first dimension.
     entry.strides = ContiguousStrides(entry.sizes);
     entry.storage_offset = 0;
     return absl::OkStatus();
@@ -317,6 +319,8 @@ absl::Status BindTables(const ImportOptions& options, ImportedModel& model) {
       REFRACT_RETURN_IF_ERROR(binder.BindFile(path));
     }
   }
+  // Whatever is still a stand-in after all files has no values, with or without
+  // a folder of tables.
   for (const WeightEntry& entry : model.weights.entries) {
     if (!IsStandIn(model, entry)) continue;
     return absl::InvalidArgumentError(absl::StrCat(

@@ -10,6 +10,8 @@ LogLimiter::LogLimiter(int lines_per_second, Clock& clock)
 std::optional<int64_t> LogLimiter::Admit() {
   const absl::Time now = clock_.Now();
   absl::MutexLock lock(&mu_);
+  // A window begins with the first line after the last window's end, so a burst
+  // at its border passes at most twice the limit.
   if (now - second_start_ >= absl::Seconds(1)) {
     second_start_ = now;
     lines_ = 0;

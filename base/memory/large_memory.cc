@@ -39,6 +39,7 @@ absl::StatusOr<std::unique_ptr<LargeMemory>> LargeMemory::Allocate(
   if (pages == Pages::kHuge && bytes >= kMinReserved) {
     // Fails where the pool has too few pages: mmap() reserves all of them.
     const size_t mapped = RoundUp(bytes, kHugePage);
+    // 21: log2 of 2 MiB.
     void* const data = Map(mapped, MAP_HUGETLB | (21 << MAP_HUGE_SHIFT));
     if (data != MAP_FAILED) {
       memory->data_ = static_cast<std::byte*>(data);
@@ -49,6 +50,7 @@ absl::StatusOr<std::unique_ptr<LargeMemory>> LargeMemory::Allocate(
   }
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t mapped = RoundUp(bytes, page);
+  // Room for the alignment; what lies before and behind is given back below.
   void* const room = Map(mapped + kHugePage, 0);
   if (room == MAP_FAILED) {
     return absl::ResourceExhaustedError(absl::StrCat(

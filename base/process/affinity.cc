@@ -60,6 +60,7 @@ absl::Status RunOn(absl::Span<const int> cpus) {
   for (const int cpu : cpus) {
     if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_SET(cpu, &set);
   }
+  // The kernel ignores CPUs that do not exist, unless none is left.
   if (sched_setaffinity(0, sizeof(set), &set) == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("sched_setaffinity: ", std::strerror(errno)));

@@ -23,6 +23,7 @@ absl::StatusOr<ByteBudget::Hold> ByteBudget::Take(size_t bytes) {
   // Only the sum matters, not the order of memory accesses around it.
   size_t held = held_.load(std::memory_order_relaxed);
   do {
+    // TakeAnyway() may have taken more than there is.
     const size_t left = held < bytes_ ? bytes_ - held : 0;
     if (bytes > left) {
       return absl::ResourceExhaustedError(absl::StrCat(

@@ -33,6 +33,7 @@ absl::StatusOr<std::shared_ptr<const MappedFile>> MappedFile::Open(
   std::shared_ptr<MappedFile> file(new MappedFile);
   file->path_ = name;
   file->size_ = static_cast<size_t>(info.st_size);
+  // mmap() refuses a length of 0.
   if (file->size_ > 0) {
     void* data = mmap(nullptr, file->size_, PROT_READ, MAP_SHARED, fd, 0);
     if (data == MAP_FAILED) {
@@ -52,6 +53,7 @@ MappedFile::~MappedFile() {
 
 void MappedFile::DropResidentPages() const {
   if (data_ != nullptr) {
+    // The mapping is of a file, so the contents stay in the page cache.
     madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
   }
 }

@@ -50,6 +50,8 @@ int ServiceManager::WaitForSignal(ShutdownSignal& signal,
                                   absl::FunctionRef<bool()> lives) const {
   if (watchdog_ == absl::InfiniteDuration()) return signal.Wait();
   while (true) {
+    // Half the period, as sd_watchdog_enabled(3) recommends. No message while
+    // the daemon does not live: the manager then restarts it.
     if (lives()) Send("WATCHDOG=1");
     if (const int number = signal.WaitFor(watchdog_ / 2); number != 0) {
       return number;

@@ -265,6 +265,8 @@ absl::Status ReadRows(absl::Span<const std::byte> bytes,
                    "; wanted float32", takes_floats_only ? "" : " or ",
                    takes_floats_only ? "" : base::Name(table.dtype));
   }
+  // `encoded`: the bytes can be stored as they are; floats for a table of
+  // another type or format are encoded by the node.
   delta.encoded = own;
   return absl::OkStatus();
 }
@@ -393,6 +395,7 @@ absl::StatusOr<std::vector<TableDelta>> ParseUnverifiedDeltaRows(
         ReadRows(bytes, take(rows), rows,
                  format == metadata.end() ? nullptr : &format->second,
                  table->second, delta));
+    // Both lists ascend, which set_intersection() needs.
     std::vector<int64_t> both;
     std::set_intersection(delta.ids.begin(), delta.ids.end(),
                           delta.deleted.begin(), delta.deleted.end(),

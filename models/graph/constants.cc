@@ -11,6 +11,7 @@ std::vector<bool> ConstantNodes(const Graph& graph) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     const std::vector<ValueId> inputs = InputsOf(node);
+    // A node without operands is constant as well: arange(10), zeros(4).
     constant[n] =
         MayRunOnHn(ClassOf(graph, node)) && !IsRandom(node) &&
         std::all_of(inputs.begin(), inputs.end(), [&](ValueId id) {
@@ -26,10 +27,12 @@ std::vector<NodeId> NodesOfPart(const Graph& graph, const SplitPlan& plan,
                                 Stage stage) {
   const std::vector<bool> constant = ConstantNodes(graph);
   std::vector<bool> wanted(graph.nodes.size(), false);
+  // A constant is computed in each part that reads it, never sent.
   const auto want_maker = [&](ValueId id) {
     const NodeId maker = graph.value(id).producer;
     if (maker != kNoNode && constant[maker]) wanted[maker] = true;
   };
+  // The CPU node returns the answer, constants in it included.
   if (stage == Stage::kCnPost) {
     for (const ValueId id : graph.outputs) want_maker(id);
   }

@@ -59,6 +59,8 @@ SymExpr Renamed(const SymExpr& size, const Names& names) {
 }  // namespace
 
 void NameSizes(Graph& graph) {
+  // A new name must not meet a symbol that is there already: both would become
+  // one size.
   absl::flat_hash_set<std::string> taken;
   const auto take = [&taken](const SymExpr& size) {
     for (std::string& symbol : size.Symbols()) taken.insert(std::move(symbol));
@@ -74,6 +76,7 @@ void NameSizes(Graph& graph) {
     if (chosen.empty() || !taken.insert(chosen).second) return;
     names[symbol] = std::move(chosen);
   };
+  // The batch first, since an input may be called "batch", too.
   name(graph.batch_symbol, "batch");
   for (const ValueId id : graph.inputs) {
     const Value& input = graph.value(id);

@@ -137,6 +137,8 @@ absl::StatusOr<Package> PackageCnShard(const LoadedModel& model, size_t shard,
         absl::StrCat("--shard ", shard, ": the plan of ", model.folder,
                      " has shards 0 to ", plan.num_shards - 1));
   }
+  // A shard needs all weights of the graph, because it serves clients itself;
+  // only divided tables are cut.
   WeightTable weights =
       Restrict(model.weights->table(), WeightsOf(model.graph));
   ChosenRows chosen;

@@ -49,6 +49,8 @@ struct Crossings {
 Crossings FindCrossings(const Graph& graph, const SplitPlan& plan) {
   const size_t count = graph.values.size();
   const std::vector<bool> constant = ConstantNodes(graph);
+  // Constants are computed where they are read and never cross
+  // (models/graph/constants.h).
   const auto is_constant = [&](ValueId id) {
     const Value& value = graph.value(id);
     return value.is_weight() ||
@@ -141,6 +143,7 @@ absl::Status CheckCrossings(const Graph& graph,
                             absl::string_view direction) {
   const size_t count = std::max(stored.size(), needed.size());
   for (size_t i = 0; i < count; ++i) {
+    // kNoValue stands for the end of the shorter list.
     const ValueId found = i < stored.size() ? stored[i] : kNoValue;
     const ValueId wanted = i < needed.size() ? needed[i] : kNoValue;
     if (found == wanted) continue;

@@ -42,6 +42,7 @@ bool SkipsARow(const Node& node) {
 
 std::optional<size_t> TableShards::sole_owner() const {
   for (size_t k = 0; k < ends.size(); ++k) {
+    // ends.back() is the number of all rows.
     if (rows(k) == ends.back()) return k;
   }
   return std::nullopt;
@@ -52,6 +53,8 @@ size_t OwnerOfId(int64_t id, size_t num_shards) {
   // fill only a part of its buckets.
   const uint64_t hash =
       MixId(static_cast<int64_t>(static_cast<uint64_t>(id) ^ 0x9E3779B97F4A7C15u));
+  // Multiplication in place of a remainder: the hash's high bits choose the
+  // shard.
   return static_cast<size_t>(
       static_cast<unsigned __int128>(hash) * num_shards >> 64);
 }
@@ -80,6 +83,7 @@ std::string WhyNotDivisible(const Graph& graph, const SplitPlan& plan,
       const auto uses = std::count(inputs.begin(), inputs.end(),
                                    static_cast<ValueId>(id));
       if (uses == 0) continue;
+      // A second operand that is the table is not read by look-up.
       if (uses > 1 ||
           TableOperand(graph, node) != static_cast<ValueId>(id)) {
         return absl::StrCat("node ", node.name, " (", node.op,
@@ -122,6 +126,8 @@ absl::Status CheckShards(const Graph& graph, const SplitPlan& plan) {
         graph.values.begin(), graph.values.end(),
         [&](const Value& v) { return v.weight == shards.table; });
     const int64_t rows = *value->shape[0].constant();
+    // Ascending ends that end at the last row give each row one owner; a shard
+    // may be left without rows.
     if (shards.ends.size() != plan.num_shards || shards.ends.front() < 0 ||
         !std::is_sorted(shards.ends.begin(), shards.ends.end()) ||
         shards.ends.back() != rows) {

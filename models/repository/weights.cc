@@ -144,6 +144,8 @@ absl::StatusOr<std::shared_ptr<const WeightStore>> WeightStore::Open(
     const std::string path = JoinPath(folder, file.file);
     REFRACT_ASSIGN_OR_RETURN(std::shared_ptr<const base::MappedFile> mapped,
                              base::MappedFile::Open(path));
+    // A cheap check that most changes of a file fail; digests are the caller's
+    // part (verified_files.h).
     if (mapped->bytes().size() != file.bytes) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ": has ", mapped->bytes().size(),

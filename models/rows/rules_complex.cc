@@ -70,6 +70,7 @@ Flow Transform(const NodeView& view) {
   if (!flow.rows() || complex == nullptr || complex->empty()) {
     return flow.shared() ? flow : Flow::Unproven();
   }
+  // Dimensions are those of the complex tensor, without the pairs'.
   const int rank = view.Rank(self) - ((*complex)[0] ? 1 : 0);
   if (rank <= 0) return Flow::Unproven();
   std::optional<std::vector<int>> dims = view.Dims("dim", rank);

@@ -22,6 +22,7 @@ Flow Join(const NodeView& view, const std::vector<ValueId>& operands, int axis,
     if (flow.kind == Kind::kRagged) ragged = true;
     if (flow.kind == Kind::kRequest) request = true;
     if (!flow.rows()) continue;
+    // Concatenated along the rows' dimension, blocks of rows add up.
     outer += flow.outer;
     if (!rows) rows = flow;
     if (rows->axis != flow.axis || rows->inner != flow.inner) {
@@ -107,6 +108,7 @@ Flow Repeat(const NodeView& view) {
   for (int i = 0; i < static_cast<int>(to->size()); ++i) {
     if (i != result.axis && view.sizes.HasBatch((*to)[i])) return Flow::Mixed();
   }
+  // Whole copies one after the other: `copies` blocks where there was one.
   const int64_t copies = (*to)[result.axis] / (*from)[flow.axis];
   if (view.sizes.HasBatch(copies)) return Flow::Mixed();
   result.outer *= copies;
@@ -132,6 +134,7 @@ Flow RepeatInterleave(const NodeView& view) {
   const int dim = dims ? dims->front() : 0;
   const int64_t copies = (*from)[dim] == 0 ? 1 : (*to)[dim] / (*from)[dim];
   if (view.sizes.HasBatch(copies)) return Flow::Mixed();
+  // Each entry is repeated in place, so the copies belong to its row.
   if (dim == flow.axis) flow.inner *= copies;
   return flow;
 }

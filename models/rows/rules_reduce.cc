@@ -12,6 +12,8 @@ Flow Reduce(const NodeView& view, const Flow& flow, int rank, ValueId output) {
   const bool integers = output != kNoValue &&
                         view.graph.value(output).dtype == base::DType::kInt64 &&
                         view.IsInteger(view.Ref("self"));
+  // Integers made of offsets and counts may be offsets again; as floats they
+  // would be values.
   if (flow.kind == Kind::kBags) return integers ? flow : Flow::Mixed();
   if (flow.kind == Kind::kRagged) {
     // Over the contents of each entry, not over the entries.
@@ -42,6 +44,7 @@ Flow ScanDim(const NodeView& view, const Flow& flow, int rank, bool last) {
   }
   if (flow.kind == Kind::kBags) return flow;
   if (!dims) return Flow::Unproven();
+  // Along another dimension each row is scanned by itself.
   if (dims->front() != flow.axis) return flow;
   return view.name == "cumsum" && view.IsInteger(view.Ref("self"))
              ? Flow::Bags()
@@ -130,6 +133,7 @@ Flow GroupNorm(const NodeView& view) {
   return input.rows() && input.axis == 0 ? input : Flow::Mixed();
 }
 
+// For the batch's own statistics Apply() has given kMixed (MixesRows()).
 Flow BatchNorm(const NodeView& view) {  // by stored statistics
   const Flow input = view.FlowOf("input");
   return input.rows() ? input : Flow::Unproven();
@@ -148,6 +152,7 @@ Flow Distance(const NodeView& view) {
       view.name == "pairwise_distance"
           ? joint - 1
           : view.Dims("dim", joint).value_or(std::vector<int>{1}).front();
+  // The distance sums over `dim`.
   if (dim == both.axis) return Flow::Mixed();
   return view.Bool("keepdim", false) ? both
                                      : both.At(AxisWithout(both.axis, {dim}));

@@ -38,6 +38,7 @@ Flow NumberFlow(const NodeView& view, ValueId id) {
 }
 
 // A tensor that all rows share, or that is filled with `fill`.
+// nullopt: `fill` is shared, and the shape decides.
 std::optional<Flow> Fill(const NodeView& view, const Flow& fill) {
   if (fill.kind == Kind::kBags) {
     return view.IsInteger(view.first_output()) ? Flow::Bags() : Flow::Mixed();
@@ -62,6 +63,8 @@ Flow Arange(const NodeView& view) {
   const Value& value = view.graph.value(output);
   if (!value.has_shape || value.shape.size() != 1) return Flow::Unproven();
   const bool integers = view.IsInteger(output);
+  // A length that counts ids or bags gives places of ids; any other length is
+  // the same for all rows.
   if (!view.sizes.MentionsBatch(value.shape[0])) {
     bool bags = false;
     for (const ValueId id : view.inputs()) {
@@ -71,6 +74,7 @@ Flow Arange(const NodeView& view) {
     return integers ? Flow::Bags() : Flow::Mixed();
   }
   if (!integers) return Flow::Mixed();
+  // arange(B): entry b is the number of row b.
   if (view.sizes.Of(value.shape[0]) == view.sizes.batch() &&
       view.Int("start", 0) == 0 && view.Int("step", 1) == 1) {
     return {.kind = Kind::kRowIndex};
@@ -87,6 +91,7 @@ Flow Made(const NodeView& view) {
 Flow MadeLike(const NodeView& view) {
   if (const auto flow = Fill(view, view.FlowOf("fill_value"))) return *flow;
   Flow self = view.FlowOf("self");
+  // The contents are the same for all rows; the shape is the operand's.
   if (self.kind == Kind::kRowIndex) self.kind = Kind::kRows;
   return self;
 }

@@ -53,6 +53,7 @@ absl::Status DecodedTables::Replace(const Graph& graph,
           table.bytes, " bytes of decoded rows: ", std::strerror(errno)));
     }
     table.values = static_cast<float*>(address);
+    // From here on the view is an ordinary float32 table, which LibTorch reads.
     view.rows.reset();
     view.data = reinterpret_cast<const std::byte*>(table.values);
     places[static_cast<ValueId>(id)] = tables_.size();
@@ -68,6 +69,7 @@ absl::Status DecodedTables::Replace(const Graph& graph,
         node.ValueArg(args.weight.empty() ? "index" : args.indices);
     const auto place = places.find(table);
     if (place == places.end() || ids == kNoValue) continue;
+    // An id tensor may be looked up in several tables.
     readers_[ids].push_back(place->second);
   }
   return absl::OkStatus();

@@ -65,6 +65,7 @@ void Tile(const base::TensorView& from, int64_t shift, base::Tensor& to) {
 }
 
 // Whether an operator reads ids in a way that FindIdInputs() does not see.
+// Then any vector of integers may hold the ids of bags.
 bool HidesIds(const Graph& graph) {
   return std::any_of(
       graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
@@ -189,6 +190,7 @@ absl::StatusOr<ProbeMaker> ProbeMaker::Create(
     }
     const auto ids = places.find(graph.value(use.ids).name);
     const size_t rank = maker.sample_[input->second].dims.size();
+    // Offsets of a matrix of ids are a matrix, row by row.
     if (ids == places.end() || rank == 0 ||
         maker.sample_[ids->second].dims.size() != rank) {
       continue;

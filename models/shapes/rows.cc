@@ -45,6 +45,9 @@ class RowPicker {
     picker.roles_.resize(graph.inputs.size(), Role::kFixed);
     std::vector<size_t> several;
     for (size_t i = 0; i < graph.inputs.size(); ++i) {
+      // An input whose shape names the batch has a row per item in dimension 0,
+      // or is a vector of offsets or of several features' lengths. Other places
+      // of the batch cannot be cut.
       const Value& input = graph.value(graph.inputs[i]);
       for (size_t d = 0; d < input.shape.size(); ++d) {
         const std::vector<std::string> symbols = input.shape[d].Symbols();
@@ -89,6 +92,7 @@ class RowPicker {
                          "cannot cut by rows"));
       }
       picker.roles_[maker.ragged(i)->ids] = Role::kBags;
+      // The ids of these bags are cut by the same offsets.
       picker.bags_of_.resize(graph.inputs.size());
       picker.bags_of_[maker.ragged(i)->ids] = i;
     }
@@ -188,6 +192,7 @@ class RowPicker {
         continue;
       }
       for (size_t ids = 0; ids < roles.size(); ++ids) {
+        // Same symbolic size and same size in the sample as the ids.
         if (roles[ids] != Role::kBags ||
             !(graph.value(graph.inputs[ids]).shape[0] == shape[0]) ||
             maker_.sample()[i].dims[0] != maker_.sample()[ids].dims[0]) {

@@ -67,9 +67,13 @@ void DecodeRow(const RowLayout& layout, const std::byte* row,
         values[d] = BrainFloat(Read<uint16_t>(payload + 2 * d));
         break;
       default: {
+        // Elements of 2, 4 or 8 bits; the lowest bits of a byte hold its first
+        // element.
         const size_t bit = d * static_cast<size_t>(bits);
         const int byte = std::to_integer<int>(payload[bit / 8]);
         const int q = (byte >> (bit % 8)) & layout.format.levels();
+        // One rounding per operation, as the row readers of
+        // runtime/cpu/look_ups round.
         const float product = scale * static_cast<float>(q);
         values[d] = product + bias;
       }

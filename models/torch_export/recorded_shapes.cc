@@ -39,6 +39,7 @@ void CorrectRecordedShapes(Graph& graph) {
       const ValueId id = node.outputs[i];
       if (id == kNoValue) continue;
       std::vector<SymExpr>& shape = graph.values[id].shape;
+      // A record without the fault stays.
       if (rank < 2 || shape.size() != rank + 1 || shape[1].constant() != 1) {
         continue;
       }

@@ -200,6 +200,7 @@ absl::StatusOr<Item> Size(const torch::jit::Node& node,
     }
     return Item::Literal(example->dim());
   }
+  // From here on the value is a tensor.
   if (of.kind != Item::Kind::kValue || of.is_number) {
     return absl::UnimplementedError(
         "len(), size() or numel() of a value that is not known to be a tensor, "
@@ -315,6 +316,8 @@ absl::StatusOr<Item> DictOp(
     }
     return Item::List(std::move(elements));
   }
+  // A new dictionary with contents of its own, without the path: it is no
+  // input.
   if (op == "aten::copy" || op == "aten::dict") {
     return Item::Dict(*dict.keys, dict.elements());
   }
@@ -323,6 +326,8 @@ absl::StatusOr<Item> DictOp(
       !(key.literal.isString() || key.literal.isInt())) {
     return NotKnown("the key that this dictionary is asked for");
   }
+  // Changes go to `keys` and `contents`, which all names of the dictionary
+  // share.
   const std::optional<size_t> place = Find(dict, key.literal);
   if (op == "aten::_set_item") {
     if (place) {
@@ -386,6 +391,7 @@ absl::StatusOr<Item> ListOp(absl::string_view op,
   if (op == "aten::all" || op == "aten::any") {
     bool all = true;
     bool any = false;
+    // Every element must be known, even behind the element that decides.
     for (const Item& item : list) {
       const auto number = KnownNumber(item, /*constants=*/false);
       if (!number)
@@ -432,6 +438,7 @@ absl::StatusOr<Item> ListOp(absl::string_view op,
   if (op == "aten::add" || op == "aten::add_" || op == "aten::extend") {
     if (inputs[1].kind != Item::Kind::kList)
       return NotKnown("the content of the list to add");
+    // `a += a` reads and writes one list, hence the copy.
     std::vector<Item> both = list;
     both.insert(both.end(), inputs[1].elements().begin(),
                 inputs[1].elements().end());

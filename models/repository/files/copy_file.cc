@@ -57,6 +57,8 @@ absl::StatusOr<bool> CopyInKernel(int in, int out, off64_t at, size_t bytes,
     const ssize_t copied =
         copy_file_range(in, &in_offset, out, nullptr, bytes, 0);
     if (copied < 0 && errno == EINTR) continue;
+    // A pair of file systems that cannot copy refuses before the first byte; a
+    // later failure is an error of the disk.
     if (copied < 0 && in_offset == at &&
         (errno == EXDEV || errno == EINVAL || errno == ENOSYS ||
          errno == EOPNOTSUPP || errno == EBADF)) {
@@ -87,6 +89,8 @@ absl::StatusOr<CopiedFile> Transfer(const std::string& from, int out,
   CopiedFile result;
   base::DigestBuilder digest;
   std::vector<std::byte> buffer(kChunkBytes);
+  // The digest needs the bytes in memory in any case. The kernel's copy shares
+  // blocks where the file system can, and so takes no disk space.
   bool in_kernel = out >= 0;
   while (true) {
     // Whole chunks, so that the copies stay aligned.

@@ -77,6 +77,7 @@ class TensorTaker {
         outputs.emplace_back();
         continue;
       }
+      // The tensor would count as an input and as an answer.
       if (used_.contains(entry->name)) {
         return absl::InvalidArgumentError(
             absl::StrCat(path_, ": ", entry->name,
