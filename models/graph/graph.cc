@@ -75,6 +75,7 @@ absl::Status ValidateInputs(const Graph& graph, std::vector<bool>& defined) {
   for (ValueId id : graph.inputs) {
     if (!InRange(graph, id)) return Invalid("input ", id, " is out of range");
     const Value& value = graph.value(id);
+    // A value has one source: a request, a weight file or a node.
     if (value.producer != kNoNode || value.is_weight()) {
       return Invalid("input ", value.name, " is also computed or a weight");
     }

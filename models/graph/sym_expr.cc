@@ -69,6 +69,7 @@ int DegreeOf(const Term& term) {
 
 }  // namespace
 
+// An expression in canonical form: like terms added up, zero terms left out.
 struct SymExpr::Node {
   std::vector<sym_expr_internal::Term>
       terms;  // in the order of the text; empty = 0
@@ -139,6 +140,8 @@ NodePtr MakeAtom(Atom atom) {
 // False on overflow.
 bool AddTerm(Terms& terms, const Term& term, int64_t scale) {
   int64_t coefficient;
+  // Wrapped arithmetic would give a wrong size that looks right; callers turn
+  // false into an unknown expression.
   if (__builtin_mul_overflow(term.coefficient, scale, &coefficient)) {
     return false;
   }
@@ -222,6 +225,7 @@ absl::StatusOr<int64_t> EvaluateAtom(const Atom& atom,
       return *std::max_element(args.begin(), args.end());
     case AtomKind::kMin:
       return *std::min_element(args.begin(), args.end());
+    // kFloorDiv and kMod, which have two arguments.
     default: {
       if (args[1] == 0) {
         return absl::OutOfRangeError(
@@ -334,6 +338,7 @@ std::optional<SymExpr::Solution> SymExpr::Solve(int64_t value) const {
   if (slope == nullptr || __builtin_sub_overflow(value, constant, &scaled)) {
     return std::nullopt;
   }
+  // A remainder means that no integer s gives `value`.
   const auto result = DivideFloor(scaled, slope->coefficient);
   if (!result || result->remainder != 0 || result->quotient < 0) {
     return std::nullopt;
@@ -375,6 +380,7 @@ SymExpr operator*(const SymExpr& a, const SymExpr& b) {
 
 SymExpr SymExpr::FloorDiv(const SymExpr& a, const SymExpr& b) {
   if (a.is_unknown() || b.is_unknown()) return SymExpr();
+  // a // b = whole + rest // b
   SymExpr whole(0);
   SymExpr rest = a;
   const std::optional<int64_t> divisor = b.constant();
@@ -460,6 +466,7 @@ std::vector<SymExpr> MergeExtremes(AtomKind kind, const SymExpr& a,
 // The arguments if `terms` is a single atom of `kind`, else `self`.
 std::vector<SymExpr> OpenExtreme(AtomKind kind, const SymExpr& self,
                                  const std::vector<Term>& terms) {
+  // Max(Max(a, b), c) has the arguments a, b, c.
   if (terms.size() == 1 && terms[0].coefficient == 1 &&
       terms[0].factors.size() == 1 && terms[0].factors[0].power == 1 &&
       terms[0].factors[0].atom->kind == kind) {

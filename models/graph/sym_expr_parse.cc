@@ -34,6 +34,7 @@ class Parser {
     REFRACT_ASSIGN_OR_RETURN(SymExpr result, ParseSum());
     SkipSpace();
     if (pos_ != text_.size()) return Error("unexpected text");
+    // SymExpr's operators give unknown after an overflow, at any depth.
     if (result.is_unknown()) return Error("does not fit 64 bits");
     return result;
   }
@@ -210,6 +211,7 @@ class Parser {
     const char quote[] = {text_[pos_++], '\0'};
     const absl::string_view name = TakeIdentifier();
     if (name.empty() || !Take(quote)) return Error("bad symbol name");
+    // Assumptions such as positive=True are skipped: sizes are integers anyway.
     while (Take(",")) {
       if (TakeIdentifier().empty() || !Take("=") || TakeIdentifier().empty()) {
         return Error("bad symbol assumption");

@@ -36,6 +36,7 @@ class Functionalizer {
       const auto value = static_cast<ValueId>(id);
       names_.insert(graph_.values[id].name);
       objects_[id].contents = value;
+      // Inputs are row-major; a weight may be a transposed parameter.
       objects_[id].contiguous = graph_.values[id].producer == kNoNode &&
                                 !graph_.values[id].is_weight();
       same_[id] = value;
@@ -114,6 +115,7 @@ class Functionalizer {
   }
 
   ValueId ViewAgain(ValueId object, ValueId parent) {
+    // The same view of the parent's new contents, as a node of its own.
     Node node = views_[objects_[object].view];
     const ValueId source = std::get<ValueRef>(*SourceArg(node)).id;
     node.name = UniqueName(absl::StrCat(node.name, "_again"));
@@ -138,6 +140,7 @@ class Functionalizer {
       return VisitReshape(node, functional);
     }
     if (!functional.empty()) return VisitWrite(node, functional);
+    // Neither a known write nor a result.
     if (node.outputs.empty()) {
       if (IsCheck(node.op)) return absl::OkStatus();
       return absl::UnimplementedError(
@@ -153,6 +156,8 @@ class Functionalizer {
         parent == kNoValue
             ? Sharing::kNone
             : SharingOf(graph_, node, objects_[parent].contiguous);
+    // After SharingOf(), which needs the ids of objects: ReadArguments()
+    // replaces them.
     REFRACT_RETURN_IF_ERROR(ReadArguments(node));
     switch (sharing) {
       case Sharing::kNone:
@@ -267,6 +272,9 @@ class Functionalizer {
       const bool keeps_dtype = KeepsDtype(graph_, node);
       node.outputs = {contents};
       graph_.nodes.push_back(std::move(node));
+      // The result takes the old object's place, so it must keep the object's
+      // dtype: a functional operator may promote where the write in place would
+      // not.
       if (!keeps_dtype) {
         contents = Emit({.op = "aten.type_as.default",
                          .args = {{"self", ValueRef{contents}},
@@ -299,6 +307,8 @@ class Functionalizer {
                      const std::string& writer) {
     const ValueId root = Root(object);
     // Old contents of the parents, into which the new contents are put.
+    // Read before the write counts, because reading brings stale parents up to
+    // date.
     std::vector<std::pair<ValueId, ValueId>> parents;
     ValueId child = object;
     while (objects_[child].parent != kNoValue && !objects_[child].undecided) {
@@ -323,6 +333,7 @@ class Functionalizer {
     };
     if (!MayOverlapItself(object)) {
       for (Object& other : objects_) {
+        // The other parts of a split are up to date without a new view.
         if (IsUntouchedPart(other, object, version - 1)) {
           other.version = version;
         }

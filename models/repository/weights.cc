@@ -34,6 +34,7 @@ absl::StatusOr<unsigned __int128> SpannedElements(const WeightEntry& entry) {
                            base::NumElements(entry.sizes));
   unsigned __int128 last = static_cast<uint64_t>(entry.storage_offset);
   for (size_t i = 0; i < entry.sizes.size(); ++i) {
+    // PyTorch has no negative strides.
     if (entry.strides[i] < 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("stride ", entry.strides[i], " is negative"));

@@ -80,6 +80,8 @@ absl::Status Interpreter::Run(absl::Span<const base::TensorView> inputs,
                      graph.inputs.size()));
   }
   run.values.resize(graph.values.size());
+  // A slot per value; NodeSequence frees the tensor of a slot after its last
+  // reader.
   std::vector<runtime::aten::HeldValue> slots(graph.values.size());
   for (size_t id = 0; id < graph.values.size(); ++id) {
     if (!graph.values[id].is_weight()) continue;
@@ -92,6 +94,8 @@ absl::Status Interpreter::Run(absl::Span<const base::TensorView> inputs,
     slot.operand.kind = Operand::Kind::kTensor;
     slot.operand.tensor = inputs[i];
     run.values[graph.inputs[i]] = Observe(slot.operand);
+    // Table rows in a row format are decoded when their ids are known: inputs
+    // here, computed ids below.
     tables_.Read(graph.inputs[i], inputs[i]);
   }
   REFRACT_RETURN_IF_ERROR(nodes_.Run(

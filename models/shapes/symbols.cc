@@ -40,6 +40,9 @@ class Finder {
       return base::Annotate(
           status, "the model fails on the example request (--sample)");
     LeaveOneRow();
+    // First free places, since a class of sizes that must change together
+    // consists of places that cannot change alone; then equal sizes; last sizes
+    // that are multiples of each other.
     FindFreePlaces();
     FindClasses(leading_);
     FindClasses(trailing_);
@@ -83,6 +86,7 @@ class Finder {
     if (!prober_.Run(Moved(members), run).ok() || !Runs(members, kGrowth)) {
       return Effect::kFails;
     }
+    // Only computed values count: an input's own size has changed in any case.
     for (size_t id = 0; id < graph_.values.size(); ++id) {
       if (graph_.values[id].producer != kNoNode &&
           (run.values[id].spec.dims != base_run_.values[id].spec.dims ||
@@ -121,6 +125,7 @@ class Finder {
       further.insert(further.end(), ones.begin(), ones.end());
       if (Try(further) != Effect::kFails) ones = std::move(further);
     }
+    // The move is kept only if the model runs with two rows.
     InputDims two = Moved(ones);
     InterpreterRun run;
     if (prober_.Run(two, run).ok()) {
@@ -263,6 +268,7 @@ class Finder {
       return symbol.members.size() == 1 &&
              Contains(members, symbol.members[0].place);
     };
+    // A place belongs to one symbol.
     std::erase_if(found_.symbols, joined);
     AddSymbol(std::move(members));
     return true;
@@ -408,6 +414,8 @@ class Finder {
       }
       if (TryChoices(others, next + 1, members)) return true;
       members.resize(length);
+      // Beyond these classes only the first option is tried: the number of
+      // combinations is the product of all options.
       if (next >= kMaxClasses || attempts_left_ <= 0) break;
     }
     return !each.is_free && TryChoices(others, next + 1, members);

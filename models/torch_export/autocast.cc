@@ -186,6 +186,7 @@ void ForEachTensor(Node& node, Visit visit) {
 }
 
 bool ChoosesDType(const Node& node) {
+  // A cast that the program itself asks for.
   for (const NamedArgument& arg : node.args) {
     if (std::holds_alternative<DType>(arg.value)) return true;
   }
@@ -218,6 +219,7 @@ absl::Status NodeReader::ApplyAutocast(const Json& section, const Json& outputs,
   });
   const DType recorded = RecordedDType(section, outputs);
   const bool lowers = recorded == autocast_.dtype && !lower;
+  // The type that the operator's rule wants for its floating operands.
   DType wanted = DType::kUnknown;
   switch (AutocastRuleOf(node.op)) {
     case AutocastRule::kAsIs:

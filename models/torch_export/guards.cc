@@ -36,6 +36,8 @@ bool TakeIndex(absl::string_view& text, std::string& index) {
 // "L['f']['q'].size()[0]" at the front of `text` → the size of input f_q.
 std::optional<SymExpr> TakeInputSize(absl::string_view& text,
                                      const Graph& graph) {
+  // L is the dictionary of forward()'s arguments: L['f']['q'] is the part q of
+  // f.
   absl::string_view rest = text.substr(1);  // "L"
   std::vector<std::string> path;
   std::string index;
@@ -63,6 +65,8 @@ std::optional<SymExpr> TakeInputSize(absl::string_view& text,
 }
 
 std::optional<SymExpr> ParseSide(absl::string_view text, const Graph& graph) {
+  // Replaces each size of an input by the input's expression; SymExpr parses
+  // the rest, which is arithmetic.
   std::string rewritten;
   while (!text.empty()) {
     if (text.substr(0, 2) == "L[") {
@@ -170,6 +174,7 @@ bool ApplyGuard(absl::string_view guard, Graph& graph) {
   if (!symbol || !constant) return false;
   SymbolRange* range = FindRange(graph, *symbol);
   if (range == nullptr) {
+    // A symbol without a declared range.
     graph.symbols.push_back({*symbol});
     range = &graph.symbols.back();
   }

@@ -167,7 +167,8 @@ absl::Status Converter::ConvertNode(const JitNode& node) {
   if (op == "aten::warn" || op == "prim::Print") return absl::OkStatus();
   // The value of a name on a path that does not reach its use.
   if (op == "prim::Uninitialized") return Set(node, Item());
-  // Texts serve exceptions, and only whether a text is empty is ever asked.
+  // Texts are assumed to serve exceptions: each becomes the same placeholder.
+  // The placeholder is wrong as a key of a dictionary and in comparisons.
   if (op == "aten::format" || op == "aten::str") {
     return Set(node, Item::Literal(std::string("(text)")));
   }
