@@ -67,7 +67,8 @@ absl::StatusOr<std::vector<int64_t>> ServedVersions(
     absl::string_view path);
 
 // A JSON configuration that chooses versions of model `name`: it may contain
-// the name and version_policy. InvalidArgument names any other field.
+// the name, version_policy and the parameter traffic. InvalidArgument names any
+// other field.
 absl::StatusOr<inference::ModelConfig> ParseVersionOverride(
     absl::string_view json, absl::string_view name);
 

@@ -175,8 +175,8 @@ class Repository {
   absl::StatusOr<std::vector<int64_t>> ListVersions(
       absl::string_view name) const;  // ascending
   // The versions that nodes load: version_policy of config.pbtxt, or of
-  // `override_json` if that is not empty: a model configuration as JSON, which
-  // may also contain the name. InvalidArgument for any other field.
+  // `override_json` if that is not empty: a model configuration as JSON, as
+  // ParseVersionOverride() reads it (model_config.h).
   absl::StatusOr<std::vector<int64_t>> ListServedVersions(
       absl::string_view name,
       absl::string_view override_json = {}) const;  // ascending
