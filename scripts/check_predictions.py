@@ -84,7 +84,11 @@ def judge(found):
             wrong.append(f"{cut['name']}: bytes / predicted {bytes_ratio:.4f}")
     correlation = found["rank_correlation"]
     if correlation is None or correlation < RANK_CORRELATION:
-        wrong.append(f"rank correlation {correlation:.3f}")
+        wrong.append(
+            "no rank correlation"
+            if correlation is None
+            else f"rank correlation {correlation:.3f}"
+        )
     return wrong
 
 
