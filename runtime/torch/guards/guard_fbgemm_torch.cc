@@ -1,10 +1,12 @@
 #include "runtime/torch/guards/guard_fbgemm_torch.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/torch/guards/guard_checks_torch.h"
@@ -158,7 +160,8 @@ void GuardMultiPermutation(Arguments a) {
   CheckCount(a[3].toTensor(), static_cast<int64_t>(widths.size()), "shapes");
   // Each column of each result must be written once: a column that is not would
   // show memory of an earlier request.
-  std::vector<int64_t> written(widths.size(), 0);
+  // (first column, columns) of each result.
+  std::vector<std::vector<std::pair<int64_t, int64_t>>> written(widths.size());
   const Integers in(a[2].toTensor(), "shapes");
   const Integers out(a[3].toTensor(), "shapes");
   for (size_t i = 0; i < pooled.size(); ++i) {
@@ -184,11 +187,19 @@ void GuardMultiPermutation(Arguments a) {
                     goal >= 0 && goal + columns <= out[to],
                 "a permutation of columns ", at, " to ", at + columns, " of ",
                 in[from], " to ", goal, " of ", out[to]);
-    written[static_cast<size_t>(to)] += columns;
+    if (columns > 0)
+      written[static_cast<size_t>(to)].emplace_back(goal, columns);
   }
   for (size_t i = 0; i < widths.size(); ++i) {
-    TORCH_CHECK(written[i] == widths[i], written[i],
-                " columns for a result of ", widths[i]);
+    std::sort(written[i].begin(), written[i].end());
+    int64_t end = 0;
+    for (const auto& [first, columns] : written[i]) {
+      TORCH_CHECK(first == end, "permutations write column ",
+                  std::min(first, end), " of a result ",
+                  first < end ? "twice" : "never");
+      end += columns;
+    }
+    TORCH_CHECK(end == widths[i], end, " columns for a result of ", widths[i]);
   }
 }
 

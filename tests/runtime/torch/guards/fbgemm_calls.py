@@ -99,13 +99,16 @@ def orders():
     )
     far = permutes.clone()
     far[0, 2] = 900
+    # The same number of columns, of which some are written twice, others never.
+    twice = permutes.clone()
+    twice[twice[:, 4] == 5, 3] = 0
     for name in ("permute_multi_embedding", "permute_multi_embedding_function"):
         yield Call(
             name,
             (pooled, permutes, before, after, sizes),
             [
                 (0, pooled[:1]), (0, [numbers(2, 7), numbers(2, 2)]), (1, far),
-                (1, permutes[:, :5]), (2, ints(900, 5)), (4, [900, 4]),
+                (1, twice), (1, permutes[:, :5]), (2, ints(900, 5)), (4, [900, 4]),
             ],
         )
     yield Call(
