@@ -63,8 +63,10 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateEmbeddingKernel(
     ids = args.OperandOf("index");
     // Along the first dimension index_select is a look-up; along others rows
     // are not contiguous.
-    if (args.IntLiteral("dim") != 0 || !request.HasRank(ids) ||
-        request.rank(ids) != 1) {
+    const auto dim = args.IntLiteral("dim");
+    if (!dim || !request.HasRank(table) ||
+        (*dim != 0 && *dim + request.rank(table) != 0) ||
+        !request.HasRank(ids) || request.rank(ids) != 1) {
       return nullptr;
     }
   }

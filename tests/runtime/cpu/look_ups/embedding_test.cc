@@ -128,15 +128,31 @@ TEST(EmbeddingTest, OtherReadersOfRowsAreRefusedByName) {
                                    "'items', which has rows of tbe-int8"));
 }
 
+// A dimension may be counted from the end.
 TEST(EmbeddingTest, SelectsRowsByIndex) {
   std::mt19937 random(6);
-  std::vector<base::Tensor> in = RandomTensors({{5, 3}}, random);
-  in.push_back(MakeTensor<int64_t>({4}, {4, 0, 0, 2}));
-  OneNode node("aten.index_select.default", in, [](const Ids& ids) {
-    return std::vector<NamedArgument>{Ref("self", ids[0]), Int("dim", 0),
-                                      Ref("index", ids[1])};
-  });
-  ExpectLikeLibTorch(node, in);
+  for (const int64_t dim : {0, -2}) {
+    std::vector<base::Tensor> in = RandomTensors({{5, 3}}, random);
+    in.push_back(MakeTensor<int64_t>({4}, {4, 0, 0, 2}));
+    OneNode node("aten.index_select.default", in, [&](const Ids& ids) {
+      return std::vector<NamedArgument>{Ref("self", ids[0]), Int("dim", dim),
+                                        Ref("index", ids[1])};
+    });
+    ExpectLikeLibTorch(node, in);
+    EncodedTable table;
+    const auto ids = table.builder.Input("ids", DType::kInt64, {Sym("b")});
+    table.builder.Output(table.builder.Node(
+        "aten.index_select.default",
+        {Ref("self", table.weight), Int("dim", dim), Ref("index", ids)},
+        {DType::kFloat32, {Sym("b"), 2}}));
+    in.clear();
+    in.push_back(MakeTensor<int64_t>({3}, {3, 4, 0}));
+    CompileOptions options;
+    options.config.id_policies["items"] = IdPolicy::kZeroRow;
+    const auto out = Must(testing::RunWhole(table.builder, in, options));
+    EXPECT_THAT(testing::ValuesOf<float>(out[0].view()),
+                ElementsAre(0.5, 5.5, 0, 0, -1, 4));
+  }
 }
 
 }  // namespace
