@@ -153,12 +153,11 @@ std::optional<absl::Status> EmitFunction(const NodeStep& node,
             Unsqueezed(*inputs[1].tensor, inputs[1].tensor->rank());
       }
     }
-    // x < 0 ? slope · x : x. No input is 0, so that instruction 3 makes the 0
-    // of the comparison from x.
+    number(0.0f);
+    // x < 0 ? slope · x : x.
     code = {{ElementCode::kMultiply, 0, 1},
-            {ElementCode::kScale, 0, 0, 0, 0.0f},
-            {ElementCode::kLess, 0, 3},
-            {ElementCode::kSelect, 4, 2, 0}};
+            {ElementCode::kLess, 0, 2},
+            {ElementCode::kSelect, 4, 3, 0}};
   } else {
     return std::nullopt;
   }

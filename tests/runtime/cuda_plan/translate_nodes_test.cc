@@ -227,6 +227,13 @@ TEST(TranslateTest, ElementsOfEveryKind) {
                 {Ref("self", less), {"dtype", DType::kFloat32}}, {7}));
   m.Output(m.Op("aten.prelu.default",
                 {Ref("self", x), Ref("weight", m.Floats("slope", {7}))}, {7}));
+  // A slope per channel of several elements; the logarithms of 0 are −∞.
+  const ValueId z =
+      m.Op("aten.relu.default", {Ref("self", m.In("z", {6, 5}))}, {6, 5});
+  const ValueId low = m.Op("aten.log.default", {Ref("self", z)}, {6, 5});
+  m.Output(m.Op("aten.prelu.default",
+                {Ref("self", low), Ref("weight", m.Floats("slopes", {6}))},
+                {6, 5}));
   // A number that an exporter wrote as a tensor of another type.
   const double tenth = 0.1;
   m.Output(m.Op(
