@@ -146,16 +146,21 @@ absl::StatusOr<Operand> FloatArithmetic(absl::string_view name, double x,
   if (name == "mul") return FloatOperand(x * y);
   if (y == 0) return DividesByZero();
   if (name == "truediv") return FloatOperand(x / y);
-  const double quotient = std::floor(x / y);
-  if (name == "floordiv") return FloatOperand(quotient);
-  return FloatOperand(x - quotient * y);
+  // PyTorch rounds the quotient down: 1 // 0.1 is 10 in TorchScript and in
+  // exported graphs, and 9 in Python alone.
+  if (name == "floordiv") return FloatOperand(std::floor(x / y));
+  const double rest = std::fmod(x, y);
+  return FloatOperand(rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest);
 }
 
 absl::StatusOr<Operand> Power(const Operand& a, const Operand& b) {
   // As in Python, an int to a negative power is a float.
   const bool whole = a.kind != Operand::Kind::kFloat &&
                      b.kind != Operand::Kind::kFloat && AsInt(b) >= 0;
-  if (!whole) return FloatOperand(std::pow(AsFloat(a), AsFloat(b)));
+  if (!whole) {
+    if (AsFloat(a) == 0 && AsFloat(b) < 0) return DividesByZero();
+    return FloatOperand(std::pow(AsFloat(a), AsFloat(b)));
+  }
   // Squares of the base, multiplied where the exponent has a bit. The last
   // square is not computed, as it may overflow although no bit needs it.
   int64_t result = 1;

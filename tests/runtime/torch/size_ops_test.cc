@@ -51,6 +51,19 @@ TEST(SizeOpsTest, FloatsAndMixturesFollowPython) {
             Operand::Kind::kFloat);
 }
 
+// As TorchScript and torch.export compute it, where Python alone gives 9.0 for
+// 1 // 0.1.
+TEST(SizeOpsTest, QuotientsAndRestsOfFloatsFollowPyTorch) {
+  EXPECT_EQ(
+      EvaluateSizeOp("py.floordiv", {IntOperand(1), FloatOperand(0.1)})->f,
+      10.0);
+  EXPECT_EQ(EvaluateSizeOp("py.mod", {IntOperand(1), FloatOperand(0.1)})->f,
+            0.09999999999999995);
+  EXPECT_EQ(EvaluateSizeOp("py.mod", {IntOperand(-7), FloatOperand(2)})->f, 1);
+  EXPECT_EQ(EvaluateSizeOp("py.mod", {IntOperand(7), FloatOperand(-2)})->f, -1);
+  EXPECT_EQ(EvaluateSizeOp("py.mod", {IntOperand(6), FloatOperand(-2)})->f, 0);
+}
+
 TEST(SizeOpsTest, ComparisonsGiveBools) {
   for (const int64_t b : {1, 2, 3}) {
     const std::vector<Operand> pair = {IntOperand(2), IntOperand(b)};
@@ -105,7 +118,7 @@ TEST(SizeOpsTest, WhatHasNoAnswerIsAnError) {
       {"py.mul", max, 2, 0},       {"py.floordiv", 1, 0, 0},
       {"py.mod", 1, 0, 0},         {"py.floordiv", INT64_MIN, -1, 0},
       {"py.truediv", 1, 0, 0},     {"py.pow", 10, 19, 0},
-      {"py.pow", INT64_MIN, 2, 0},
+      {"py.pow", INT64_MIN, 2, 0}, {"py.pow", 0, -1, 0},
   };
   for (const IntCase& c : cases) {
     const auto result =
