@@ -249,15 +249,16 @@ class Binder {
       }
       // A list of ints for float[] or Scalar[]. Sizes of a request are refused
       // in it: Fill() makes only lists of ints.
-      std::vector<double> numbers;
+      std::vector<at::Scalar> numbers;
       for (const models::IntOrValue& i : *ints) {
         if (i.value != models::kNoValue) return Mismatch(*argument.type());
-        numbers.push_back(static_cast<double>(i.literal));
+        numbers.emplace_back(i.literal);
       }
-      return ConstantList(kind, numbers, /*integral=*/true, *argument.type());
+      return ConstantList(kind, numbers, *argument.type());
     }
     if (const auto* floats = std::get_if<models::FloatList>(&value)) {
-      return ConstantList(kind, *floats, /*integral=*/false, *argument.type());
+      return ConstantList(kind, {floats->begin(), floats->end()},
+                          *argument.type());
     }
     if (const auto* bools = std::get_if<models::BoolList>(&value)) {
       if (kind != c10::TypeKind::BoolType) return Mismatch(*argument.type());
@@ -282,39 +283,36 @@ class Binder {
         return slot;
       }
       if (one.kind == Slot::Kind::kConstant) {
-        const at::Scalar number = one.constant.toScalar();
-        return ConstantList(
-            kind, std::vector<double>(*argument.N(), number.toDouble()),
-            /*integral=*/number.isIntegral(false), *argument.type());
+        const std::vector<at::Scalar> numbers(
+            static_cast<size_t>(*argument.N()), one.constant.toScalar());
+        return ConstantList(kind, numbers, *argument.type());
       }
     }
     return Mismatch(*argument.type());
   }
 
-  static absl::StatusOr<Slot> ConstantList(c10::TypeKind kind,
-                                           const std::vector<double>& numbers,
-                                           bool integral,
-                                           const c10::Type& type) {
+  static absl::StatusOr<Slot> ConstantList(
+      c10::TypeKind kind, const std::vector<at::Scalar>& numbers,
+      const c10::Type& type) {
     Slot slot;
     if (kind == c10::TypeKind::FloatType) {
-      slot.constant = c10::IValue(numbers);
-      return slot;
-    }
-    if (kind == c10::TypeKind::IntType && integral) {
-      slot.constant =
-          c10::IValue(std::vector<int64_t>(numbers.begin(), numbers.end()));
-      return slot;
-    }
-    if (kind == c10::TypeKind::NumberType) {
-      c10::List<at::Scalar> list;
-      for (double number : numbers) {
-        list.push_back(integral ? at::Scalar(static_cast<int64_t>(number))
-                                : at::Scalar(number));
+      c10::List<double> list;
+      for (const at::Scalar& number : numbers)
+        list.push_back(number.toDouble());
+      slot.constant = c10::IValue(std::move(list));
+    } else if (kind == c10::TypeKind::IntType) {
+      c10::List<int64_t> list;
+      for (const at::Scalar& number : numbers) {
+        if (!number.isIntegral(false)) return Mismatch(type);
+        list.push_back(number.toLong());
       }
       slot.constant = c10::IValue(std::move(list));
-      return slot;
+    } else if (kind == c10::TypeKind::NumberType) {
+      slot.constant = c10::IValue(c10::List<at::Scalar>(numbers));
+    } else {
+      return Mismatch(type);
     }
-    return Mismatch(type);
+    return slot;
   }
 
   const c10::FunctionSchema& schema_;

@@ -248,6 +248,19 @@ TEST(CallerTest, OneNumberStandsForAListOfFixedLength) {
   EXPECT_THAT(Values<float>((*results)[0]), ElementsAre(2, 4));
 }
 
+// 2^53 + 1 is not a double.
+TEST(CallerTest, ListsOfNumbersKeepLargeIntegers) {
+  const base::Tensor x = Make<int64_t>({2}, {0, 1});
+  const int64_t large = (int64_t{1} << 53) + 1;
+  const auto sum =
+      Execute(MakeNode("aten._foreach_add.ScalarList",
+                       {{"self", models::ValueList{0}},
+                        {"scalars", models::IntList{{.literal = large}}}}),
+              {Of(x)});
+  ASSERT_TRUE(sum.ok()) << sum.status();
+  EXPECT_THAT(Values<int64_t>((*sum)[0]), ElementsAre(large, large + 1));
+}
+
 TEST(CallerTest, DeviceArgumentThatTheIrDropsIsTheCpu) {
   const base::Tensor x = Make<int32_t>({1}, {3});
   const auto results =
