@@ -115,8 +115,9 @@ class SliceKernel final : public CopyKernel {
     // Overflow-free form of ⌈(end − start) / step⌉.
     view.dims[d] = end == start ? 0 : (end - start - 1) / step + 1;
     view.offset = start * view.strides[d];
-    // After the offset, which counts single indexes.
-    view.strides[d] *= step;
+    // After the offset, which counts single indexes. The step may exceed the
+    // dimension by any factor where a single index is left.
+    if (view.dims[d] > 1) view.strides[d] *= step;
     return absl::OkStatus();
   }
 

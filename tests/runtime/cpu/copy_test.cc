@@ -53,6 +53,8 @@ TEST(CopyKernelsTest, MoveWhatLibTorchMoves) {
       {"aten.slice.Tensor",
        {5, 3},
        {Int("dim", 0), Int("start", 4), Int("end", 2)}},
+      // The stride of such a step is beyond int64.
+      {"aten.slice.Tensor", {5, 4}, {Int("step", int64_t{1} << 62)}},
       {"aten.select.int", {3, 4, 5}, {Int("dim", 1), Int("index", -1)}},
       {"aten.select.int", {6}, {Int("dim", 0), Int("index", 2)}},
       {"aten.narrow.default",
