@@ -41,13 +41,6 @@ class AttentionPass {
   }
 
  private:
-  // The step that computes `local` if `reader` is the only reader; -1
-  // otherwise.
-  int OwnProducer(int local, int reader) const {
-    const int step = uses_.producer(local);
-    return step >= 0 && uses_.OnlyReader(local) == reader ? step : -1;
-  }
-
   bool IsOverTheLast(const Step& softmax) const {
     const NodeArgs args(graph_.nodes[softmax.nodes[0]]);
     const auto dim = args.IntLiteral("dim");
@@ -61,7 +54,7 @@ class AttentionPass {
     const Step& step = plan_.steps[chain];
     int found = -1;
     for (int local : step.operands) {
-      const int maker = OwnProducer(local, chain);
+      const int maker = uses_.OwnProducer(local, chain);
       if (maker >= 0 && BareBatchedProduct(plan_.steps[maker]) != nullptr &&
           SameShape(graph_, plan_, local, step.outputs[0])) {
         found = maker;
@@ -81,7 +74,7 @@ class AttentionPass {
     int maker = -1;
     if (softmax) {
       if (!IsOverTheLast(weigh)) return;
-      maker = OwnProducer(weigh.operands[0], start);
+      maker = uses_.OwnProducer(weigh.operands[0], start);
       if (maker < 0) return;
       if (ChainOf(plan_.steps[maker]) != nullptr) {
         chain = maker;

@@ -62,13 +62,6 @@ class InteractionMatcher {
   }
 
  private:
-  // The step that computes `local` if `reader` is its only reader; -1
-  // otherwise.
-  int OwnProducer(int local, int reader) const {
-    const int step = uses_.producer(local);
-    return step >= 0 && uses_.OnlyReader(local) == reader ? step : -1;
-  }
-
   // Matches from `last`, which selects columns of flattened products.
   void Match(int last, std::vector<bool>& dropped) {
     const Step& select = plan_.steps[last];
@@ -87,9 +80,10 @@ class InteractionMatcher {
     auto places = ConstantInts(plan_, select.operands[index]);
     if (!places) return;
 
-    const int flatten = OwnProducer(select.operands[self], last);
+    const int flatten = uses_.OwnProducer(select.operands[self], last);
     if (flatten < 0 || plan_.steps[flatten].view == nullptr) return;
-    const int bmm = OwnProducer(plan_.steps[flatten].operands[0], flatten);
+    const int bmm =
+        uses_.OwnProducer(plan_.steps[flatten].operands[0], flatten);
     if (bmm < 0 || !plan_.steps[bmm].fused) return;
     const auto* matmul = std::get_if<MatMulOp>(&*plan_.steps[bmm].fused);
     if (matmul == nullptr || !matmul->batched || matmul->b_transposed ||
@@ -98,7 +92,7 @@ class InteractionMatcher {
     }
     const int vectors = plan_.steps[bmm].operands[matmul->a];
     const int turned = plan_.steps[bmm].operands[matmul->b];
-    const int turn = OwnProducer(turned, bmm);
+    const int turn = uses_.OwnProducer(turned, bmm);
     if (turn < 0 || !SwapsLastTwo(graph_, plan_, plan_.steps[turn]) ||
         plan_.steps[turn].operands[0] != vectors) {
       return;

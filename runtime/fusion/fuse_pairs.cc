@@ -91,13 +91,6 @@ class PairMatcher {
     return places;
   }
 
-  // The step that computes `local` if `reader` is its only reader; -1
-  // otherwise.
-  int OwnProducer(int local, int reader) const {
-    const int step = uses_.producer(local);
-    return step >= 0 && uses_.OnlyReader(local) == reader ? step : -1;
-  }
-
   // Walks back from the selection `last`: [flatten ←] bmm of vectors with their
   // own transpose ← [view ←] cat or stack. Every result between must have no
   // other reader, because the fused step does not store it.
@@ -109,14 +102,14 @@ class PairMatcher {
     int reader = last;
     // Flattened products are selected by columns: the flatten goes, too.
     if (plan_.locals[products].rank == 2) {
-      const int flatten = OwnProducer(products, last);
+      const int flatten = uses_.OwnProducer(products, last);
       if (flatten < 0 || plan_.steps[flatten].view == nullptr) return;
       members.push_back(flatten);
       products = plan_.steps[flatten].operands[0];
       reader = flatten;
     }
     if (plan_.locals[products].rank != 3) return;
-    const int bmm = OwnProducer(products, reader);
+    const int bmm = uses_.OwnProducer(products, reader);
     if (bmm < 0 || !plan_.steps[bmm].fused) return;
     const auto* matmul = std::get_if<MatMulOp>(&*plan_.steps[bmm].fused);
     if (matmul == nullptr || !matmul->batched || !matmul->b_transposed ||

@@ -27,6 +27,13 @@ class Uses {
     if (is_output_[local] || readers_[local].size() != 1) return -1;
     return readers_[local].front();
   }
+  // The step that computes `local` if `reader` is its only reader; -1
+  // otherwise.
+  int OwnProducer(int local, int reader) const {
+    return producer_[local] >= 0 && OnlyReader(local) == reader
+               ? producer_[local]
+               : -1;
+  }
 
  private:
   std::vector<int> producer_;
