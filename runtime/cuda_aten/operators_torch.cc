@@ -20,6 +20,7 @@
 #include "runtime/torch/bind_torch.h"
 #include "runtime/torch/convert_torch.h"
 #include "runtime/torch/guards/guards_torch.h"
+#include "runtime/torch/size_ops.h"
 
 namespace refract::runtime::cuda_aten {
 namespace {
@@ -55,25 +56,18 @@ at::ScalarType TypeOf(cuda::DType dtype) {
 }
 
 Operand NumberOf(const ForeignOperand& from) {
-  Operand number;
   switch (from.kind) {
     case ForeignKind::kInteger:
-      number.kind = Operand::Kind::kInt;
-      number.i = from.integer;
-      break;
+      return runtime::aten::IntOperand(from.integer);
     case ForeignKind::kReal:
-      number.kind = Operand::Kind::kFloat;
-      number.f = from.real;
-      break;
+      return runtime::aten::FloatOperand(from.real);
     case ForeignKind::kTruth:
-      number.kind = Operand::Kind::kBool;
-      number.b = from.integer != 0;
-      break;
+      return runtime::aten::BoolOperand(from.integer != 0);
     case ForeignKind::kNone:
     case ForeignKind::kTensor:
       break;
   }
-  return number;
+  return {};
 }
 
 std::string Text(at::IntArrayRef sizes) {
@@ -163,65 +157,28 @@ class AtenKernel final : public cuda::ForeignKernel {
     return View(tensor.data, TypeOf(tensor.dtype), tensor.dims, tensor.strides);
   }
 
-  absl::StatusOr<at::Tensor> ToTensor(const ForeignOperand& operand) const {
-    if (operand.kind == ForeignKind::kTensor) return View(operand.tensor);
-    return runtime::aten::ToTensor(NumberOf(operand));
-  }
-
-  // As runtime::aten::Fill(), but tensors are views of device memory and
-  // numbers are known on the CPU.
-  absl::StatusOr<c10::IValue> Fill(
-      const Slot& slot, const std::vector<ForeignOperand>& operands) const {
-    const auto at = [&](const Slot::Element& item) -> const ForeignOperand& {
-      return operands[static_cast<size_t>(item.operand)];
-    };
-    switch (slot.kind) {
-      case Slot::Kind::kConstant:
-        return slot.constant;
-      case Slot::Kind::kTensor: {
-        if (operands[slot.operand].kind == ForeignKind::kNone) {
-          return c10::IValue();
-        }
-        REFRACT_ASSIGN_OR_RETURN(at::Tensor tensor,
-                                 ToTensor(operands[slot.operand]));
-        return c10::IValue(std::move(tensor));
-      }
-      case Slot::Kind::kNumber: {
-        REFRACT_ASSIGN_OR_RETURN(
-            const c10::IValue number,
-            runtime::aten::ToNumber(NumberOf(operands[slot.operand])));
-        return runtime::aten::CastNumber(number, slot.number);
-      }
-      case Slot::Kind::kTensorList: {
-        c10::List<at::Tensor> list;
-        for (const Slot::Element& item : slot.elements) {
-          REFRACT_ASSIGN_OR_RETURN(at::Tensor tensor, ToTensor(at(item)));
-          list.push_back(std::move(tensor));
-        }
-        return c10::IValue(std::move(list));
-      }
-      case Slot::Kind::kOptionalTensorList: {
-        c10::List<std::optional<at::Tensor>> list;
-        for (const Slot::Element& item : slot.elements) {
-          if (item.operand < 0 || at(item).kind == ForeignKind::kNone) {
-            list.push_back(std::nullopt);
-            continue;
-          }
-          REFRACT_ASSIGN_OR_RETURN(at::Tensor tensor, ToTensor(at(item)));
-          list.push_back(std::move(tensor));
-        }
-        return c10::IValue(std::move(list));
-      }
-      case Slot::Kind::kIntList: {
-        std::vector<int64_t> ints;
-        for (const Slot::Element& item : slot.elements) {
-          ints.push_back(item.operand < 0 ? item.literal : at(item).integer);
-        }
-        return c10::IValue(std::move(ints));
-      }
+  // Tensors are views of device memory; numbers are known on the CPU.
+  class DeviceOperands final : public runtime::aten::OperandSource {
+   public:
+    DeviceOperands(const AtenKernel& kernel,
+                   const std::vector<ForeignOperand>& operands)
+        : kernel_(kernel), operands_(operands) {}
+    bool IsNone(size_t operand) const override {
+      return operands_[operand].kind == ForeignKind::kNone;
     }
-    return absl::InternalError("bad argument");
-  }
+    absl::StatusOr<at::Tensor> Tensor(size_t operand) const override {
+      const ForeignOperand& from = operands_[operand];
+      if (from.kind == ForeignKind::kTensor) return kernel_.View(from.tensor);
+      return runtime::aten::ToTensor(NumberOf(from));
+    }
+    absl::StatusOr<c10::IValue> Number(size_t operand) const override {
+      return runtime::aten::ToNumber(NumberOf(operands_[operand]));
+    }
+
+   private:
+    const AtenKernel& kernel_;
+    const std::vector<ForeignOperand>& operands_;
+  };
 
   absl::Status RunHere(const ForeignCall& call) const {
     if (call.operands.size() != bound_.num_operands) {
@@ -231,8 +188,9 @@ class AtenKernel final : public cuda::ForeignKernel {
     }
     const c10::InferenceMode no_gradient;
     torch::jit::Stack stack;
+    const DeviceOperands operands(*this, call.operands);
     for (const Slot& slot : bound_.slots) {
-      absl::StatusOr<c10::IValue> value = Fill(slot, call.operands);
+      absl::StatusOr<c10::IValue> value = runtime::aten::Fill(slot, operands);
       if (!value.ok()) return base::Annotate(value.status(), name_);
       stack.push_back(*std::move(value));
     }

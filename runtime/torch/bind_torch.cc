@@ -319,6 +319,24 @@ class Binder {
   size_t next_operand_ = 0;
 };
 
+class HostOperands final : public OperandSource {
+ public:
+  explicit HostOperands(absl::Span<const Operand> operands)
+      : operands_(operands) {}
+  bool IsNone(size_t operand) const override {
+    return operands_[operand].kind == Operand::Kind::kNone;
+  }
+  absl::StatusOr<at::Tensor> Tensor(size_t operand) const override {
+    return ToTensor(operands_[operand]);
+  }
+  absl::StatusOr<c10::IValue> Number(size_t operand) const override {
+    return ToNumber(operands_[operand]);
+  }
+
+ private:
+  absl::Span<const Operand> operands_;
+};
+
 }  // namespace
 
 absl::StatusOr<Bound> BindArguments(const c10::FunctionSchema& schema,
@@ -332,21 +350,26 @@ absl::StatusOr<Bound> BindArguments(const c10::FunctionSchema& schema,
 
 absl::StatusOr<c10::IValue> Fill(const Slot& slot,
                                  absl::Span<const Operand> operands) {
+  return Fill(slot, HostOperands(operands));
+}
+
+absl::StatusOr<c10::IValue> Fill(const Slot& slot,
+                                 const OperandSource& operands) {
   switch (slot.kind) {
     case Slot::Kind::kConstant:
       return slot.constant;
     case Slot::Kind::kTensor: {
       // An earlier operator may have left its result undefined (aten::Result).
-      if (operands[slot.operand].kind == Operand::Kind::kNone) {
+      if (operands.IsNone(slot.operand)) {
         return c10::IValue();
       }
       REFRACT_ASSIGN_OR_RETURN(at::Tensor tensor,
-                               ToTensor(operands[slot.operand]));
+                               operands.Tensor(slot.operand));
       return c10::IValue(std::move(tensor));
     }
     case Slot::Kind::kNumber: {
       REFRACT_ASSIGN_OR_RETURN(const c10::IValue number,
-                               ToNumber(operands[slot.operand]));
+                               operands.Number(slot.operand));
       return CastNumber(number, slot.number);
     }
     case Slot::Kind::kTensorList: {
@@ -354,7 +377,7 @@ absl::StatusOr<c10::IValue> Fill(const Slot& slot,
       list.reserve(slot.elements.size());
       for (const Slot::Element& item : slot.elements) {
         REFRACT_ASSIGN_OR_RETURN(at::Tensor tensor,
-                                 ToTensor(operands[item.operand]));
+                                 operands.Tensor(item.operand));
         list.push_back(std::move(tensor));
       }
       return c10::IValue(std::move(list));
@@ -363,13 +386,12 @@ absl::StatusOr<c10::IValue> Fill(const Slot& slot,
       c10::List<std::optional<at::Tensor>> list;
       list.reserve(slot.elements.size());
       for (const Slot::Element& item : slot.elements) {
-        if (item.operand < 0 ||
-            operands[item.operand].kind == Operand::Kind::kNone) {
+        if (item.operand < 0 || operands.IsNone(item.operand)) {
           list.push_back(std::nullopt);
           continue;
         }
         REFRACT_ASSIGN_OR_RETURN(at::Tensor tensor,
-                                 ToTensor(operands[item.operand]));
+                                 operands.Tensor(item.operand));
         list.push_back(std::move(tensor));
       }
       return c10::IValue(std::move(list));
@@ -385,7 +407,7 @@ absl::StatusOr<c10::IValue> Fill(const Slot& slot,
           continue;
         }
         REFRACT_ASSIGN_OR_RETURN(c10::IValue number,
-                                 ToNumber(operands[item.operand]));
+                                 operands.Number(item.operand));
         REFRACT_ASSIGN_OR_RETURN(number,
                                  CastNumber(number, c10::TypeKind::IntType));
         if (!number.isInt()) {

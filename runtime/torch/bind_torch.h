@@ -5,6 +5,7 @@
 // complex numbers, whose operands and results are pairs
 // (models/passes/complex_numbers.h). Includes LibTorch: for *_torch.cc only.
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
@@ -52,7 +53,20 @@ struct Bound {
 absl::StatusOr<Bound> BindArguments(const c10::FunctionSchema& schema,
                                     const models::Node& node);
 
+// The operands of one call, by their indexes, as LibTorch takes them.
+class OperandSource {
+ public:
+  virtual bool IsNone(size_t operand) const = 0;
+  virtual absl::StatusOr<at::Tensor> Tensor(size_t operand) const = 0;
+  virtual absl::StatusOr<c10::IValue> Number(size_t operand) const = 0;
+
+ protected:
+  ~OperandSource() = default;
+};
+
 // The slot's value for one call. May throw what LibTorch throws.
+absl::StatusOr<c10::IValue> Fill(const Slot& slot,
+                                 const OperandSource& operands);
 absl::StatusOr<c10::IValue> Fill(const Slot& slot,
                                  absl::Span<const Operand> operands);
 
