@@ -52,10 +52,11 @@ class ControlCaller final : public Caller {
     }
     // Inputs are values, which become operands of a call, or literals, which
     // Inputs() sets.
+    Operand literal;
     for (const models::Argument& input : caller->region_.inputs) {
       if (std::holds_alternative<models::ValueRef>(input)) {
         ++caller->num_operands_;
-      } else if (!LiteralOf(input)) {
+      } else if (!IsLiteralNumber(input, literal)) {
         return absl::InvalidArgumentError(
             absl::StrCat(node.name,
                          ": an input of the branch or loop is neither a value "
@@ -94,21 +95,12 @@ class ControlCaller final : public Caller {
   }
 
  private:
-  static std::optional<Operand> LiteralOf(const models::Argument& argument) {
-    if (const auto* i = std::get_if<int64_t>(&argument)) return IntOperand(*i);
-    if (const auto* f = std::get_if<double>(&argument)) return FloatOperand(*f);
-    if (const auto* b = std::get_if<bool>(&argument)) return BoolOperand(*b);
-    return std::nullopt;
-  }
-
   HeldValues Inputs(absl::Span<const Operand> operands) const {
     HeldValues inputs;
     size_t next = 0;
     for (const models::Argument& input : region_.inputs) {
-      inputs.emplace_back();
-      inputs.back().operand = std::holds_alternative<models::ValueRef>(input)
-                                  ? operands[next++]
-                                  : *LiteralOf(input);
+      Operand& operand = inputs.emplace_back().operand;
+      if (!IsLiteralNumber(input, operand)) operand = operands[next++];
     }
     return inputs;
   }

@@ -260,14 +260,11 @@ absl::StatusOr<Operand> EvaluateSizeOp(absl::string_view op,
 
 bool IsLiteralNumber(const models::Argument& argument, Operand& operand) {
   if (const auto* i = std::get_if<int64_t>(&argument)) {
-    operand.kind = Operand::Kind::kInt;
-    operand.i = *i;
+    operand = IntOperand(*i);
   } else if (const auto* f = std::get_if<double>(&argument)) {
-    operand.kind = Operand::Kind::kFloat;
-    operand.f = *f;
+    operand = FloatOperand(*f);
   } else if (const auto* b = std::get_if<bool>(&argument)) {
-    operand.kind = Operand::Kind::kBool;
-    operand.b = *b;
+    operand = BoolOperand(*b);
   } else {
     return false;
   }
