@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "models/graph/op_traits.h"
 #include "models/rows/row_dependence.h"
+#include "runtime/compile/bag_inputs.h"
 #include "runtime/cpu/look_ups/ids.h"
 
 namespace refract::runtime {
@@ -18,11 +19,6 @@ namespace {
 using base::TensorView;
 using models::Graph;
 using models::ValueId;
-
-bool Mentions(const models::SymExpr& expr, const std::string& symbol) {
-  const auto symbols = expr.Symbols();
-  return std::find(symbols.begin(), symbols.end(), symbol) != symbols.end();
-}
 
 // Number of elements; unknown if the shape is unknown.
 models::SymExpr ElementsOf(const models::Value& value) {

@@ -5,6 +5,7 @@
 #include "runtime/compile/bag_inputs.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -37,8 +38,7 @@ bool IsRagged(const models::Value& value, const std::string& batch) {
       value.shape[0].constant().has_value()) {
     return false;
   }
-  const std::vector<std::string> symbols = value.shape[0].Symbols();
-  return std::find(symbols.begin(), symbols.end(), batch) == symbols.end();
+  return !Mentions(value.shape[0], batch);
 }
 
 bool IsOffsets(const models::Value& value, const std::string& batch,
@@ -52,7 +52,57 @@ bool IsOffsets(const models::Value& value, const std::string& batch,
              (include_last ? rows + models::SymExpr(int64_t{1}) : rows);
 }
 
+template <typename T>
+absl::Status CheckAndMoveTyped(T* offsets, int64_t rows, bool include_last,
+                               int64_t begin, int64_t end, int64_t first) {
+  // The offsets come from a client: a kernel would read entries of other
+  // requests, or memory behind them, if a single offset were not checked.
+  const auto invalid = [](auto... what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("offsets of bags: ", what...));
+  };
+  if (first + (end - begin) > std::numeric_limits<T>::max()) {
+    return invalid(
+        "the bags have more entries than the offsets' element type can count");
+  }
+  // `last` is the offset before; offsets must not fall, or a bag would have a
+  // negative length.
+  int64_t last = begin;
+  for (int64_t row = 0; row < rows + (include_last ? 1 : 0); ++row) {
+    const int64_t offset = offsets[row];
+    if (row == 0 && offset != begin)
+      return invalid("the first offset is not the first entry's position but ",
+                     offset);
+    if (offset < last || offset > end) {
+      return invalid("offset ", row, " is ", offset, " after the offset ", last,
+                     ", where the bags have ", end, " entries");
+    }
+    last = offset;
+    offsets[row] = static_cast<T>(offset - begin + first);
+  }
+  if (include_last && last != end) {
+    return invalid("the last offset is ", last, ", but the bags have ", end,
+                   " entries");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+bool Mentions(const models::SymExpr& expr, const std::string& symbol) {
+  const std::vector<std::string> symbols = expr.Symbols();
+  return std::find(symbols.begin(), symbols.end(), symbol) != symbols.end();
+}
+
+absl::Status CheckAndMove(base::DType dtype, std::byte* offsets, int64_t rows,
+                          bool include_last, int64_t begin, int64_t end,
+                          int64_t first) {
+  return dtype == base::DType::kInt64
+             ? CheckAndMoveTyped(reinterpret_cast<int64_t*>(offsets), rows,
+                                 include_last, begin, end, first)
+             : CheckAndMoveTyped(reinterpret_cast<int32_t*>(offsets), rows,
+                                 include_last, begin, end, first);
+}
 
 bool IsBag(const models::Node& node) {
   return models::OperatorOf(node.op).rows == models::RowRule::kEmbeddingBag;

@@ -8,9 +8,12 @@
 // of entries (cuda_plan/bags.h).
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "base/dtype.h"
 #include "models/graph/graph.h"
 #include "runtime/program.h"
 
@@ -38,6 +41,17 @@ FoundBags FindBagInputs(const models::Graph& graph, const Part& part);
 
 // Whether a node is an embedding_bag, in any of its forms.
 bool IsBag(const models::Node& node);
+
+// Whether `symbol` occurs in `expr`.
+bool Mentions(const models::SymExpr& expr, const std::string& symbol);
+
+// Checks that `offsets`, int64 or int32 in a copy that no peer writes, describe
+// `rows` bags one after the other, of the entries from `begin` to `end`, and
+// moves them so that the first bag begins at `first`. InvalidArgument names the
+// offset that is wrong.
+absl::Status CheckAndMove(base::DType dtype, std::byte* offsets, int64_t rows,
+                          bool include_last, int64_t begin, int64_t end,
+                          int64_t first);
 
 }  // namespace refract::runtime
 

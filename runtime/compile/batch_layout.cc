@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
+#include "runtime/cpu/look_ups/ids.h"
 #include "runtime/stable_inputs.h"
 
 namespace refract::runtime {
@@ -21,11 +21,6 @@ using base::TensorView;
 constexpr size_t kMostKeyBytes = 64;
 // … and not at all beyond this: a digest of 1 MiB takes about 0.1 ms.
 constexpr size_t kMostSameBytes = size_t{1} << 20;
-
-bool Mentions(const models::SymExpr& expr, const std::string& symbol) {
-  const std::vector<std::string> symbols = expr.Symbols();
-  return std::find(symbols.begin(), symbols.end(), symbol) != symbols.end();
-}
 
 // Whether dimension 0 is the batch and no other has it.
 bool HasRows(const models::Value& value, const std::string& batch) {
@@ -60,60 +55,6 @@ size_t RowBytes(const TensorView& view) {
 // Number of rows of a tensor of offsets.
 int64_t RowsOf(const TensorView& offsets, bool include_last) {
   return offsets.dims[0] - (include_last ? 1 : 0);
-}
-
-// Checks that `offsets`, a copy that no peer writes, describe `rows` bags one
-// after the other, of the entries from `begin` to `end`, and moves them so that
-// the first bag begins at `first`.
-template <typename T>
-absl::Status CheckAndMove(T* offsets, int64_t rows, bool include_last,
-                          int64_t begin, int64_t end, int64_t first) {
-  // The offsets come from a client: a kernel would read entries of other
-  // requests, or memory behind them, if a single offset were not checked.
-  const auto invalid = [](auto... what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("offsets of bags: ", what...));
-  };
-  if (first + (end - begin) > std::numeric_limits<T>::max()) {
-    return invalid(
-        "the bags have more entries than the offsets' element type can count");
-  }
-  // `last` is the offset before; offsets must not fall, or a bag would have a
-  // negative length.
-  int64_t last = begin;
-  for (int64_t row = 0; row < rows + (include_last ? 1 : 0); ++row) {
-    const int64_t offset = offsets[row];
-    if (row == 0 && offset != begin)
-      return invalid("the first offset is not the first entry's position but ",
-                     offset);
-    if (offset < last || offset > end) {
-      return invalid("offset ", row, " is ", offset, " after the offset ", last,
-                     ", where the bags have ", end, " entries");
-    }
-    last = offset;
-    offsets[row] = static_cast<T>(offset - begin + first);
-  }
-  if (include_last && last != end) {
-    return invalid("the last offset is ", last, ", but the bags have ", end,
-                   " entries");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckAndMove(base::DType dtype, std::byte* offsets, int64_t rows,
-                          bool include_last, int64_t begin, int64_t end,
-                          int64_t first) {
-  return dtype == base::DType::kInt64
-             ? CheckAndMove(reinterpret_cast<int64_t*>(offsets), rows,
-                            include_last, begin, end, first)
-             : CheckAndMove(reinterpret_cast<int32_t*>(offsets), rows,
-                            include_last, begin, end, first);
-}
-
-int64_t OffsetAt(const TensorView& offsets, int64_t row) {
-  return offsets.dtype == base::DType::kInt64
-             ? reinterpret_cast<const int64_t*>(offsets.data)[row]
-             : reinterpret_cast<const int32_t*>(offsets.data)[row];
 }
 
 void AppendBytes(std::string& text, const void* data, size_t bytes) {
@@ -350,9 +291,9 @@ absl::Status BatchLayout::SliceBags(const BagInputs& bag, int64_t first,
   const int64_t entries = slice[bag.entries[0]].dims[0];
   // These three offsets are checked before entries are addressed by them; the
   // offsets between them by CheckAndMove().
-  const int64_t begin = OffsetAt(offsets, first);
+  const int64_t begin = cpu::IntAt(offsets, first);
   const int64_t end = first + count < rows || bag.include_last
-                          ? OffsetAt(offsets, first + count)
+                          ? cpu::IntAt(offsets, first + count)
                           : entries;
   if (begin < 0 || end < begin || end > entries || (first == 0 && begin != 0)) {
     return absl::InvalidArgumentError(

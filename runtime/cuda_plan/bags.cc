@@ -43,25 +43,6 @@ int64_t BeginOf(const BagRoom& room, absl::Span<const TensorView> inputs,
                : NumEntries(room, inputs);
 }
 
-// Whether `offsets`, a private copy, describes consecutive bags from `begin` to
-// `end`. If so, moves them to begin with `base`, and writes the end behind
-// them.
-template <typename T>
-absl::Status CheckAndMove(T* offsets, int64_t count, int64_t begin, int64_t end,
-                          int64_t base) {
-  int64_t last = begin;
-  for (int64_t row = 0; row < count; ++row) {
-    const int64_t offset = offsets[row];
-    if (offset < last || offset > end || (row == 0 && offset != begin)) {
-      return absl::InvalidArgumentError("offsets of bags are not in order");
-    }
-    last = offset;
-    offsets[row] = static_cast<T>(offset - begin + base);
-  }
-  offsets[count] = static_cast<T>(end - begin + base);
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 std::vector<BagRoom> RoomForBags(const models::Graph& graph, const Part& part,
@@ -212,12 +193,13 @@ absl::Status FillBags(absl::Span<const BagRoom> rooms, cuda::Instance& instance,
     // copy that contradicts them.
     std::memcpy(place, offsets.data + from * width,
                 static_cast<size_t>(count * width));
-    REFRACT_RETURN_IF_ERROR(
-        offsets.dtype == base::DType::kInt64
-            ? CheckAndMove(reinterpret_cast<int64_t*>(place), count, begin, end,
-                           base)
-            : CheckAndMove(reinterpret_cast<int32_t*>(place), count, begin, end,
-                           base));
+    REFRACT_RETURN_IF_ERROR(CheckAndMove(offsets.dtype, place, count,
+                                         /*include_last=*/false, begin, end,
+                                         base));
+    // The end of the last bag. Both element types are little-endian, and a
+    // count of entries has 31 bits.
+    const int64_t last = end - begin + base;
+    std::memcpy(place + count * width, &last, static_cast<size_t>(width));
     for (size_t e = 0; e < room.entry_inputs.size(); ++e) {
       const TensorView& entries = inputs[room.part.entries[e]];
       const auto size = static_cast<int64_t>(base::SizeOf(entries.dtype));
