@@ -351,85 +351,55 @@ class SplitKernel final : public CopyKernel {
   const std::vector<int64_t> starts_;
 };
 
+// expand, or expand_as: the sizes come from the graph, or from the tensor
+// `other`.
 class ExpandKernel final : public CopyKernel {
  public:
-  explicit ExpandKernel(std::vector<IntSource> size) : size_(std::move(size)) {}
-  absl::string_view name() const override { return "expand"; }
+  ExpandKernel(std::vector<IntSource> size, int other)
+      : size_(std::move(size)), other_(other) {}
+  absl::string_view name() const override {
+    return other_ == kNoOperand ? "expand" : "expand_as";
+  }
 
  protected:
   absl::Status View(const Operands& operands, const base::Dims& dims, size_t,
                     size_t, StridedView& view) const override {
-    // MakeExpand() refuses fewer sizes than dimensions, so that this is no
-    // underflow.
-    const size_t added = size_.size() - dims.size();
-    const Strides dense = DenseStrides(dims);
-    view.dims.assign(size_.size(), 0);
-    view.strides.assign(size_.size(), 0);
-    view.offset = 0;
-    for (size_t d = 0; d < size_.size(); ++d) {
-      const int64_t wanted = operands.Int(size_[d]);
-      // New leading dimensions repeat the whole tensor (stride 0).
-      if (d < added) {
-        if (wanted < 0) return Mismatch(operands, dims);
-        view.dims[d] = wanted;
-      } else if (wanted == -1 || wanted == dims[d - added]) {
-        view.dims[d] = dims[d - added];
-        view.strides[d] = dense[d - added];
-      } else if (dims[d - added] == 1 && wanted >= 0) {
-        view.dims[d] = wanted;
-      } else {
-        return Mismatch(operands, dims);
+    if (other_ == kNoOperand) {
+      view.dims.clear();
+      for (const IntSource& size : size_) {
+        view.dims.push_back(operands.Int(size));
       }
+    } else {
+      view.dims = operands[other_].tensor.dims;
+    }
+    if (view.dims.size() < dims.size()) return Mismatch(dims, view.dims);
+    const Strides dense = DenseStrides(dims);
+    const size_t added = view.dims.size() - dims.size();
+    // Dimensions of stride 0 repeat their only index, new leading dimensions
+    // the whole tensor.
+    view.strides.assign(view.dims.size(), 0);
+    view.offset = 0;
+    for (size_t d = 0; d < view.dims.size(); ++d) {
+      int64_t& wanted = view.dims[d];
+      const int64_t size = d < added ? 1 : dims[d - added];
+      if (d >= added && wanted == -1) wanted = size;
+      if (wanted < 0 || (wanted != size && size != 1)) {
+        return Mismatch(dims, view.dims);
+      }
+      if (d >= added && wanted == size) view.strides[d] = dense[d - added];
     }
     return absl::OkStatus();
   }
 
  private:
-  absl::Status Mismatch(const Operands& operands,
-                        const base::Dims& dims) const {
-    base::Dims wanted;
-    for (const IntSource& source : size_) {
-      wanted.push_back(operands.Int(source));
-    }
+  absl::Status Mismatch(const base::Dims& dims,
+                        const base::Dims& wanted) const {
     return absl::InvalidArgumentError(
-        absl::StrCat("expand: ", base::DimsToString(dims),
+        absl::StrCat(name(), ": ", base::DimsToString(dims),
                      " does not expand to ", base::DimsToString(wanted)));
   }
 
   const std::vector<IntSource> size_;
-};
-
-// expand to the shape of another tensor.
-class ExpandAsKernel final : public CopyKernel {
- public:
-  explicit ExpandAsKernel(int other) : other_(other) {}
-  absl::string_view name() const override { return "expand_as"; }
-
- protected:
-  absl::Status View(const Operands& operands, const base::Dims& dims, size_t,
-                    size_t, StridedView& view) const override {
-    const base::Dims& wanted = operands[other_].tensor.dims;
-    // As expand, with sizes that only the request shows.
-    bool fits = wanted.size() >= dims.size();
-    const size_t added = fits ? wanted.size() - dims.size() : 0;
-    const Strides dense = DenseStrides(dims);
-    view.dims = wanted;
-    view.strides.assign(wanted.size(), 0);
-    view.offset = 0;
-    for (size_t d = added; fits && d < wanted.size(); ++d) {
-      if (dims[d - added] == wanted[d]) {
-        view.strides[d] = dense[d - added];
-      } else {
-        fits = dims[d - added] == 1;
-      }
-    }
-    if (fits) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("expand_as: ", base::DimsToString(dims),
-                     " does not expand to ", base::DimsToString(wanted)));
-  }
-
- private:
   const int other_;
 };
 
@@ -524,13 +494,13 @@ KernelPtr MakeExpand(const KernelRequest& request) {
       size->size() > kMaxKernelRank) {
     return nullptr;
   }
-  return std::make_unique<ExpandKernel>(*std::move(size));
+  return std::make_unique<ExpandKernel>(*std::move(size), kNoOperand);
 }
 
 KernelPtr MakeExpandAs(const KernelRequest& request) {
   const int other = request.args.OperandOf("other");
   if (other == kNoOperand || !request.HasRank(other)) return nullptr;
-  return std::make_unique<ExpandAsKernel>(other);
+  return std::make_unique<ExpandKernel>(std::vector<IntSource>(), other);
 }
 
 absl::StatusOr<KernelPtr> MakePermute(const KernelRequest& request) {

@@ -27,10 +27,6 @@ using base::TensorView;
 constexpr int64_t kQueries = 64;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-const float* Floats(const TensorView& view) {
-  return reinterpret_cast<const float*>(view.data);
-}
-
 struct Places {
   int query = kNoOperand;
   int key = kNoOperand;

@@ -31,10 +31,6 @@ constexpr int64_t kDirectColumns = 96;
 // With fewer rows a copy is nearly free, and one long sum is faster.
 constexpr int64_t kDirectRows = kStreamingRows + 1;
 
-const float* Floats(const base::TensorView& view) {
-  return reinterpret_cast<const float*>(view.data);
-}
-
 int64_t SizeOf(absl::Span<const int64_t> dims) {
   int64_t size = 1;
   for (int64_t dim : dims) size *= dim;

@@ -96,10 +96,6 @@ REFRACT_CPU_CLONES void MultiplyRow(const float* a, int64_t a_step,
   }
 }
 
-const float* Floats(const Operand& operand) {
-  return reinterpret_cast<const float*>(operand.tensor.data);
-}
-
 class EinsumKernel final : public Kernel {
  public:
   explicit EinsumKernel(LetterProduct product)
@@ -208,8 +204,8 @@ class EinsumKernel final : public Kernel {
                 float* out) const {
     const Strides a_steps = StepsOf(operands, 0, product_.result);
     const Strides b_steps = StepsOf(operands, 1, product_.result);
-    const float* a = Floats(operands[product_.operands[0]]);
-    const float* b = Floats(operands[product_.operands[1]]);
+    const float* a = Floats(operands[product_.operands[0]].tensor);
+    const float* b = Floats(operands[product_.operands[1]].tensor);
     // A product of scalars has no dimension.
     const size_t outer = dims.empty() ? 0 : dims.size() - 1;
     // Row by row of the result; the loop below counts through its other
@@ -286,7 +282,7 @@ class EinsumKernel final : public Kernel {
   const float* InOrder(const Operands& operands, int i, const Letters& letters,
                        float* scratch) const {
     const Operand& operand = operands[product_.operands[i]];
-    if (LiesAs(operands, i, letters)) return Floats(operand);
+    if (LiesAs(operands, i, letters)) return Floats(operand.tensor);
     CopyStrided(operand.tensor.data, SizesOf(operands, i, letters),
                 StepsOf(operands, i, letters), sizeof(float),
                 reinterpret_cast<std::byte*>(scratch));
@@ -404,7 +400,7 @@ class EinsumKernel final : public Kernel {
 
   void AddBias(const Operands& operands, const base::Dims& dims,
                float* out) const {
-    const float* const bias = Floats(operands[product_.bias]);
+    const float* const bias = Floats(operands[product_.bias].tensor);
     const size_t d = product_.result.find(product_.bias_letter);
     int64_t outer = 1;
     int64_t inner = 1;

@@ -7,10 +7,16 @@
 #include <memory>
 #include <vector>
 
+#include "base/tensor.h"
 #include "runtime/cpu/dense/tile.h"
 #include "runtime/cpu/dense/weight_arena.h"
 
 namespace refract::runtime::cpu {
+
+// The elements of a float32 tensor.
+inline const float* Floats(const base::TensorView& view) {
+  return reinterpret_cast<const float*>(view.data);
+}
 
 // A matrix [k, n] as panels of kPanelColumns columns, each [k][kPanelColumns],
 // so that a product reads it sequentially; the last panel is padded with zeros.

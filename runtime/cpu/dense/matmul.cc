@@ -15,10 +15,6 @@
 namespace refract::runtime::cpu {
 namespace {
 
-const float* Floats(const base::TensorView& view) {
-  return reinterpret_cast<const float*>(view.data);
-}
-
 // out[i, j] = fma(a[i], b[j], 0): a chain of one term, which begins with 0 like
 // longer chains, so that zeros get the same sign.
 REFRACT_CPU_CLONES void MultiplyOuter(const float* a, int64_t m, const float* b,

@@ -26,10 +26,6 @@ using base::TensorView;
 // Queries whose scores are held in the cache at once.
 constexpr int64_t kQueries = 64;
 
-const float* Floats(const TensorView& view) {
-  return reinterpret_cast<const float*>(view.data);
-}
-
 // The right operand of one item: [rows, columns], or its transpose, in place.
 struct RightSide {
   const float* data;

@@ -33,10 +33,6 @@ constexpr int64_t kSumBytes = int64_t{256} << 10;
 constexpr int64_t kSequenceBytes = int64_t{8} << 20;
 constexpr int64_t kLeastRows = 16;
 
-const float* Floats(const TensorView& view) {
-  return reinterpret_cast<const float*>(view.data);
-}
-
 // A row distance that is a multiple of 1 KiB would make each product copy the
 // rows (gemm.cc).
 int64_t StateStride(int64_t padded) {
