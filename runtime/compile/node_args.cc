@@ -87,10 +87,6 @@ std::optional<IntSource> NodeArgs::Int(absl::string_view name) const {
   return place == nullptr ? std::nullopt : IntOf(*place);
 }
 
-std::optional<IntSource> NodeArgs::IntAt(size_t position) const {
-  return position < places_.size() ? IntOf(places_[position]) : std::nullopt;
-}
-
 std::optional<std::vector<IntSource>> NodeArgs::Ints(
     absl::string_view name) const {
   const Place* place = Find(name);

@@ -78,7 +78,6 @@ class NodeArgs {
   std::optional<std::vector<int>> OperandsOf(absl::string_view name) const;
   // A number or a size; nullopt if absent, None or of another type.
   std::optional<IntSource> Int(absl::string_view name) const;
-  std::optional<IntSource> IntAt(size_t position) const;
   // A list of integers; a single number counts as a list of one.
   std::optional<std::vector<IntSource>> Ints(absl::string_view name) const;
   // Literals only.
