@@ -257,8 +257,6 @@ DenseModel SeparateEpilogues(const DenseModel& model) {
     if (linear->epilogue == Epilogue::kRelu ||
         linear->epilogue == Epilogue::kReluBias) {
       steps.push_back(ElementCode::kRelu);
-    } else if (linear->epilogue == Epilogue::kGeluTanhBias) {
-      steps.push_back(ElementCode::kGeluTanh);
     }
     for (size_t i = 0; i < steps.size(); ++i) {
       const ValueId out =

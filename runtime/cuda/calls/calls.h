@@ -37,8 +37,11 @@ struct InteractionCall {
   bool tf32 = false;
 };
 
-enum class Epilogue : uint8_t { kNone, kBias, kRelu, kReluBias, kGeluTanhBias };
+enum class Epilogue : uint8_t { kNone, kBias, kRelu, kReluBias };
 const char* Name(Epilogue epilogue);
+inline bool HasBias(Epilogue epilogue) {
+  return epilogue == Epilogue::kBias || epilogue == Epilogue::kReluBias;
+}
 
 // out[m][n] = epilogue(Σ_k in[m][k] · weight[n][k] + bias[n]): PyTorch's
 // linear. Products accumulate in fp32.

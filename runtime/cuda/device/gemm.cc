@@ -50,8 +50,6 @@ cublasLtEpilogue_t EpilogueOf(Epilogue epilogue) {
       return CUBLASLT_EPILOGUE_RELU;
     case Epilogue::kReluBias:
       return CUBLASLT_EPILOGUE_RELU_BIAS;
-    case Epilogue::kGeluTanhBias:  // cuBLASLt's GELU is the tanh form
-      return CUBLASLT_EPILOGUE_GELU_BIAS;
   }
   return CUBLASLT_EPILOGUE_DEFAULT;
 }
@@ -60,10 +58,6 @@ std::string ToString(const GemmShape& shape) {
   return std::string(Name(shape.dtype)) + " product " +
          std::to_string(shape.m) + " x " + std::to_string(shape.n) + " x " +
          std::to_string(shape.k) + ", epilogue " + Name(shape.epilogue);
-}
-
-bool HasBias(Epilogue epilogue) {
-  return epilogue != Epilogue::kNone && epilogue != Epilogue::kRelu;
 }
 
 #define REFRACT_CUBLAS_RETURN_IF_ERROR(call)             \

@@ -43,8 +43,6 @@ const char* Name(Epilogue epilogue) {
       return "relu";
     case Epilogue::kReluBias:
       return "relu_bias";
-    case Epilogue::kGeluTanhBias:
-      return "gelu_tanh_bias";
   }
   return "unknown";
 }

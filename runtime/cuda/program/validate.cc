@@ -22,11 +22,6 @@ constexpr int64_t kMostElements = std::numeric_limits<int32_t>::max();
 // for sums in 64 bits.
 constexpr int64_t kMostBytes = int64_t{1} << 48;
 
-bool HasBias(Epilogue epilogue) {
-  return epilogue == Epilogue::kBias || epilogue == Epilogue::kReluBias ||
-         epilogue == Epilogue::kGeluTanhBias;
-}
-
 // Checks one program. Messages: "model m: operator o (linear): …".
 class Validator {
  public:

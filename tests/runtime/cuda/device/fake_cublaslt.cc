@@ -2,7 +2,6 @@
 
 #include <cublasLt.h>
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -94,8 +93,7 @@ void Multiply(const Operation& op, const void* a, const Layout& la,
                (tb ? at(b, lb, col, i) : at(b, lb, i, col));
       }
       const bool bias = op.epilogue == CUBLASLT_EPILOGUE_BIAS ||
-                        op.epilogue == CUBLASLT_EPILOGUE_RELU_BIAS ||
-                        op.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS;
+                        op.epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
       if (bias) {
         sum += Load(
             op.bias,
@@ -105,10 +103,6 @@ void Multiply(const Operation& op, const void* a, const Layout& la,
       if (op.epilogue == CUBLASLT_EPILOGUE_RELU ||
           op.epilogue == CUBLASLT_EPILOGUE_RELU_BIAS) {
         sum = sum < 0 ? 0 : sum;
-      } else if (op.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS) {
-        sum = 0.5 * sum *
-              (1 + std::tanh(std::sqrt(2 / M_PI) *
-                             (sum + 0.044715 * sum * sum * sum)));
       }
       Store(static_cast<float>(sum), d, TypeOf(ld.type),
             static_cast<int64_t>(row + col * static_cast<uint64_t>(ld.ld)));

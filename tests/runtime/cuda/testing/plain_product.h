@@ -27,8 +27,6 @@ inline void MultiplyPlainly(const GemmCall& call) {
       if (call.bias != nullptr) sum += Load(call.bias, s.dtype, n);
       if (s.epilogue == Epilogue::kRelu || s.epilogue == Epilogue::kReluBias) {
         sum = Relu(sum);
-      } else if (s.epilogue == Epilogue::kGeluTanhBias) {
-        sum = GeluTanh(sum);
       }
       Store(sum, call.out, s.dtype, m * s.ld_out + n);
     }

@@ -214,8 +214,6 @@ class Reference {
         if (op.epilogue == Epilogue::kRelu ||
             op.epilogue == Epilogue::kReluBias) {
           sum = Relu(sum);
-        } else if (op.epilogue == Epilogue::kGeluTanhBias) {
-          sum = GeluTanh(sum);
         }
         at(op.out, m, n) = sum;
       }
