@@ -25,6 +25,7 @@ grpc::ServerUnaryReactor* NodeStatusService::GpuNodes(
     link.set_bytes_sent(state.bytes_sent);
     link.set_bytes_received(state.bytes_received);
     for (size_t m = 0; m < offers.size(); ++m) {
+      if (!offers[m].has_value()) continue;
       const absl::Status status =
           m < state.models.size()
               ? state.models[m]

@@ -246,6 +246,22 @@ TEST_F(FrontendTest, NodeStatusNamesTheSettingInWhichNodesDiffer) {
   EXPECT_EQ(other.requests(), 0);
 }
 
+TEST_F(FrontendTest, GpuNodesOmitsAnUnloadedVersion) {
+  const auto split = testing_models::MakeSmallModel({.name = "split"});
+  std::vector<Catalog::Entry> entries;
+  entries.push_back({"split", 1, *ServedModel::Create(split, {}), {}});
+  Start(std::move(entries), {"127.0.0.1:1"});
+  engine_->nodes().RemoveOffer(0);
+
+  grpc::ClientContext context;
+  proto::GpuNodesResponse nodes;
+  ASSERT_TRUE(proto::NodeStatus::NewStub(channel_)
+                  ->GpuNodes(&context, proto::GpuNodesRequest(), &nodes)
+                  .ok());
+  ASSERT_EQ(nodes.nodes_size(), 1);
+  EXPECT_EQ(nodes.nodes(0).models_size(), 0);
+}
+
 TEST_F(FrontendTest, ReadinessFollowsTheGpuNodes) {
   const auto split = testing_models::MakeSmallModel({.name = "split"});
   const int port = TestGpuNode({split}).port();
