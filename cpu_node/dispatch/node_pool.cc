@@ -144,14 +144,13 @@ absl::Status NodePool::Add(const std::string& address) {
   {
     absl::MutexLock refresh_lock(&refresh_mu_);
     absl::MutexLock lock(&mu_);
-    if (!client.ok()) {
-      nodes_[index].reset();
-      return base::Annotate(client.status(),
-                            absl::StrCat("GPU node ", address));
+    absl::Status status = client.status();
+    for (auto offer = hole; status.ok() && offer != offers.end(); ++offer) {
+      status = (*client)->SetOffer(offer - offers.begin(), *offer);
     }
-    for (auto offer = hole; offer != offers.end(); ++offer) {
-      REFRACT_RETURN_IF_ERROR(
-          (*client)->SetOffer(offer - offers.begin(), *offer));
+    if (!status.ok()) {
+      nodes_[index].reset();
+      return base::Annotate(status, absl::StrCat("GPU node ", address));
     }
     nodes_[index]->client = *std::move(client);
   }

@@ -57,7 +57,7 @@ class FakeClient : public transport::Client {
   }
   transport::PeerHealth& health() override { return health_; }
   absl::Status SetOffer(size_t, std::optional<transport::ModelOffer>) override {
-    return absl::OkStatus();
+    return offer_answer;
   }
   absl::StatusOr<transport::OutgoingMessage> Allocate(
       size_t, absl::Span<const base::TensorSpec>, absl::string_view) override {
@@ -72,6 +72,7 @@ class FakeClient : public transport::Client {
 
   const std::string address;
   std::vector<std::string>* ended = nullptr;
+  absl::Status offer_answer;  // of SetOffer()
 
  private:
   void Set(transport::ClientState state) {
@@ -110,6 +111,7 @@ class NodePoolTest : public ::testing::Test {
           std::make_unique<FakeClient>(client_options, std::move(on_change));
       clients_.push_back(client.get());
       client->ended = &ended_;
+      client->offer_answer = offer_answer_;
       return client;
     };
     return *NodePool::Create(std::move(options));
@@ -128,6 +130,7 @@ class NodePoolTest : public ::testing::Test {
   size_t max_nodes_ = 0;
   std::vector<std::string> ended_;  // addresses of clients that were destroyed
   std::function<int(absl::string_view address)> tier_of_;
+  absl::Status offer_answer_;  // of later clients
   std::vector<FakeClient*> clients_;
   std::atomic<int> changes_ = 0;
   const absl::Status ok_;

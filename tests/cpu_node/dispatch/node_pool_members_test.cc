@@ -138,6 +138,21 @@ TEST_F(NodePoolTest, NodesBeyondTheMostAreLeftOut) {
   EXPECT_EQ(pool->Members().size(), 2u);
 }
 
+TEST_F(NodePoolTest, ANodeWhoseOffersAreRefusedIsTriedAgain) {
+  max_nodes_ = 2;
+  const auto pool = MakePool({});
+  pool->RemoveOffer(0);  // the offer behind it is set one by one
+  offer_answer_ = absl::InvalidArgumentError("too long");
+  const absl::Status status = pool->SetAddresses({"x:1"});
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("x:1"));
+  EXPECT_THAT(pool->Members(), ::testing::IsEmpty());
+  offer_answer_ = absl::OkStatus();
+  EXPECT_TRUE(pool->SetAddresses({"x:1"}).ok());
+  clients_.back()->Connect(1, {absl::NotFoundError("not offered"), ok_});
+  EXPECT_TRUE(pool->Usable(1));
+}
+
 TEST_F(NodePoolTest, NobodyJoinsOnceClosed) {
   max_nodes_ = 2;
   const auto pool = MakePool({"x:1"});
