@@ -152,16 +152,16 @@ void TokenFile::Refresh() {
   // be read or parsed leaves the present tokens in force, so that a bad copy
   // locks nobody out.
   const absl::StatusOr<Version> version = VersionOf(path_);
-  if (version.ok() && *version == version_) return;
+  const Version present = version.ok() ? *version : Version();
+  if (present == version_) return;
   const absl::Status status = version.ok() ? Read() : version.status();
   if (status.ok()) {
     LOG(INFO) << path_ << ": " << clients_.size() << " token(s) read again";
     return;
   }
   // Logs once per change.
-  if (version.ok()) version_ = *version;
-  LOG_EVERY_N(WARNING, 60) << status.message()
-                           << "; the tokens stay as they were";
+  version_ = present;
+  LOG(WARNING) << status.message() << "; the tokens stay as they were";
 }
 
 TokenFile::Found TokenFile::Find(absl::string_view token) {

@@ -70,7 +70,7 @@ class TokenFile {
   const std::string path_;
   base::Clock& clock_;
   absl::Mutex mu_;
-  Version version_ ABSL_GUARDED_BY(mu_);
+  Version version_ ABSL_GUARDED_BY(mu_);  // of a missing file: Version()
   std::vector<Client> clients_ ABSL_GUARDED_BY(mu_);
   absl::Time looked_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
 };

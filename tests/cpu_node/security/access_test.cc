@@ -1,5 +1,6 @@
 #include "cpu_node/security/access.h"
 
+#include <glog/logging.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -121,6 +122,37 @@ TEST_F(AccessTest, ChangedFilesAreReadAgain) {
   Write("clients", kClientToken);
   clock_.Advance(absl::Seconds(1));
   EXPECT_TRUE(access->Check(Access::kClient, first).ok());
+}
+
+TEST_F(AccessTest, EachBadChangeIsLoggedOnce) {
+  class Warnings : public google::LogSink {
+   public:
+    Warnings() { google::AddLogSink(this); }
+    ~Warnings() override { google::RemoveLogSink(this); }
+    void send(google::LogSeverity severity, const char*, const char*, int,
+              const google::LogMessageTime&, const char*, size_t) override {
+      count += severity == google::GLOG_WARNING;
+    }
+    int count = 0;
+  } warnings;
+  const std::string path = Write("clients", kClientToken);
+  const auto access = Make({path, ""});
+  const auto look = [&] {
+    for (int i = 0; i < 100; ++i) {
+      clock_.Advance(absl::Seconds(1));
+      (void)access->Check(Access::kClient, "Bearer x");
+    }
+  };
+  for (int round = 1; round <= 3; ++round) {
+    Write("clients", "short\n");
+    look();
+    EXPECT_EQ(warnings.count, 2 * round - 1);
+    std::filesystem::remove(path);
+    look();
+    EXPECT_EQ(warnings.count, 2 * round);
+    Write("clients", kClientToken);
+    look();
+  }
 }
 
 // The quota of a client in virtual time, beside a client without a quota.
