@@ -76,9 +76,8 @@ absl::Status CompletionHub::MakeQueues(const HubOptions& options,
   const ibv_device_attr& limits = device.attributes();
   // Receive requests are posted again in batches, so up to a batch may be
   // missing.
-  const auto most_receives =
-      static_cast<uint32_t>(std::min(limits.max_cqe, limits.max_srq_wr)) -
-      kBatch;
+  const auto most_receives = static_cast<uint32_t>(
+      std::max(std::min(limits.max_cqe, limits.max_srq_wr) - kBatch, 0));
   // Paths of the typical size that fit. The shared receive queue and the
   // completion queue of receives must both hold all receive requests.
   const uint32_t fit =
@@ -122,7 +121,7 @@ absl::Status CompletionHub::MakeQueues(const HubOptions& options,
 absl::StatusOr<CompletionHub::Attached> CompletionHub::Attach(
     const PathOptions& options) {
   absl::MutexLock attach_lock(&attach_mu_);
-  if (dead()) return absl::UnavailableError("the RDMA device is gone");
+  if (dead()) return absl::UnavailableError("the RDMA queues have failed");
   if (SendShare(options) > free_sends_ ||
       ReceiveShare(options) > free_receives_) {
     return absl::ResourceExhaustedError(
@@ -394,6 +393,7 @@ void CompletionHub::Fail(Inbox& inbox, absl::Status why) {
 }
 
 void CompletionHub::FailAll(const absl::Status& why) {
+  dead_ = true;
   for (const auto& [number, target] : targets_) {
     Fail(*target.inbox, why);
     Notify(*target.inbox);
@@ -411,7 +411,6 @@ void CompletionHub::OnDeviceEvent(absl::string_view device,
     case IBV_EVENT_DEVICE_FATAL:
     case IBV_EVENT_CQ_ERR:  // the CQ's hub is unknown
     case IBV_EVENT_SRQ_ERR:
-      dead_ = true;
       FailAll(status(absl::StatusCode::kUnavailable));
       break;
     case IBV_EVENT_QP_FATAL:

@@ -109,6 +109,7 @@ class CompletionHub final : public DeviceListener {
   void ArmQueues(bool sends) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static void Notify(Inbox& inbox);
   void Fail(Inbox& inbox, absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The hub is dead from then on.
   void FailAll(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // In order of construction; destroyed last to first.

@@ -253,8 +253,10 @@ absl::Status VerbsPath::ConnectPair(QueuePair& pair, Lane lane,
   attributes.retry_cnt = options_.retries;
   attributes.rnr_retry = options_.receiver_not_ready_retries;
   attributes.sq_psn = (express ? own_.express : own_.bulk).packet_number;
-  attributes.max_rd_atomic =
-      static_cast<uint8_t>(std::min(own_.max_reads, peer.max_reads));
+  // A device may start fewer reads than it answers.
+  const ibv_device_attr& limits = hub_->context().device().attributes();
+  attributes.max_rd_atomic = static_cast<uint8_t>(std::clamp<uint32_t>(
+      limits.max_qp_init_rd_atom, 1, std::min(own_.max_reads, peer.max_reads)));
   error = pair.Modify(attributes, IBV_QP_STATE | IBV_QP_TIMEOUT |
                                       IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                                       IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);

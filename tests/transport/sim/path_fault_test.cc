@@ -207,5 +207,44 @@ TEST_F(SimPathFaultTest, BrokenDeviceEndsItsPaths) {
             PostResult::kBroken);
 }
 
+TEST(SimPathTest, ADeviceThatStartsFewerReadsThanItAnswersReads) {
+  Fabric fabric;
+  NicOptions nic;
+  nic.max_started_reads = 2;
+  for (int host = 0; host < 2; ++host) {
+    HostOptions options;
+    options.nics = {nic};
+    fabric.AddHost(options);
+  }
+  Process a_process(fabric, 0);
+  Process b_process(fabric, 1);
+  const auto a = a_process.NewPath();
+  const auto b = b_process.NewPath();
+  const Region local = *a->CreateRegion(kRegionBytes, Access::kLocal);
+  const Region own = *a->CreateRegion(kRegionBytes, Access::kRemoteRead);
+  const Region source = *b->CreateRegion(kRegionBytes, Access::kRemoteRead);
+  const auto remote = a->Import(*b->Export(source));
+  ASSERT_TRUE(remote.ok()) << remote.status();
+  ASSERT_TRUE(b->Import(*a->Export(own)).ok());
+  std::fill_n(source.data(), kRegionBytes, std::byte{7});
+  constexpr size_t kPiece = kRegionBytes / 8;
+  for (size_t i = 0; i < 8; ++i) {
+    ASSERT_EQ(
+        a->Get(*remote, i * kPiece, {local.data() + i * kPiece, kPiece}, i),
+        PostResult::kPosted);
+  }
+  std::array<Completion, 16> out;
+  size_t gets = 0;
+  const absl::Time deadline = fabric.Now() + absl::Seconds(1);
+  while (gets < 8) {
+    ASSERT_LT(fabric.Now(), deadline);
+    gets += a->Poll(absl::MakeSpan(out));
+    ASSERT_TRUE(a->status().ok()) << a->status();
+    if (gets < 8) fabric.RunFor(absl::Microseconds(2));
+  }
+  EXPECT_EQ(std::memcmp(local.data(), source.data(), kRegionBytes), 0);
+  EXPECT_TRUE(fabric.violations().empty());
+}
+
 }  // namespace
 }  // namespace refract::transport::sim

@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/transport/sim/paths.h"
 #include "tests/transport/sim/raw.h"
@@ -209,6 +210,35 @@ TEST_F(HubTest, FatalEventsFailAllPaths) {
   EXPECT_TRUE(absl::IsUnavailable(hub_->Attach(SmallPath()).status()));
   hub_->Detach(std::move(a.attached), SmallPath());
   hub_->Detach(std::move(b.attached), SmallPath());
+}
+
+// The event of the broken device has not arrived yet.
+TEST_F(HubTest, BrokenQueuesFailTheirPathAndTakeNoNewPath) {
+  Path path = Connect();
+  fabric_.BreakDevice(0, 0);
+  Progress(path);
+  EXPECT_TRUE(absl::IsUnavailable(path.inbox().failure))
+      << path.inbox().failure;
+  EXPECT_TRUE(hub_->dead());
+  hub_->Detach(std::move(path.attached), SmallPath());
+}
+
+TEST(HubOptionsTest, ADeviceWithTooFewReceiveRequestsIsNamed) {
+  for (const int entries : {0, 31, 32 + 16}) {
+    sim::NicOptions nic;
+    nic.max_shared_entries = entries;
+    sim::Fabric fabric;
+    sim::AddPlainHost(fabric, nic);
+    DeviceRegistry registry(fabric.library(0), DeviceContext::Events::kPumped);
+    const absl::Status status =
+        CompletionHub::Create(*registry.Open("sim0"), HubOptions(), SmallPath())
+            .status();
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_NE(status.message().find(
+                  absl::StrCat(entries, " receive requests, too few")),
+              absl::string_view::npos)
+        << status;
+  }
 }
 
 }  // namespace

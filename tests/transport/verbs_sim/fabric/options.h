@@ -44,7 +44,8 @@ struct NicOptions {
   int max_send_requests = 1 << 15;
   int max_segments = 30;
   uint32_t max_inline = 220;
-  uint8_t max_reads = 16;  // max_rd_atomic, both ways
+  uint8_t max_reads = 16;          // max_qp_rd_atom
+  uint8_t max_started_reads = 16;  // max_qp_init_rd_atom
   uint32_t mtu = 4096;
 };
 

@@ -59,7 +59,7 @@ class SimDevice final : public verbs::Device {
     attributes_.max_srq_wr = limits.max_shared_entries;
     attributes_.max_pd = limits.max_domains;
     attributes_.max_qp_rd_atom = limits.max_reads;
-    attributes_.max_qp_init_rd_atom = limits.max_reads;
+    attributes_.max_qp_init_rd_atom = limits.max_started_reads;
     attributes_.page_size_cap = 4096;
     attributes_.phys_port_cnt = 1;
     absl::MutexLock lock(&simulation_->mu);

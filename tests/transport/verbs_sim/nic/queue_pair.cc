@@ -84,7 +84,7 @@ int QueuePairState::CheckAttributes(const ibv_qp_attr& wanted, int mask) const {
     return EINVAL;
   }
   if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0 &&
-      wanted.max_rd_atomic > nic.options.max_reads) {
+      wanted.max_rd_atomic > nic.options.max_started_reads) {
     return EINVAL;
   }
   if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0 &&
