@@ -121,8 +121,17 @@ class FileExporter final : public Exporter {
       const ssize_t written = write(fd_, rest.data(), rest.size());
       if (written < 0 && errno == EINTR) continue;
       if (written <= 0) {
-        return absl::UnavailableError(
+        absl::Status error = absl::UnavailableError(
             absl::StrCat(path_, ": ", std::strerror(errno)));
+        // A line that was begun goes, or the next batch would continue it.
+        const absl::string_view done(lines.data(), lines.size() - rest.size());
+        const size_t begun = done.size() - (done.rfind('\n') + 1);
+        if (begun > 0) {
+          const off_t end = lseek(fd_, 0, SEEK_CUR);
+          [[maybe_unused]] const int cut =
+              ftruncate(fd_, end - static_cast<off_t>(begun));
+        }
+        return error;
       }
       rest.remove_prefix(static_cast<size_t>(written));
     }

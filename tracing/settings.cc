@@ -147,12 +147,13 @@ absl::Status ParseTraceConfig(const std::vector<std::string>& texts,
     } else {
       // --trace-config has Triton's short names, clients use the names of
       // Triton's extension; slow_ms has no hyphen there.
-      status = Set(name == "level" || name == "rate" || name == "count"
-                       ? absl::StrCat("trace_", name)
-                   : name == "slow-ms" ? "slow_ms"
-                                       : std::string(name),
-                   value, settings);
-      level = level || name == "level";
+      const std::string full =
+          name == "level" || name == "rate" || name == "count"
+              ? absl::StrCat("trace_", name)
+          : name == "slow-ms" ? "slow_ms"
+                              : std::string(name);
+      status = Set(full, value, settings);
+      level = level || full == "trace_level";
     }
     if (!status.ok()) return wrong(status);
   }

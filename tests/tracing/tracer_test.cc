@@ -2,7 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -272,9 +277,46 @@ TEST(TraceConfigTest, ReadsTritonsForms) {
   settings = Settings();
   ASSERT_TRUE(ParseTraceConfig({"triton,file=/tmp/t"}, settings).ok());
   EXPECT_TRUE(settings.on && !settings.otlp);
+  for (const char* const off : {"level=OFF", "trace_level=OFF"}) {
+    settings = Settings();
+    ASSERT_TRUE(ParseTraceConfig({off, "triton,file=/tmp/t"}, settings).ok());
+    EXPECT_FALSE(settings.on) << off;
+  }
   settings = Settings();
   ASSERT_TRUE(ParseTraceConfig({}, settings).ok());
   EXPECT_FALSE(settings.on);
+}
+
+TEST(FileExporterTest, AWriteThatFailsMidwayLeavesWholeLines) {
+  Settings settings;
+  settings.file = testing::TempDir() + "/traces_cut";
+  std::remove(settings.file.c_str());
+  const auto exporter = Exporter::Create(settings);
+  ASSERT_TRUE(exporter.ok()) << exporter.status();
+  Trace trace;
+  trace.spans.emplace_back().name = "request";
+  const std::vector<Trace> two = {trace, trace};
+  ASSERT_TRUE((*exporter)->Export(two).ok());
+  const auto text = [&] {
+    std::ifstream in(settings.file);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  const std::string before = text();
+  const size_t line = before.size() / 2;
+  // The "disk" is full after one and a half more lines.
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old_limit;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  const rlimit limit = {before.size() + line * 3 / 2, old_limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const absl::Status status = (*exporter)->Export(two);
+  setrlimit(RLIMIT_FSIZE, &old_limit);
+  std::signal(SIGXFSZ, old_handler);
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  const std::string one = before.substr(0, line);
+  EXPECT_EQ(text(), before + one);
+  ASSERT_TRUE((*exporter)->Export({&trace, 1}).ok());
+  EXPECT_EQ(text(), before + one + one);
 }
 
 TEST(TraceConfigTest, NamesWhatIsWrong) {
