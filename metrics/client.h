@@ -16,8 +16,9 @@ struct Reply {
 };
 
 // Requests `target` of the HTTP server at `address` (HOST:PORT) by GET, or by
-// POST if `changes`. Takes `timeout` at most. Unavailable: not reached, or the
-// connection ended; FailedPrecondition: the answer is not HTTP;
+// POST if `changes`. Takes `timeout` at most once the name HOST is resolved,
+// whose time the resolver bounds (resolv.conf). Unavailable: not reached, or
+// the connection ended; FailedPrecondition: the answer is not HTTP;
 // DeadlineExceeded: no answer in time. These errors name the address.
 // InvalidArgument: `address` is not HOST:PORT.
 absl::StatusOr<Reply> Request(const std::string& address, bool changes,
