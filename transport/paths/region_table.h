@@ -1,13 +1,31 @@
 #ifndef REFRACT_TRANSPORT_PATHS_REGION_TABLE_H_
 #define REFRACT_TRANSPORT_PATHS_REGION_TABLE_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "transport/datapath.h"
 
 namespace refract::transport {
+
+// Limits of every data path, so that no caller depends on the data path below.
+inline constexpr size_t kMaxRegions = 16;
+inline constexpr size_t kMaxTransferBytes = size_t{1}
+                                            << 30;  // fits tcp's frame
+
+// ResourceExhausted for a data path that has `regions` regions.
+inline absl::Status CheckRoomForRegion(size_t regions) {
+  if (regions < kMaxRegions) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("more than ", kMaxRegions, " regions"));
+}
 
 // The regions of a DataPath with the peer's rights in them, for data paths that
 // check rights in software. Not thread-safe.
@@ -27,8 +45,16 @@ class RegionTable {
   }
 
   size_t size() const { return entries_.size(); }
-  Entry* Find(uint32_t id) {
-    return id < entries_.size() ? &entries_[id] : nullptr;
+  // Lets the peer reach `region`. InvalidArgument: a local region, or of
+  // another path. The entry is valid until the next Add().
+  absl::StatusOr<const Entry*> Export(const Region& region) {
+    if (region.id >= entries_.size() ||
+        entries_[region.id].region.memory != region.memory ||
+        entries_[region.id].access == Access::kLocal) {
+      return absl::InvalidArgumentError("export of a local or foreign region");
+    }
+    entries_[region.id].exported = true;
+    return &entries_[region.id];
   }
 
   // The bytes that the peer requests, or null if it may not reach them: unknown

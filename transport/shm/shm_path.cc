@@ -24,8 +24,6 @@ namespace {
 // Only bounds the queues; a put is done when it is posted.
 constexpr size_t kMaxOutstandingPuts = 4096;
 constexpr size_t kMaxOutstandingGets = 16;  // as in the other data paths
-constexpr size_t kMaxTransferBytes = size_t{1} << 30;
-constexpr size_t kMaxRegions = 16;
 // Completions that wait for a Poll without an allocation: a round of a large
 // connection.
 constexpr size_t kUsualCompletions = 128;
@@ -106,10 +104,7 @@ PathLimits ShmPath::limits() const {
 }
 
 absl::StatusOr<Region> ShmPath::CreateRegion(size_t bytes, Access access) {
-  if (regions_.size() >= kMaxRegions) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("more than ", kMaxRegions, " regions"));
-  }
+  REFRACT_RETURN_IF_ERROR(CheckRoomForRegion(regions_.size()));
   // The peer never maps a local region, so it has no file; its place in
   // region_fds_ stays empty.
   if (access == Access::kLocal) {
@@ -124,11 +119,8 @@ absl::StatusOr<Region> ShmPath::CreateRegion(size_t bytes, Access access) {
 }
 
 absl::StatusOr<std::string> ShmPath::Export(const Region& region) {
-  RegionTable::Entry* entry = regions_.Find(region.id);
-  if (entry == nullptr || entry->region.memory != region.memory ||
-      entry->access == Access::kLocal) {
-    return absl::InvalidArgumentError("export of a local or foreign region");
-  }
+  REFRACT_ASSIGN_OR_RETURN(const RegionTable::Entry* const entry,
+                           regions_.Export(region));
   const FdMessage message{FdMessage::Kind::kRegion, region.id, region.size()};
   const int memfd = region_fds_[region.id].get();
   // The kernel keeps the peer from writing where it may only read: it cannot
@@ -139,7 +131,6 @@ absl::StatusOr<std::string> ShmPath::Export(const Region& region) {
     REFRACT_ASSIGN_OR_RETURN(const UniqueFd read_only, ReopenReadOnly(memfd));
     REFRACT_RETURN_IF_ERROR(SendFds(socket_.get(), message, {read_only.get()}));
   }
-  entry->exported = true;
   return absl::StrCat("shm:", region.id, ":", region.size(), ":",
                       static_cast<int>(entry->access));
 }

@@ -26,8 +26,6 @@ constexpr size_t kMaxOutstandingPuts = 4096;
 // As many as RDMA hardware commonly allows per queue pair, so that callers
 // cannot come to rely on more.
 constexpr size_t kMaxOutstandingGets = 16;
-constexpr size_t kMaxTransferBytes = size_t{1} << 30;  // fits the frame's field
-constexpr size_t kMaxRegions = 16;
 // One read takes the headers and payloads of many small frames. Larger payloads
 // bypass it.
 constexpr size_t kStagingBytes = size_t{16} << 10;
@@ -82,21 +80,13 @@ PathLimits TcpPath::limits() const {
 }
 
 absl::StatusOr<Region> TcpPath::CreateRegion(size_t bytes, Access access) {
-  if (regions_.size() >= kMaxRegions) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("more than ", kMaxRegions, " regions"));
-  }
+  REFRACT_RETURN_IF_ERROR(CheckRoomForRegion(regions_.size()));
   REFRACT_ASSIGN_OR_RETURN(auto memory, Mapping::Anonymous(bytes));
   return regions_.Add(std::move(memory), access);
 }
 
 absl::StatusOr<std::string> TcpPath::Export(const Region& region) {
-  RegionTable::Entry* entry = regions_.Find(region.id);
-  if (entry == nullptr || entry->region.memory != region.memory ||
-      entry->access == Access::kLocal) {
-    return absl::InvalidArgumentError("export of a local or foreign region");
-  }
-  entry->exported = true;
+  REFRACT_RETURN_IF_ERROR(regions_.Export(region).status());
   return absl::StrCat("tcp:", region.id, ":", region.size());
 }
 

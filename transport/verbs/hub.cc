@@ -318,7 +318,6 @@ void CompletionHub::OnSent(const ibv_wc& completion) {
   // position after the request (SendLane::Fill).
   if (target.inbox == nullptr ||
       target.inbox->generation != completion.wr_id >> 32) {
-    ++strays_;
     return;
   }
   Inbox& inbox = *target.inbox;
@@ -340,10 +339,7 @@ void CompletionHub::OnReceived(const ibv_wc& completion) {
   // A receive request was used, also by a completion that is dropped.
   if (++used_requests_ == kBatch) Refill();
   const Target target = Find(completion.qp_num);
-  if (target.inbox == nullptr) {
-    ++strays_;
-    return;
-  }
+  if (target.inbox == nullptr) return;
   Inbox& inbox = *target.inbox;
   inbox.heard = inbox.met = true;
   if (completion.status != IBV_WC_SUCCESS) [[unlikely]] {

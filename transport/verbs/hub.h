@@ -78,9 +78,6 @@ class CompletionHub final : public DeviceListener {
   // the path has requests under way.
   bool Arm(Inbox& self, bool wants_sends) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // Dropped completions that belong to no present path.
-  uint64_t num_strays() const { return strays_; }
-
   void OnDeviceEvent(absl::string_view device,
                      const AsyncEvent& event) override;
 
@@ -120,7 +117,6 @@ class CompletionHub final : public DeviceListener {
   std::unique_ptr<CompletionQueue> receives_;
   std::unique_ptr<SharedReceiveQueue> receive_requests_;
   std::atomic<bool> dead_ = false;
-  std::atomic<uint64_t> strays_ = 0;
 
   // Held while queue pairs are made or destroyed, so that a number is not
   // reused before its completions have left the queues. Taken before mu_.

@@ -59,8 +59,6 @@ int SendLane::Ring(size_t count) {
   ibv_send_wr& last = requests_[count - 1];
   last.send_flags |= IBV_SEND_SIGNALED;
   last.next = nullptr;
-  num_requests_ += count;
-  ++num_doorbells_;
   ibv_send_wr* bad = nullptr;
   return pair_->PostSend(requests_.data(), &bad);
 }

@@ -51,8 +51,6 @@ class SendLane {
   void Push(const Operation& operation) {
     ring_[accepted_++ & mask_] = operation;
   }
-  // Whether no operation is at the device and none waits.
-  bool idle() const { return posted_ == finished_ && next_ == accepted_; }
   bool has_requests() const { return posted_ != finished_; }
   bool has_waiting() const { return next_ != accepted_; }
 
@@ -69,9 +67,6 @@ class SendLane {
   bool Finish(uint32_t position);
   // The next completed operation, in order. False: none.
   bool Pop(uint64_t* context);
-
-  uint64_t num_requests() const { return num_requests_; }
-  uint64_t num_doorbells() const { return num_doorbells_; }
 
  private:
   // A longer list delays its own first request on the way to the device more
@@ -99,8 +94,6 @@ class SendLane {
   uint64_t piece_offset_ = 0;  // within the operation at next_
   uint32_t posted_ = 0;
   uint32_t finished_ = 0;
-  uint64_t num_requests_ = 0;
-  uint64_t num_doorbells_ = 0;
   std::array<ibv_send_wr, kBurst> requests_ = {};
   std::array<ibv_sge, kBurst> segments_ = {};
 };

@@ -8,14 +8,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "transport/paths/region_table.h"
 #include "transport/verbs/device/wc_status.h"
 
 namespace refract::transport::verbs {
 namespace {
 
-// As in shm and tcp, so that no caller depends on the data path below.
-constexpr size_t kMaxRegions = 16;
-constexpr size_t kMaxTransferBytes = size_t{1} << 30;
 // Requests kept free on the express queue pair: credits and probes must get
 // through when puts have filled it.
 constexpr uint32_t kReservedRequests = 2;
@@ -123,10 +121,7 @@ PathLimits VerbsPath::limits() const {
 }
 
 absl::StatusOr<Region> VerbsPath::CreateRegion(size_t bytes, Access access) {
-  if (regions_.size() >= kMaxRegions) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("more than ", kMaxRegions, " regions"));
-  }
+  REFRACT_RETURN_IF_ERROR(CheckRoomForRegion(regions_.size()));
   REFRACT_ASSIGN_OR_RETURN(auto memory, Mapping::ForDevices(bytes, numa_node_));
   return Register(std::move(memory), access);
 }

@@ -100,7 +100,7 @@ TEST_F(SendLaneTest, OnePutIsOneRequest) {
   EXPECT_EQ(PopAll(lane), Contexts{});
   ASSERT_TRUE(lane.Finish(1));
   EXPECT_EQ(PopAll(lane), Contexts{100});
-  EXPECT_TRUE(lane.idle());
+  EXPECT_FALSE(lane.has_requests() || lane.has_waiting());
 }
 
 TEST_F(SendLaneTest, ShortOnesTravelInTheRequest) {
@@ -149,8 +149,6 @@ TEST_F(SendLaneTest, SixteenShareADoorbellAndASignal) {
     EXPECT_EQ(Signalled(i), i == 15 || i == 19) << i;
     EXPECT_EQ(pair_.posted[i].request.next == nullptr, i == 15 || i == 19);
   }
-  EXPECT_EQ(lane.num_requests(), 20u);
-  EXPECT_EQ(lane.num_doorbells(), 2u);
   // A completion speaks for all before it.
   ASSERT_TRUE(lane.Finish(16));
   EXPECT_EQ(PopAll(lane).size(), 16u);
