@@ -218,6 +218,8 @@ DLRM_V3 = (REFRACT, "partition", "{dlrm_v3}/repo/dlrm_v3", "--batch", "2048", "-
            "history=6715/request", "--size", "user=1/request", "--cn", "cpu-2s", "--hn",
            "h200", "--link-gbps", "200")
 DISK = ("tables_on_disk", "--limit-mib")
+LOADS = ("--parts", "load", "--qps", "100", "--duration", "10")
+SHORT_LOADS = ("--rounds", "1", "--duration", "2", "--tables-gib", "0.1")
 SHORT_DISK = ("--rounds", "1", "--duration", "2", "--mib", "192", "--limit-mib", "512")
 
 SUBJECTS = (
@@ -309,9 +311,10 @@ SUBJECTS = (
             "--tables-gib", "0.05", "--parts", "changes,back",
             short=("--changes", "4")),
     serving("version_switch_load", "p99 while 2 GiB load ÷ without a change",
-            "version_switch", "--parts", "load", "--duration", "9", "--cn",
-            "--table-memory load", short=("--rounds", "1", "--duration", "2", "--tables-gib",
-                                          "0.1")),
+            "version_switch", *LOADS, "--cn", "--table-memory load", short=SHORT_LOADS),
+    serving("version_switch_cold",
+            "p99 while 2 GiB load from the disk and are mapped ÷ without a change",
+            "version_switch", *LOADS, "--cold", short=SHORT_LOADS),
     predicted_p99("dlrm", "64"),
     predicted_p99("dlrm", "8"),
     predicted_p99("deepfm", "16", "--requests", "2000"),

@@ -94,7 +94,7 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Create(
               << "), " << table_bytes.row_caches << " bytes of row cache";
   } else {
     auto placed = PlaceTables(std::move(model), options.table_memory, whole,
-                              table_bytes);
+                              options.beside_requests, table_bytes);
     if (!placed.ok()) return base::Annotate(placed.status(), label);
     model = *std::move(placed);
   }

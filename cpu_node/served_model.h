@@ -48,6 +48,9 @@ struct ServedModelOptions {
   bool shadow = false;
   // Where the tables lie that this node's look-ups read.
   models::TableMemory table_memory = models::TableMemory::kMap;
+  // The node serves while it loads this version: requests of other versions go
+  // first (PlaceTables()).
+  bool beside_requests = false;
   // With TableMemory::kDisk: memory for rows, of each version. Bytes.
   size_t row_cache_bytes = size_t{1} << 30;
   // Place of this node in its shard group; absent: the node is in no group.

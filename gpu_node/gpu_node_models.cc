@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/process/idle_thread.h"
 #include "base/process/within_memory.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
@@ -150,8 +151,8 @@ bool GpuNode::Wanted(const Version& version) const {
 }
 
 void GpuNode::KeepModels() {
-  // Serving goes before loading. (Of this thread: Linux.)
-  setpriority(PRIO_PROCESS, 0, 19);
+  // Serving goes before loading.
+  base::TakeIdleTimeOnly();
   if (options_.wanted != nullptr) {
     // Until the first poll, the versions of the start count as listed.
     absl::MutexLock lock(&models_mu_);

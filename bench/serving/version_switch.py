@@ -17,6 +17,7 @@ them. `refract bench serving` asks at a fixed rate all the time. Three parts, wh
 import argparse
 import contextlib
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -45,6 +46,9 @@ def parse_arguments():
     parser.add_argument("--qps", type=float, default=50, metavar="Q")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--duration", type=float, default=8, metavar="S")
+    parser.add_argument("--cold", action="store_true",
+                        help="part load: drop a version's tables from the page cache "
+                        "before it loads")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cn", default="", metavar="ARGUMENTS",
                         help="further arguments of the CPU node")
@@ -73,6 +77,14 @@ def prepare(arguments, folder):
             )
             repositories.add_model(repository, MODEL, exported / f"{MODEL}.pt2")
     return repository
+
+
+def drop_tables(repository, version):
+    """Drops the tables of a version that no node has mapped from the page cache."""
+    for path in (repository / MODEL / str(version) / "tables").iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def rss_kib(node):
@@ -170,7 +182,10 @@ def load(arguments, repository, folder, stack):
             )
             end = time.monotonic() + arguments.duration
             while kind == "changing" and time.monotonic() < end:
-                pair.load(2 - count % 2)
+                version = 2 - count % 2
+                if arguments.cold:
+                    drop_tables(repository, version)
+                pair.load(version)
                 count += 1
             report = client.wait()
             found[f"{kind}_p99_ms"] = report["latency_ms"]["p99"]

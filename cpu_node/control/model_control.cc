@@ -24,7 +24,9 @@ namespace {
 constexpr size_t kMaxChanges = 64;
 
 // Nice value of the loading thread, which gets a tenth of a CPU beside busy
-// serving threads.
+// serving threads. It does not take idle time only: a change to a version that
+// is in memory must take less than a second on a busy machine as well. Tables
+// are read in idle time (PlaceTables()).
 constexpr int kNice = 10;
 
 std::string LabelOf(const std::string& name, int64_t version) {
@@ -322,9 +324,11 @@ absl::StatusOr<ModelControl::Version> ModelControl::LoadVersion(
   }
   const absl::Time begin = options_.clock->Now();
   Version loaded{nullptr, SettingsOf(name, version)};
+  ServedModelOptions options = options_.served;
+  options.beside_requests = true;
   REFRACT_RETURN_IF_ERROR(base::WithinMemory([&]() -> absl::Status {
     REFRACT_ASSIGN_OR_RETURN(
-        loaded.model, LoadServed(repository_, name, version, options_.served));
+        loaded.model, LoadServed(repository_, name, version, options));
     return engine_.Adopt(loaded.model);
   }));
   // Requests must not reach a version before GPU nodes have accepted it: the

@@ -1,11 +1,11 @@
 #include "cpu_node/embedding/delta_watch.h"
 
-#include <sched.h>
 #include <time.h>
 
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/process/idle_thread.h"
 #include "base/process/thread.h"
 #include "base/status_macros.h"
 #include "cpu_node/catalog.h"
@@ -43,12 +43,9 @@ DeltaWatch::~DeltaWatch() {
 }
 
 void DeltaWatch::Run() {
-  // A thread of lower priority that runs in its slice keeps a thread that wakes
-  // up waiting for a part of that slice. A thread of SCHED_IDLE does not, and a
-  // processor that runs such a thread counts as idle when a thread is placed.
-  // Never forbidden: every thread may lower its own class.
-  const sched_param parameters = {};
-  sched_setscheduler(/*pid=*/0, SCHED_IDLE, &parameters);
+  // A processor that runs a thread of SCHED_IDLE also counts as idle when the
+  // kernel places a thread of a request.
+  base::TakeIdleTimeOnly();
   worked_ = CpuTime();
   do {
     while (Round()) {

@@ -24,11 +24,15 @@ struct TableBytes {
 
 // Returns `model` with the tables that look-ups of this node read mapped or
 // loaded, as `memory` says. `whole`: look-ups of the HN part run here as well.
+// `beside_requests`: the node serves other versions meanwhile. Tables are then
+// read in idle time, and mapped tables that fit into the available memory are
+// read into the page cache before the call returns.
 // The log says how far loading has come and, at its end, `bytes`. Errors as
 // LoadTables().
 absl::StatusOr<std::shared_ptr<const models::LoadedModel>> PlaceTables(
     std::shared_ptr<const models::LoadedModel> model,
-    models::TableMemory memory, bool whole, TableBytes& bytes);
+    models::TableMemory memory, bool whole, bool beside_requests,
+    TableBytes& bytes);
 
 }  // namespace refract::cpu_node
 

@@ -21,6 +21,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "base/memory/resident_pages.h"
 #include "base/process/thread.h"
 #include "base/status_macros.h"
 #include "base/tensor.h"
@@ -289,6 +290,29 @@ absl::StatusOr<LoadedTables> LoadTables(const WeightStore& store,
   REFRACT_ASSIGN_OR_RETURN(loaded.store,
                            store.WithData(data, std::move(memory)));
   return loaded;
+}
+
+void ReadMappedTables(
+    const WeightStore& store, const std::set<std::string>& names,
+    const std::function<void(uint64_t done, uint64_t total)>& progress) {
+  const uint64_t total = BytesOfTables(store.table(), names);
+  uint64_t done = 0;
+  // Two names of the same bytes are read twice, the second time from the page
+  // cache; `done` then stops at `total`.
+  for (const WeightEntry& entry : store.table().entries) {
+    if (!names.contains(entry.name) || entry.bytes == 0) continue;
+    const absl::StatusOr<WeightView> view = store.GetAsStored(entry.name);
+    if (!view.ok() || !store.IsMapped(*view)) continue;
+    const std::byte* const begin =
+        view->data - static_cast<size_t>(entry.storage_offset) *
+                         base::SizeOf(entry.dtype);
+    for (uint64_t at = 0; at < entry.bytes; at += kPieceBytes) {
+      const uint64_t bytes = std::min(kPieceBytes, entry.bytes - at);
+      base::BringIntoMemory({begin + at, static_cast<size_t>(bytes)});
+      done = std::min(done + bytes, total);
+      if (progress != nullptr) progress(done, total);
+    }
+  }
 }
 
 }  // namespace refract::models

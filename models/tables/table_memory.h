@@ -65,6 +65,14 @@ absl::StatusOr<LoadedTables> LoadTables(const WeightStore& store,
                                         const std::set<std::string>& names,
                                         const LoadTablesOptions& options);
 
+// Reads the mapped weights `names` of `store` into the page cache and the page
+// table of the process, file by file, so that the first requests of a version do
+// not wait for the disk. `progress`: as in LoadTablesOptions. The calling thread
+// does the work; weights that `store` does not map are left out.
+void ReadMappedTables(
+    const WeightStore& store, const std::set<std::string>& names,
+    const std::function<void(uint64_t done, uint64_t total)>& progress);
+
 }  // namespace refract::models
 
 #endif  // REFRACT_MODELS_TABLES_TABLE_MEMORY_H_

@@ -1,10 +1,14 @@
 #include "models/tables/table_memory.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/models/testing/temp_dir.h"
@@ -116,6 +120,45 @@ TEST_F(TableMemoryTest, NamesFileAndByteWhereAFileEnds) {
 TEST_F(TableMemoryTest, NamesAWeightThatIsMissing) {
   EXPECT_EQ(LoadTables(*store_, dir_.path(), {"other"}, {}).status().code(),
             absl::StatusCode::kNotFound);
+}
+
+// Pages of `bytes` from `begin` on that the page table of this process has, by
+// bit 63 of their entries in /proc/self/pagemap (Linux, admin-guide/mm/pagemap).
+size_t PagesPresent(const std::byte* begin, uint64_t bytes) {
+  const base::UniqueFd pagemap(open("/proc/self/pagemap", O_RDONLY));
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto address = reinterpret_cast<uintptr_t>(begin);
+  size_t present = 0;
+  for (uintptr_t p = address / page; p * page < address + bytes; ++p) {
+    uint64_t entry = 0;
+    EXPECT_EQ(pread(pagemap.get(), &entry, 8, static_cast<off_t>(p * 8)), 8);
+    present += entry >> 63;
+  }
+  return present;
+}
+
+TEST_F(TableMemoryTest, ReadsMappedTablesBeforeTheFirstAccess) {
+  const WeightView large = *store_->Get("large");
+  const WeightView tail = *store_->Get("tail");
+  ASSERT_EQ(PagesPresent(large.data, 16 << 20), 0U);
+  uint64_t last = 0;
+  ReadMappedTables(*store_, names_, [&](uint64_t done, uint64_t total) {
+    EXPECT_GE(done, last);
+    EXPECT_EQ(total, BytesOfTables(table_, names_));
+    last = done;
+  });
+  EXPECT_EQ(last, BytesOfTables(table_, names_));
+  // The table begins and ends within a page.
+  EXPECT_EQ(PagesPresent(large.data, 16 << 20), (16 << 20) / 4096 + 1);
+  EXPECT_GT(PagesPresent(tail.data, 999 * 16), 0U);
+  // The end of the file "a" has no table.
+  EXPECT_EQ(PagesPresent(tail.data + (2 << 20), 4096), 0U);
+}
+
+TEST_F(TableMemoryTest, ReadsWhatAShortenedFileStillHas) {
+  dir_.Write("a", std::string(9 << 20, 'x'));
+  ReadMappedTables(*store_, names_, nullptr);
+  EXPECT_GT(PagesPresent(store_->Get("small")->data, 80), 0U);
 }
 
 }  // namespace
