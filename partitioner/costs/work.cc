@@ -194,17 +194,32 @@ std::optional<double> DotProductFlops(const Graph& graph, const Node& node,
   return 2 * results * dims->back();
 }
 
-// Every result meets the weights of one output channel.
+// Every result of a convolution meets the weights of its output channel, every
+// input of a transposed convolution the weights of its input channel.
 std::optional<double> ConvolutionFlops(const Graph& graph, const Node& node,
                                        double results,
                                        const SymbolBindings& sizes) {
   const Value* weight = ArgValue(graph, node, "weight");
   if (weight == nullptr) return std::nullopt;
   const std::optional<Dims> dims = DimsOf(*weight, sizes);
-  if (!dims || dims->empty() || (*dims)[0] <= 0) return std::nullopt;
-  // The weight of conv1d to conv3d is [output channels, input channels of a
-  // group, window]: all but the first dimension are behind each result.
-  return 2 * results * Product(*dims) / (*dims)[0];
+  if (!dims || dims->empty()) return std::nullopt;
+  double elements = results;
+  const Argument* flag = node.FindArg("transposed");
+  if (absl::StrContains(node.op, "conv_transpose") ||
+      (flag != nullptr && *flag == Argument(true))) {
+    const Value* input = ArgValue(graph, node, "input");
+    const std::optional<Dims> of_input =
+        input == nullptr ? std::nullopt : DimsOf(*input, sizes);
+    if (!of_input) return std::nullopt;
+    elements = Product(*of_input);
+  }
+  // Weights are [output channels, input channels of a group, window],
+  // transposed [input channels, output channels of a group, window], and of
+  // conv_tbc [window, input channels, output channels].
+  const double channels =
+      absl::StrContains(node.op, "conv_tbc") ? dims->back() : dims->front();
+  if (channels <= 0) return std::nullopt;
+  return 2 * elements * Product(*dims) / channels;
 }
 
 std::optional<double> DenseFlops(const Graph& graph, const Node& node,

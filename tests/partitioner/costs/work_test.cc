@@ -101,6 +101,37 @@ TEST_F(WorkTest, BatchedProducts) {
             flops);
 }
 
+TEST_F(WorkTest, ConvolutionsCountTheWeightsBehindEachElement) {
+  // Two groups: 6 channels in, 4 out, a window of 3.
+  const ValueId x = Tensor({b_, 6, 20});
+  const ValueId y = Tensor({b_, 4, 18});
+  const ValueId w = Tensor({4, 3, 3}, base::DType::kFloat32, "w");
+  EXPECT_EQ(Of("aten.conv1d.default",
+               {{"input", ValueRef{x}}, {"weight", ValueRef{w}}}, {y})
+                ->flops,
+            2.0 * 10 * 4 * 18 * (3 * 3));
+  // Back from 18 to 20 steps: each of 4 channels in gives 3 of a group.
+  const ValueId back = Tensor({4, 3, 3}, base::DType::kFloat32, "back");
+  for (const bool decomposed : {false, true}) {
+    EXPECT_EQ(Of(decomposed ? "aten.convolution.default"
+                            : "aten.conv_transpose1d.default",
+                 {{"input", ValueRef{y}},
+                  {"weight", ValueRef{back}},
+                  {"transposed", decomposed}},
+                 {x})
+                  ->flops,
+              2.0 * 10 * 4 * 18 * (3 * 3));
+  }
+  // Time first: a window of 3, 6 channels in, 4 out.
+  const ValueId time = Tensor({20, b_, 6});
+  const ValueId out = Tensor({18, b_, 4});
+  const ValueId tbc = Tensor({3, 6, 4}, base::DType::kFloat32, "tbc");
+  EXPECT_EQ(Of("aten.conv_tbc.default",
+               {{"self", ValueRef{time}}, {"weight", ValueRef{tbc}}}, {out})
+                ->flops,
+            2.0 * 18 * 10 * 4 * (3 * 6));
+}
+
 TEST_F(WorkTest, Attention) {
   const ValueId q = Tensor({b_, 4, 7, 8});
   const ValueId k = Tensor({b_, 4, 50, 8});
