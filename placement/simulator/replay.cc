@@ -10,6 +10,8 @@
 namespace refract::placement {
 namespace {
 
+constexpr size_t kNoStay = std::numeric_limits<size_t>::max();
+
 class Replayer {
  public:
   Replayer(const Cluster& cluster, const InstanceList& list,
@@ -48,13 +50,22 @@ class Replayer {
       // Samples show the state before the events of `now`.
       SampleUntil(now);
       if (departure <= now) {
-        // All stays that end at this time, then waiting instances, then
-        // instances that begin.
-        while (!leaving_.empty() && leaving_.top().first <= now) {
+        // Waiting instances whose lifetime ends, then all stays that end, then
+        // waiting instances, then instances that begin.
+        std::erase_if(waiting_, [&](int instance) {
+          const bool ends = list_.instances[instance].deleted <= now;
+          if (ends) GiveUp(instance);
+          return ends;
+        });
+        bool any_left = false;
+        for (; !leaving_.empty() && leaving_.top().first <= now;
+             leaving_.pop()) {
+          if (leaving_.top().second == kNoStay) continue;
           Leave(leaving_.top().second);
-          leaving_.pop();
+          any_left = true;
         }
-        RetryWaiting(now);
+        last_time_ = std::max(last_time_, now);
+        if (any_left) RetryWaiting(now);
       } else {
         Arrive(arrivals[next++], now);
       }
@@ -100,13 +111,14 @@ class Replayer {
     last_time_ = std::max(last_time_, now);
     if (TryPlace(index, now)) return;
     waiting_.push_back(index);
+    const double deleted = list_.instances[index].deleted;
+    if (deleted < kNeverDeleted) leaving_.push({deleted, kNoStay});
   }
 
   void Leave(size_t stay_index) {
     CountEvent();
     const Stay& stay = result_.stays[stay_index];
     const Instance& instance = list_.instances[stay.instance];
-    last_time_ = std::max(last_time_, stay.to);
     state_.Remove(instance, stay.node, stay.devices);
     Count(instance, -1);
   }
@@ -117,11 +129,9 @@ class Replayer {
     for (size_t i = waiting_.size(); i > 0; --i) {
       const int index = waiting_.front();
       waiting_.pop_front();
-      const Instance& instance = list_.instances[index];
-      if (instance.deleted <= now) {
-        GiveUp(index);
-      } else if (TryPlace(index, now)) {
-        result_.waits_s.push_back(now - std::max(0.0, instance.created));
+      if (TryPlace(index, now)) {
+        result_.waits_s.push_back(
+            now - std::max(0.0, list_.instances[index].created));
       } else {
         waiting_.push_back(index);
       }
@@ -172,7 +182,9 @@ class Replayer {
   Placer placer_;
   ReplayResult result_;
   std::deque<int> waiting_;
-  using Leaving = std::pair<double, size_t>;  // time, stay
+  // Time and stay; kNoStay: an instance that waited at its creation gives up if
+  // it still waits.
+  using Leaving = std::pair<double, size_t>;
   std::priority_queue<Leaving, std::vector<Leaving>, std::greater<>> leaving_;
   size_t total_ = 0;
   std::array<int, 3> live_{};

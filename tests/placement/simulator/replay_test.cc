@@ -55,6 +55,27 @@ TEST(Replay, PlacesWaitsAndGivesUpByHand) {
   EXPECT_TRUE(Validate(builder.cluster(), list, result.stays, {}, 10).empty());
 }
 
+// No instance ever leaves: a waiting instance gives up all the same.
+TEST(Replay, GivesUpWhereNobodyLeaves) {
+  ClusterBuilder builder;
+  builder.Add(16, 1);
+  InstanceList list;
+  list.instances = {At(kBeforeStart, kNeverDeleted, Asks(4, 1)),
+                    At(0, 10, Asks(4, 1)), At(20, kNeverDeleted, Asks(4, 0))};
+  const FragmentMeter meter({{{Asks(4, 1), 1.0}}});
+  ReplayOptions options;
+  options.sample_every_s = 5;
+  const ReplayResult result =
+      Replay(builder.cluster(), list, meter, {}, options);
+  EXPECT_EQ(result.never_placed, 1);
+  EXPECT_EQ(result.obstacles[static_cast<int>(Obstacle::kGpu)], 1);
+  std::vector<int> waiting;  // at 0, 5, … 20 s
+  for (const ReplaySample& sample : result.samples) {
+    waiting.push_back(sample.waiting);
+  }
+  EXPECT_EQ(waiting, (std::vector<int>{1, 1, 0, 0, 0}));
+}
+
 TEST(TargetsOf, CountsTheMostAtOnce) {
   InstanceList list;
   list.apps = {"a"};
