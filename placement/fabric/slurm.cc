@@ -98,7 +98,9 @@ absl::StatusOr<Fabric> ParseSlurmTopology(absl::string_view text) {
   int line = 0;
   int first_line = 0;
   std::string joined;
-  for (absl::string_view part : absl::StrSplit(text, '\n')) {
+  // The line end that is added ends a last line that a backslash continues.
+  const std::string lines = absl::StrCat(text, "\n");
+  for (absl::string_view part : absl::StrSplit(lines, '\n')) {
     ++line;
     part = part.substr(0, part.find('#'));
     part = absl::StripTrailingAsciiWhitespace(part);

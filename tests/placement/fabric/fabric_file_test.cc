@@ -119,6 +119,12 @@ TEST(FabricFileTest, TheThirdTierOfSwitchesStandsForAZoneWithoutLabel) {
   }
 }
 
+TEST(FabricFileTest, ABackslashAtTheEndOfTheFileEndsTheLastSwitch) {
+  const Fabric fabric =
+      *ParseFabric("SwitchName=l1 Nodes=a,b\nSwitchName=l2 Nodes=c \\");
+  EXPECT_NE(fabric.Find("c"), nullptr);
+}
+
 TEST(FabricFileTest, SlurmBlocksAreLeaves) {
   const Fabric fabric = *ParseFabric(
       "BlockName=b1 Nodes=n[1-2]\nBlockName=b2 Nodes=n3\nBlockSizes=2\n");
