@@ -65,17 +65,22 @@ Work WorkOf(const LoanSpec& spec, Role role) {
   return sorted;
 }
 
-// Places all of `work` on `nodes` of `cluster`, or as many as fit; returns how
-// many found none. `pods`: per service, the only pod for it; -1 = any.
-int Place(const Cluster& cluster, const std::vector<int>& nodes,
-          const std::vector<int>& pods, Work& work) {
-  // A cluster of the nodes alone: leaf and pod indices keep their meaning, node
-  // i of `part` is nodes[i] of `cluster`.
+// A cluster of `nodes` alone: leaf and pod indices keep their meaning, node i
+// is nodes[i] of `cluster`.
+Cluster PartOf(const Cluster& cluster, const std::vector<int>& nodes) {
   Cluster part;
   part.gpu_models = cluster.gpu_models;
   part.leaves = cluster.leaves;
   part.pods = cluster.pods;
   for (const int node : nodes) part.nodes.push_back(cluster.nodes[node]);
+  return part;
+}
+
+// Places all of `work` on `nodes` of `cluster`, or as many as fit; returns how
+// many found none. `pods`: per service, the only pod for it; -1 = any.
+int Place(const Cluster& cluster, const std::vector<int>& nodes,
+          const std::vector<int>& pods, Work& work) {
+  const Cluster part = PartOf(cluster, nodes);
   State state(part, static_cast<int>(work.list.apps.size()));
   Placer placer(state, nullptr, {}, {.policy = Policy::kBestFit});
   int without = 0;
@@ -132,8 +137,10 @@ class Lenders {
       needed_[2] += static_cast<double>(demand.memory_mib);
     }
     for (size_t n = 0; n < spec.lenders.nodes.size(); ++n) {
-      // Only nodes that are free for the whole lease.
-      if (spec.from[n] > spec.hand_over() || spec.until[n] < spec.give_back()) {
+      // Only nodes with a GPU, which each HN needs, that are free for the whole
+      // lease.
+      if (spec.lenders.nodes[n].gpus == 0 || spec.from[n] > spec.hand_over() ||
+          spec.until[n] < spec.give_back()) {
         continue;
       }
       eligible_.push_back(static_cast<int>(n));
@@ -328,13 +335,9 @@ std::string WhyNot(const Cluster& cluster, const std::vector<int>& nodes,
                    [](const LoanPlacement& p) { return p.node < 0; }) -
       work.of.begin();
   const Instance& instance = work.list.instances[first];
-  Cluster part;
-  part.gpu_models = cluster.gpu_models;
-  part.leaves = cluster.leaves;
-  part.pods = cluster.pods;
-  for (const int node : nodes) part.nodes.push_back(cluster.nodes[node]);
+  const Cluster part = PartOf(cluster, nodes);
   std::string why = part.nodes.empty()
-                        ? "no training node can be borrowed at that time"
+                        ? "no training node with a GPU can be borrowed then"
                         : WhyImpossible(part, instance);
   // The instance alone fits: the instances before it took the room. Placing
   // them again shows which resource ran out.

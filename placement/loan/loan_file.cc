@@ -313,7 +313,6 @@ absl::StatusOr<LoanSpec> ParseLoanSpec(absl::string_view text,
                                        absl::string_view path) {
   const absl::StatusOr<nlohmann::json> json = ParseJsonText(text);
   if (!json.ok()) return base::Annotate(json.status(), path);
-  if (!json.ok()) return json.status();
   LoanSpec spec;
   absl::Status status;
   Fields root(*json, "", &status);

@@ -414,7 +414,6 @@ absl::StatusOr<PlanSpec> ParsePlanSpec(absl::string_view text,
                                        const SpecReaders& readers) {
   const absl::StatusOr<nlohmann::json> json = ParseJsonText(text);
   if (!json.ok()) return base::Annotate(json.status(), path);
-  if (!json.ok()) return json.status();
   PlanSpec spec;
   absl::Status status;
   Fields root(*json, "", &status);

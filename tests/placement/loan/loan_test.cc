@@ -210,6 +210,22 @@ TEST(Loan, KeepsServicesInTheirPod) {
   EXPECT_DOUBLE_EQ(plan->cost_gpu_s, 2 * 100 + 2 * 50);
 }
 
+// A node without GPUs has no price per GPU that could be compared.
+TEST(Loan, LeavesNodesWithoutGpusToTraining) {
+  const std::string text = absl::StrReplaceAll(
+      Promotion(), {{R"("training_nodes": [)",
+                     R"("training_nodes": [{"name": "bare", "count": 9,
+                                            "cores": 96},)"}});
+  ASSERT_NE(text, Promotion());
+  const absl::StatusOr<LoanSpec> spec = ParseLoanSpec(text, "p.json");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const absl::StatusOr<LoanPlan> plan = PlanLoan(*spec);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_TRUE(plan->proven);
+  EXPECT_EQ(plan->cost_gpu_s,
+            PlanLoan(*ParseLoanSpec(Promotion(), "p.json"))->cost_gpu_s);
+}
+
 TEST(Loan, RefusesBadFieldsByName) {
   const struct {
     const char* from;
