@@ -73,9 +73,8 @@ class Picture {
       if (node.leaf == static_cast<int>(cluster_.leaves.size())) {
         cluster_.leaves.push_back({.name = object.leaf, .pod = pod});
       }
-      if (node.gpus > 0) {
-        node.gpu_model = GpuModelIndex(cluster_, object.gpu_model);
-      }
+      // Pods ask for no model: kube-scheduler matches node labels itself.
+      if (node.gpus > 0) node.gpu_model = GpuModelIndex(cluster_, "GPU");
       node_of_[node.name] = static_cast<int>(cluster_.nodes.size());
       cluster_.nodes.push_back(std::move(node));
     }

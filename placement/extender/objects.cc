@@ -267,9 +267,8 @@ absl::StatusOr<NodeObject> NodeFromJson(const JsonValue& json) {
   object.judged = gpus >= 0 && gpus <= kMaxGpus;
   node.gpus = object.judged ? static_cast<int>(gpus) : 0;
   if (node.gpus > 0) {
-    object.gpu_model = TextOf(labels, "nvidia.com/gpu.product");
-    if (object.gpu_model.empty()) object.gpu_model = "GPU";
-    absl::string_view model = object.gpu_model;
+    const std::string product = TextOf(labels, "nvidia.com/gpu.product");
+    absl::string_view model = product;
     // The label has "NVIDIA-H100-80GB-HBM3"; IsMigCapable() knows "H100".
     absl::ConsumePrefix(&model, "NVIDIA-");
     node.mig_capable = IsMigCapable(model);

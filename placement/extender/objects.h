@@ -38,7 +38,6 @@ struct PodObject {
 
 struct NodeObject {
   Node node;  // leaf unset; without NICs, whose number Kubernetes does not know
-  std::string gpu_model;
   std::string leaf;  // names; empty: no label
   std::string pod;
   // False: it publishes more GPUs than a server has, because they are shared by

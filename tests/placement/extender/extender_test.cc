@@ -224,6 +224,29 @@ TEST(Judge, LeavesSharedGpusToTheScheduler) {
   EXPECT_EQ(judge().obstacle, "GPU");
 }
 
+// Sets of models have 64 places, clusters any number of products.
+TEST(Judge, TakesAnyNumberOfGpuProducts) {
+  std::vector<NodeObject> nodes;
+  std::vector<std::string> names;
+  for (int i = 0; i < 100; ++i) {
+    names.push_back("n" + std::to_string(i));
+    nodes.push_back(*NodeFromJson(
+        {{"metadata",
+          {{"name", names.back()},
+           {"labels",
+            {{"nvidia.com/gpu.count", "8"},
+             {"nvidia.com/gpu.product", "P" + std::to_string(i)}}}}},
+         {"status", {{"allocatable", {{"cpu", "64"}, {"memory", "9Gi"}}}}}}));
+  }
+  PodObject pod{.name = "p"};
+  pod.demand = {.cpu_milli = 1000, .gpus = 1, .gpu_milli = kWholeGpu};
+  const auto verdicts = Judge(nodes, {}, pod, names, {});
+  ASSERT_TRUE(verdicts.ok()) << verdicts.status();
+  for (const NodeVerdict& verdict : *verdicts) {
+    EXPECT_EQ(verdict.obstacle, "") << verdict.node;
+  }
+}
+
 TEST(ParseQuantity, ReadsTheResourceModel) {
   EXPECT_EQ(ParseQuantity("0"), 0);
   EXPECT_EQ(ParseQuantity("1500m"), 1.5);
