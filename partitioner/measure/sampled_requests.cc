@@ -266,8 +266,18 @@ absl::StatusOr<int64_t> ItemsOf(const std::vector<Input>& inputs,
       return absl::InvalidArgumentError(
           absl::StrCat("input ", input.name, ": offsets must be integers"));
     }
+    const Input* first = nullptr;  // of the inputs with a row per id
+    int64_t ids = 0;
     for (size_t j = 0; j < inputs.size(); ++j) {
       if (inputs[j].offsets != static_cast<int>(i)) continue;
+      if (first == nullptr) {
+        first = &inputs[j];
+        ids = sample[j].dims()[0];
+      } else if (sample[j].dims()[0] != ids) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "input ", inputs[j].name, " has ", sample[j].dims()[0],
+            " rows, and input ", first->name, " of the same bags has ", ids));
+      }
       int64_t last = 0;
       for (int64_t k = 0; k < sample[i].dims()[0]; ++k) {
         const int64_t offset = OffsetAt(sample[i], static_cast<size_t>(k));
@@ -325,8 +335,12 @@ absl::StatusOr<std::unique_ptr<RequestSource>> SampledRequests(
   REFRACT_ASSIGN_OR_RETURN(std::vector<Input> inputs, Classify(graph));
   std::vector<int64_t> items;
   for (const std::vector<base::Tensor>& sample : samples) {
-    REFRACT_ASSIGN_OR_RETURN(const int64_t count, ItemsOf(inputs, sample));
-    items.push_back(count);
+    const absl::StatusOr<int64_t> count = ItemsOf(inputs, sample);
+    if (!count.ok()) {
+      return base::Annotate(count.status(),
+                            absl::StrCat("file ", items.size() + 1));
+    }
+    items.push_back(*count);
   }
   std::map<std::string, int64_t> sizes = SizesOf(graph, samples, items);
   return std::make_unique<Sampled>(std::move(inputs), std::move(samples),

@@ -182,6 +182,15 @@ TEST(SampledRequestsTest, RefuseWhatDoesNotFit) {
       }),
       HasSubstr(
           "offset 4 is below the one before it or above the number of ids, 3"));
+  EXPECT_THAT(error([](auto& sample) {
+                sample[3] = Filled<float>(DType::kFloat32, {2}, {5, 10});
+              }),
+              HasSubstr("file 1: input weights has 2 rows, and input ids of "
+                        "the same bags has 3"));
+  EXPECT_THAT(error([](auto& sample) {
+                sample[3] = Filled<float>(DType::kFloat32, {4}, {5, 10, 11, 1});
+              }),
+              HasSubstr("input weights has 4 rows"));
   models::Graph squared = graph;
   squared.values[squared.inputs[4]].shape = {SymExpr(1), SymExpr::Symbol("b")};
   std::vector<std::vector<base::Tensor>> samples;
