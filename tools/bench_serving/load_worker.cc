@@ -105,16 +105,17 @@ absl::Status LoadWorker::ReadContentOptions() {
                            loadgen::TableIds::Open(options_.table_ids));
   if (options_.criteo.empty()) return absl::OkStatus();
   // As many rows as all queries of a run have items, and a fifth more, since
-  // arrivals are random; fewer if memory is short. A small file is read again
-  // from its start.
+  // arrivals are random; fewer if memory is short. The rows are divided among
+  // the processes. A small file is read again from its start.
   const double queries = qps_ * absl::ToDoubleSeconds(warmup_ + duration_);
   const double wanted = (queries * 1.2 + 16) * sizes_.mean();
   const double room = static_cast<double>(options_.memory_mib) * (1 << 20) /
                       sizeof(loadgen::CriteoRow);
+  const double most = std::min(wanted, room) / static_cast<double>(parts_);
   REFRACT_ASSIGN_OR_RETURN(
       request_options_.criteo,
-      loadgen::ReadCriteo(options_.criteo,
-                          static_cast<size_t>(std::min(wanted, room)) + 1));
+      loadgen::ReadCriteo(options_.criteo, static_cast<size_t>(most) + 1,
+                          part_, parts_));
   return absl::OkStatus();
 }
 

@@ -89,15 +89,17 @@ absl::StatusOr<CriteoRow> ParseCriteoLine(absl::string_view line) {
 }
 
 absl::StatusOr<std::vector<CriteoRow>> ReadCriteo(const std::string& path,
-                                                  size_t max_rows) {
+                                                  size_t max_rows, size_t part,
+                                                  size_t parts) {
   std::ifstream file(path);
   if (!file) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be opened"));
   }
   std::vector<CriteoRow> rows;
   std::array<char, kMaxLineBytes + 1> line;
-  while (rows.size() < max_rows) {
-    const std::string where = absl::StrCat(path, ":", rows.size() + 1);
+  size_t lines = 0;
+  for (; rows.size() < max_rows; ++lines) {
+    const std::string where = absl::StrCat(path, ":", lines + 1);
     if (!file.getline(line.data(), line.size())) {
       // getline() fails at the end of the file, too; only a full buffer is a
       // long line.
@@ -105,6 +107,7 @@ absl::StatusOr<std::vector<CriteoRow>> ReadCriteo(const std::string& path,
       return absl::InvalidArgumentError(absl::StrCat(
           where, ": the line is longer than ", kMaxLineBytes, " bytes"));
     }
+    if (lines % parts != part) continue;
     absl::StatusOr<CriteoRow> row = ParseCriteoLine(line.data());
     if (!row.ok()) return base::Annotate(row.status(), where);
     rows.push_back(*row);
@@ -112,7 +115,9 @@ absl::StatusOr<std::vector<CriteoRow>> ReadCriteo(const std::string& path,
   // A folder opens well and fails at the first read.
   if (file.bad() || rows.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": no line could be read"));
+        lines == 0 ? absl::StrCat(path, ": no line could be read")
+                   : absl::StrCat(path, ": has ", lines,
+                                  " rows only for --processes ", parts));
   }
   return rows;
 }

@@ -38,11 +38,14 @@ inline int64_t CriteoId(std::optional<uint32_t> category, int64_t rows) {
 // InvalidArgument names the field: "field 3 (I2): …". Fields count from 1.
 absl::StatusOr<CriteoRow> ParseCriteoLine(absl::string_view line);
 
-// At most `max_rows` ≥ 1 rows from the start of `path`; lines after them are
-// not looked at. InvalidArgument names path, line and field of a bad line, and
-// a file that cannot be read or has no line.
+// At most `max_rows` ≥ 1 rows of `path`, those of process `part` of `parts`:
+// every parts-th row, from row `part`. Other lines are not looked at.
+// InvalidArgument names path, line and field of a bad line, and a file that
+// cannot be read or has no row for the process.
 absl::StatusOr<std::vector<CriteoRow>> ReadCriteo(const std::string& path,
-                                                  size_t max_rows);
+                                                  size_t max_rows,
+                                                  size_t part = 0,
+                                                  size_t parts = 1);
 
 }  // namespace refract::loadgen
 

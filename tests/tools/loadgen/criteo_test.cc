@@ -116,6 +116,29 @@ TEST_F(CriteoFileTest, ReadsUpToTheLimit) {
   EXPECT_EQ(rows->size(), 2u);
 }
 
+TEST_F(CriteoFileTest, ProcessesShareTheRows) {
+  std::string text;
+  for (const char* integer : {"0", "1", "2", "3", "4"}) {
+    std::vector<std::string> fields = GoodFields();
+    fields[1] = integer;
+    absl::StrAppend(&text, Line(fields), "\n");
+  }
+  const std::string path = Write(text);
+  const auto integers = [&](size_t most, size_t part, size_t parts) {
+    std::vector<int> found;
+    const auto rows = ReadCriteo(path, most, part, parts);
+    for (const CriteoRow& row : *rows) {
+      found.push_back(static_cast<int>(std::lround(std::expm1(row.dense[0]))));
+    }
+    return found;
+  };
+  EXPECT_EQ(integers(10, 0, 2), (std::vector<int>{0, 2, 4}));
+  EXPECT_EQ(integers(10, 1, 2), (std::vector<int>{1, 3}));
+  EXPECT_EQ(integers(1, 2, 3), (std::vector<int>{2}));
+  EXPECT_THAT(std::string(ReadCriteo(path, 10, 5, 6).status().message()),
+              HasSubstr(path + ": has 5 rows only for --processes 6"));
+}
+
 TEST_F(CriteoFileTest, NeedsNoNewlineAtTheEnd) {
   const auto rows = ReadCriteo(Write(Line(GoodFields())), 10);
   ASSERT_TRUE(rows.ok()) << rows.status();
