@@ -97,12 +97,18 @@ absl::Status WriteManifestFiles(const ManifestFlags& flags,
     return absl::InvalidArgumentError(
         absl::StrCat("--manifests ", flags.folder, ": ", error.message()));
   }
-  for (const std::filesystem::path& path : stale) {
-    std::filesystem::remove(path, error);
-  }
   for (const placement::ManifestFile& file : files) {
-    REFRACT_RETURN_IF_ERROR(
-        base::WriteText((folder / file.name).string(), file.text));
+    const std::filesystem::path path = folder / file.name;
+    REFRACT_RETURN_IF_ERROR(base::ReplaceText(path.string(), file.text));
+    std::erase(stale, path);
+  }
+  // After all files are written: an error before leaves the files of the
+  // earlier run.
+  for (const std::filesystem::path& path : stale) {
+    if (!std::filesystem::remove(path, error) && error) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--manifests: ", path.string(), ": ", error.message()));
+    }
   }
   return absl::OkStatus();
 }

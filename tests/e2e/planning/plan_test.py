@@ -93,6 +93,21 @@ class PlanTest(Planned):
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(said, done.stderr.splitlines()[-1])
 
+    def test_manifests_that_cannot_be_written_leave_the_old_files(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            old = folder / "20-old-cn.yaml"
+            old.write_text("# Written by refract plan, flavour kai: …\n")
+            in_the_way = folder / f"20-{self.json['services'][0]['name']}-cn.yaml"
+            in_the_way.mkdir()
+            done = support.refract(
+                "plan", EXAMPLES / "ranker.json", "--seeds", 1, "--requests",
+                1000, "--no-sensitivity", "--manifests", folder, check=False,
+            )
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(f"{in_the_way}: cannot be written", done.stderr)
+            self.assertTrue(old.exists())
+
     def test_the_documented_loan(self):
         out = support.refract(
             "plan", "loan", EXAMPLES / "promotion.json"
