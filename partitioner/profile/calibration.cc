@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <limits>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/quantile.h"
+#include "base/process/files.h"
 #include "base/status_macros.h"
 #include "google/protobuf/text_format.h"
 #include "models/repository/files/text_proto.h"
@@ -242,13 +241,9 @@ absl::StatusOr<Calibration> ParseCalibration(absl::string_view text,
 }
 
 absl::StatusOr<Calibration> LoadCalibration(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) {
-    return absl::NotFoundError(
-        absl::StrCat("--calibration ", path, ": cannot be read"));
-  }
-  return ParseCalibration(text.str(), absl::StrCat("--calibration ", path));
+  const absl::StatusOr<std::string> text = base::ReadText(path);
+  if (!text.ok()) return base::Annotate(text.status(), "--calibration");
+  return ParseCalibration(*text, absl::StrCat("--calibration ", path));
 }
 
 }  // namespace refract::partitioner

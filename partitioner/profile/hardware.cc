@@ -1,11 +1,10 @@
 #include "partitioner/profile/hardware.h"
 
 #include <cmath>
-#include <fstream>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/process/files.h"
 #include "base/status_macros.h"
 #include "models/repository/files/text_proto.h"
 #include "partitioner/profile/hardware_files.h"
@@ -117,15 +116,14 @@ absl::StatusOr<Hardware> FindHardware(absl::string_view name_or_path) {
   for (const HardwareFile& file : HardwareFiles()) {
     if (file.name == name_or_path) return ParseHardware(file.text, file.name);
   }
-  std::ifstream file{std::string(name_or_path)};
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) {
+  const absl::StatusOr<std::string> text = base::ReadText(name_or_path);
+  if (!text.ok()) {
     return absl::NotFoundError(
         absl::StrCat("hardware ", name_or_path,
                      ": no file that can be read, and none of the built-in ",
                      BuiltInHardware()));
   }
-  return ParseHardware(text.str(), name_or_path);
+  return ParseHardware(*text, name_or_path);
 }
 
 std::string BuiltInHardware() {

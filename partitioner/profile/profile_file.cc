@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "base/process/files.h"
 #include "base/status_macros.h"
 #include "google/protobuf/text_format.h"
 #include "models/repository/files/text_proto.h"
@@ -331,13 +330,8 @@ absl::StatusOr<Profile> ParseProfile(absl::string_view text,
 
 absl::StatusOr<Profile> LoadProfile(absl::string_view path, const Graph& graph,
                                     const base::Digest& model) {
-  std::ifstream file{std::string(path), std::ios::binary};
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) {
-    return absl::NotFoundError(
-        absl::StrCat(path, ": no profile that can be read"));
-  }
-  return ParseProfile(text.str(), path, graph, model);
+  REFRACT_ASSIGN_OR_RETURN(const std::string text, base::ReadText(path));
+  return ParseProfile(text, path, graph, model);
 }
 
 }  // namespace refract::partitioner

@@ -39,6 +39,27 @@ std::string BytesText(double bytes) {
   return absl::StrFormat("%.6g GiB", bytes / 0x1p30);
 }
 
+struct Limit {
+  const char* name;
+  std::optional<double> Budget::*at_most;
+  double (*used)(const Prediction&);
+};
+
+// The order decides which limit a message names: the search looks at limits in
+// this order, too (cut::Shortfall).
+constexpr Limit kLimits[] = {
+    {"HN memory", &Budget::hn_memory_bytes,
+     [](const Prediction& p) { return p.hn_memory_bytes; }},
+    {"CN memory", &Budget::cn_memory_bytes,
+     [](const Prediction& p) { return p.cn_memory_bytes; }},
+    {"bytes per request", &Budget::bytes_per_request,
+     [](const Prediction& p) { return p.bytes_up + p.bytes_down; }},
+    {"bytes of a request's message", &Budget::bytes_per_message,
+     [](const Prediction& p) { return p.bytes_up; }},
+    {"bytes of an answer's message", &Budget::bytes_per_message,
+     [](const Prediction& p) { return p.bytes_down; }},
+};
+
 SplitProblem::Quantised ObjectiveOf(const SplitProblem& problem,
                                     const Conditions& conditions,
                                     const ValueSizes& sizes,
@@ -60,24 +81,15 @@ std::vector<SplitSearch::BudgetLine> SplitSearch::Lines(
     const Budget& budget, const SplitProblem& problem,
     const Conditions& conditions, const ValueSizes& sizes) {
   std::vector<BudgetLine> lines;
-  // The order of the lines decides which limit a message names: the search
-  // looks at them in this order, too (cut::Shortfall).
-  if (budget.hn_memory_bytes) {
-    lines.push_back({"HN memory", *budget.hn_memory_bytes,
-                     problem.HnMemory(sizes), 1,
-                     [](const Prediction& p) { return p.hn_memory_bytes; }});
-  }
-  if (budget.cn_memory_bytes) {
-    lines.push_back({"CN memory", *budget.cn_memory_bytes,
-                     problem.CnMemory(sizes), 1,
-                     [](const Prediction& p) { return p.cn_memory_bytes; }});
-  }
+  const auto add = [&](const Limit& limit, cut::Measure measure, double unit) {
+    lines.push_back({limit.name, *(budget.*limit.at_most), std::move(measure),
+                     unit, limit.used});
+  };
+  if (budget.hn_memory_bytes) add(kLimits[0], problem.HnMemory(sizes), 1);
+  if (budget.cn_memory_bytes) add(kLimits[1], problem.CnMemory(sizes), 1);
   if (budget.bytes_per_request) {
     SplitProblem::Quantised bytes = problem.BytesCrossing(conditions, sizes);
-    lines.push_back(
-        {"bytes per request", *budget.bytes_per_request,
-         std::move(bytes.measures[0]), bytes.unit,
-         [](const Prediction& p) { return p.bytes_up + p.bytes_down; }});
+    add(kLimits[2], std::move(bytes.measures[0]), bytes.unit);
   }
   // Bytes of a message are limited only where all values together exceed the
   // limit: in most models no plan can reach it, and a limit that cannot be
@@ -87,14 +99,10 @@ std::vector<SplitSearch::BudgetLine> SplitSearch::Lines(
   if (budget.bytes_per_message && all > *budget.bytes_per_message) {
     SplitProblem::Quantised up =
         problem.BytesCrossing(conditions, sizes, true, false);
-    lines.push_back({"bytes of a request's message", *budget.bytes_per_message,
-                     std::move(up.measures[0]), up.unit,
-                     [](const Prediction& p) { return p.bytes_up; }});
+    add(kLimits[3], std::move(up.measures[0]), up.unit);
     SplitProblem::Quantised down =
         problem.BytesCrossing(conditions, sizes, false, true);
-    lines.push_back({"bytes of an answer's message", *budget.bytes_per_message,
-                     std::move(down.measures[0]), down.unit,
-                     [](const Prediction& p) { return p.bytes_down; }});
+    add(kLimits[4], std::move(down.measures[0]), down.unit);
   }
   return lines;
 }
@@ -185,33 +193,15 @@ absl::StatusOr<Alternative> SplitSearch::Judge(cut::Stages stages,
 }
 
 std::string OverBudget(const Prediction& prediction, const Budget& budget) {
-  const auto over = [](absl::string_view name, double used,
-                       const std::optional<double>& at_most) {
-    if (!at_most || used <= *at_most) return std::string();
-    return absl::StrCat(name, " is limited to ", BytesText(*at_most),
+  for (const Limit& limit : kLimits) {
+    const std::optional<double>& at_most = budget.*limit.at_most;
+    const double used = limit.used(prediction);
+    if (!at_most || used <= *at_most) continue;
+    return absl::StrCat(limit.name, " is limited to ", BytesText(*at_most),
                         ", and the plan takes ", BytesText(used), ", which is ",
                         BytesText(used - std::floor(*at_most)), " more");
-  };
-  std::string text =
-      over("HN memory", prediction.hn_memory_bytes, budget.hn_memory_bytes);
-  if (text.empty()) {
-    text =
-        over("CN memory", prediction.cn_memory_bytes, budget.cn_memory_bytes);
   }
-  if (text.empty()) {
-    text =
-        over("bytes per request", prediction.bytes_up + prediction.bytes_down,
-             budget.bytes_per_request);
-  }
-  if (text.empty()) {
-    text = over("a request's message", prediction.bytes_up,
-                budget.bytes_per_message);
-  }
-  if (text.empty()) {
-    text = over("an answer's message", prediction.bytes_down,
-                budget.bytes_per_message);
-  }
-  return text;
+  return "";
 }
 
 absl::Status SplitSearch::NoPlan(const cut::Found& found) const {

@@ -9,12 +9,11 @@
 
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/process/files.h"
 #include "base/status_macros.h"
 #include "partitioner/verify/interrupt.h"
 
@@ -152,10 +151,7 @@ absl::StatusOr<std::string> ChildProcess::AwaitAddress(absl::Duration timeout) {
 }
 
 std::string ChildProcess::Log() const {
-  std::ifstream file(log_);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
+  return base::ReadText(log_).value_or("");
 }
 
 }  // namespace refract::partitioner

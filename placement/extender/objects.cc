@@ -14,6 +14,7 @@
 #include "nlohmann/json.hpp"
 #include "placement/fabric/kubernetes_node.h"
 #include "placement/planner/deployment.h"
+#include "placement/topology/json_text.h"
 
 namespace refract::placement {
 namespace {
@@ -24,19 +25,6 @@ using Quantities = std::map<std::string, double>;
 constexpr absl::string_view kGpu = "nvidia.com/gpu";
 constexpr absl::string_view kMig = "nvidia.com/mig-";
 constexpr double kMib = 1 << 20;
-
-// The member, or null if the object has none.
-const JsonValue& Member(const JsonValue& object, const char* name) {
-  static const auto& null = *new JsonValue();
-  if (!object.is_object()) return null;
-  const auto found = object.find(name);
-  return found == object.end() ? null : *found;
-}
-
-std::string TextOf(const JsonValue& object, const char* name) {
-  const JsonValue& text = Member(object, name);
-  return text.is_string() ? text.get<std::string>() : "";
-}
 
 absl::StatusOr<Quantities> AmountsOf(const JsonValue& resources) {
   Quantities amounts;
@@ -69,17 +57,17 @@ absl::StatusOr<Quantities> RequestsOf(const JsonValue& spec) {
   Quantities sum;
   std::vector<Quantities> passing;
   for (const char* kind : {"containers", "initContainers"}) {
-    const JsonValue& list = Member(spec, kind);
+    const JsonValue& list = JsonMember(spec, kind);
     for (size_t i = 0; list.is_array() && i < list.size(); ++i) {
       absl::StatusOr<Quantities> asked =
-          AmountsOf(Member(Member(list[i], "resources"), "requests"));
+          AmountsOf(JsonMember(JsonMember(list[i], "resources"), "requests"));
       if (!asked.ok()) {
         return base::Annotate(
             asked.status(),
             absl::StrCat("spec.", kind, "[", i, "].resources.requests"));
       }
       if (absl::string_view(kind) == "containers" ||
-          TextOf(list[i], "restartPolicy") == "Always") {
+          JsonText(list[i], "restartPolicy") == "Always") {
         AddTo(*asked, sum);
       } else {
         passing.push_back(*std::move(asked));
@@ -91,7 +79,7 @@ absl::StatusOr<Quantities> RequestsOf(const JsonValue& spec) {
       sum[name] = std::max(sum[name], amount);
     }
   }
-  absl::StatusOr<Quantities> overhead = AmountsOf(Member(spec, "overhead"));
+  absl::StatusOr<Quantities> overhead = AmountsOf(JsonMember(spec, "overhead"));
   if (!overhead.ok()) return base::Annotate(overhead.status(), "spec.overhead");
   AddTo(*overhead, sum);
   return sum;
@@ -117,7 +105,8 @@ absl::Status SetMig(absl::string_view name, Demand& demand) {
 }
 
 absl::StatusOr<Demand> DemandOf(const JsonValue& pod) {
-  REFRACT_ASSIGN_OR_RETURN(Quantities asked, RequestsOf(Member(pod, "spec")));
+  REFRACT_ASSIGN_OR_RETURN(Quantities asked,
+                           RequestsOf(JsonMember(pod, "spec")));
   Demand demand;
   demand.cpu_milli = RoundedUp(1000 * asked["cpu"]);
   demand.memory_mib = RoundedUp(asked["memory"] / kMib);
@@ -139,8 +128,8 @@ absl::StatusOr<Demand> DemandOf(const JsonValue& pod) {
     }
     REFRACT_RETURN_IF_ERROR(base::Annotate(SetMig(profile, demand), name));
   }
-  const std::string claimed =
-      TextOf(Member(Member(pod, "metadata"), "annotations"), kGpuAnnotation);
+  const std::string claimed = JsonText(
+      JsonMember(JsonMember(pod, "metadata"), "annotations"), kGpuAnnotation);
   int gpus = 0;
   if (demand.gpus == 0 && !claimed.empty()) {
     if (absl::SimpleAtoi(claimed, &gpus) && gpus >= 1) {
@@ -159,7 +148,7 @@ absl::StatusOr<Demand> DemandOf(const JsonValue& pod) {
 template <typename Read>
 auto ItemsOf(const JsonValue& list, const Read& read) -> absl::StatusOr<
     std::vector<std::decay_t<decltype(*read(std::declval<JsonValue>()))>>> {
-  const JsonValue& items = Member(list, "items");
+  const JsonValue& items = JsonMember(list, "items");
   std::vector<std::decay_t<decltype(*read(items))>> objects;
   // Go leaves out an empty list.
   if (items.is_null() && list.is_object()) return objects;
@@ -203,23 +192,23 @@ std::optional<double> ParseQuantity(absl::string_view text) {
 
 absl::StatusOr<PodObject> PodFromJson(const JsonValue& json) {
   if (!json.is_object()) return absl::InvalidArgumentError("is no object");
-  const JsonValue& metadata = Member(json, "metadata");
+  const JsonValue& metadata = JsonMember(json, "metadata");
   PodObject pod;
-  pod.name = TextOf(metadata, "name");
-  pod.name_space = TextOf(metadata, "namespace");
-  pod.uid = TextOf(metadata, "uid");
+  pod.name = JsonText(metadata, "name");
+  pod.name_space = JsonText(metadata, "namespace");
+  pod.uid = JsonText(metadata, "uid");
   if (pod.name.empty()) {
     return absl::InvalidArgumentError("metadata.name: is missing");
   }
-  pod.node = TextOf(Member(json, "spec"), "nodeName");
-  const std::string phase = TextOf(Member(json, "status"), "phase");
+  pod.node = JsonText(JsonMember(json, "spec"), "nodeName");
+  const std::string phase = JsonText(JsonMember(json, "status"), "phase");
   // An ended pod stays in lists and takes no resources.
   pod.ended = phase == "Succeeded" || phase == "Failed";
-  const JsonValue& labels = Member(metadata, "labels");
-  const std::string app = TextOf(labels, "app.kubernetes.io/part-of");
+  const JsonValue& labels = JsonMember(metadata, "labels");
+  const std::string app = JsonText(labels, "app.kubernetes.io/part-of");
   // Equal labels in two namespaces are two apps.
   if (!app.empty()) pod.app = absl::StrCat(pod.name_space, "/", app);
-  const std::string role = TextOf(labels, "app.kubernetes.io/component");
+  const std::string role = JsonText(labels, "app.kubernetes.io/component");
   pod.role = role == "gpu-node"   ? Role::kHn
              : role == "cpu-node" ? Role::kCn
                                   : Role::kWhole;
@@ -235,7 +224,7 @@ absl::StatusOr<PodObject> PodFromJson(const JsonValue& json) {
 absl::StatusOr<NodeObject> NodeFromJson(const JsonValue& json) {
   REFRACT_ASSIGN_OR_RETURN(const FabricHost host, HostFromNode(json));
   absl::StatusOr<Quantities> amounts =
-      AmountsOf(Member(Member(json, "status"), "allocatable"));
+      AmountsOf(JsonMember(JsonMember(json, "status"), "allocatable"));
   if (!amounts.ok()) {
     return base::Annotate(
         amounts.status(),
@@ -256,18 +245,18 @@ absl::StatusOr<NodeObject> NodeFromJson(const JsonValue& json) {
   if (amounts->contains("ephemeral-storage")) {
     node.disk_mib = amount("ephemeral-storage", 1 / kMib);
   }
-  const JsonValue& labels = Member(Member(json, "metadata"), "labels");
+  const JsonValue& labels = JsonMember(JsonMember(json, "metadata"), "labels");
   // Allocatable GPUs are those of the device plugin that are not divided; the
   // label counts all, also those of DRA drivers.
   int64_t count = 0;
-  if (!absl::SimpleAtoi(TextOf(labels, "nvidia.com/gpu.count"), &count)) {
+  if (!absl::SimpleAtoi(JsonText(labels, "nvidia.com/gpu.count"), &count)) {
     count = 0;
   }
   const int64_t gpus = std::max(amount(kGpu, 1), count);
   object.judged = gpus >= 0 && gpus <= kMaxGpus;
   node.gpus = object.judged ? static_cast<int>(gpus) : 0;
   if (node.gpus > 0) {
-    const std::string product = TextOf(labels, "nvidia.com/gpu.product");
+    const std::string product = JsonText(labels, "nvidia.com/gpu.product");
     absl::string_view model = product;
     // The label has "NVIDIA-H100-80GB-HBM3"; IsMigCapable() knows "H100".
     absl::ConsumePrefix(&model, "NVIDIA-");
@@ -287,7 +276,7 @@ absl::StatusOr<PodPage> PodsFromText(absl::string_view text) {
       JsonValue::parse(text, nullptr, /*allow_exceptions=*/false);
   PodPage page;
   REFRACT_ASSIGN_OR_RETURN(page.pods, ItemsOf(json, PodFromJson));
-  page.next = TextOf(Member(json, "metadata"), "continue");
+  page.next = JsonText(JsonMember(json, "metadata"), "continue");
   return page;
 }
 
@@ -296,7 +285,7 @@ absl::StatusOr<NodePage> NodesFromText(absl::string_view text) {
       JsonValue::parse(text, nullptr, /*allow_exceptions=*/false);
   NodePage page;
   REFRACT_ASSIGN_OR_RETURN(page.nodes, NodesFromJson(json));
-  page.next = TextOf(Member(json, "metadata"), "continue");
+  page.next = JsonText(JsonMember(json, "metadata"), "continue");
   return page;
 }
 

@@ -6,25 +6,19 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "placement/topology/json_text.h"
 
 namespace refract::placement {
 namespace {
 
 using Json = nlohmann::json;
 
-// The text `name` of an object; empty when it is absent or no text.
-std::string TextOf(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_string() ? found->get<std::string>()
-                                                     : "";
-}
-
 // The value of a label that has an older and a newer name. InvalidArgument if
 // both are there and differ.
 absl::StatusOr<std::string> Label(const Json& labels, const char* newer,
                                   const char* older) {
-  const std::string a = TextOf(labels, newer);
-  const std::string b = TextOf(labels, older);
+  const std::string a = JsonText(labels, newer);
+  const std::string b = JsonText(labels, older);
   if (!a.empty() && !b.empty() && a != b) {
     return absl::InvalidArgumentError(absl::StrCat(
         "contradictory labels: ", newer, " is ", a, ", ", older, " is ", b));
@@ -35,18 +29,11 @@ absl::StatusOr<std::string> Label(const Json& labels, const char* newer,
 }  // namespace
 
 absl::StatusOr<FabricHost> HostFromNode(const Json& node) {
-  const Json empty = Json::object();
-  // Absent members and members of other types count as empty.
-  const auto member = [&empty](const Json& object,
-                               const char* name) -> const Json& {
-    const auto found = object.find(name);
-    return found != object.end() && found->is_object() ? *found : empty;
-  };
   if (!node.is_object()) return absl::InvalidArgumentError("is no object");
-  const Json& metadata = member(node, "metadata");
-  const Json& labels = member(metadata, "labels");
+  const Json& metadata = JsonMember(node, "metadata");
+  const Json& labels = JsonMember(metadata, "labels");
   FabricHost host;
-  host.name = TextOf(metadata, "name");
+  host.name = JsonText(metadata, "name");
   if (host.name.empty()) {
     return absl::InvalidArgumentError("metadata.name: is missing");
   }
@@ -59,19 +46,17 @@ absl::StatusOr<FabricHost> HostFromNode(const Json& node) {
   REFRACT_ASSIGN_OR_RETURN(host.pod,
                            Label(labels, "fabric.topograph.run/tier-1",
                                  "network.topology.nvidia.com/spine"));
-  host.zone = TextOf(labels, "topology.kubernetes.io/zone");
+  host.zone = JsonText(labels, "topology.kubernetes.io/zone");
   if (host.zone.empty()) {
     REFRACT_ASSIGN_OR_RETURN(host.zone,
                              Label(labels, "fabric.topograph.run/tier-2",
                                    "network.topology.nvidia.com/core"));
   }
-  host.region = TextOf(labels, "topology.kubernetes.io/region");
-  const Json& status = member(node, "status");
-  const auto addresses = status.find("addresses");
-  if (addresses != status.end() && addresses->is_array()) {
-    for (const Json& address : *addresses) {
-      if (!address.is_object()) continue;
-      const std::string text = TextOf(address, "address");
+  host.region = JsonText(labels, "topology.kubernetes.io/region");
+  const Json& addresses = JsonMember(JsonMember(node, "status"), "addresses");
+  if (addresses.is_array()) {
+    for (const Json& address : addresses) {
+      const std::string text = JsonText(address, "address");
       // The host name is an address, too, and usually equals the node's name.
       if (!text.empty() && text != host.name &&
           std::find(host.addresses.begin(), host.addresses.end(), text) ==

@@ -99,13 +99,6 @@ class Sizer {
         IdleP99(input_.service->costs, SystemOf(input_, 1, 1), load_);
     ++sizing_.simulations;
     sizing_.analytic = SizeByFormula(input_, sizing_.idle_p99_s);
-    if (input_.cn.per_node == 0 ||
-        (input_.hn.per_node == 0 && !input_.configuration.whole)) {
-      sizing_.why_not = absl::StrFormat(
-          "no instance fits a node: %s",
-          input_.cn.per_node == 0 ? input_.cn.bound_by : input_.hn.bound_by);
-      return sizing_;
-    }
     if (sizing_.idle_p99_s > input_.service->slo_p99_s) {
       const RequestCost& mean = sizing_.analytic.mean;
       sizing_.why_not = absl::StrFormat(
@@ -344,22 +337,19 @@ std::vector<Configuration> ConfigurationsOf(const ServiceSpec& service) {
 SizingInput MakeInput(const PlanSpec& spec, const ServiceSpec& service,
                       const Configuration& configuration) {
   SizingInput input{.service = &service, .configuration = configuration};
-  const auto price = [](const NodeType& node, const Packing& packing) {
-    return packing.per_node == 0 ? std::numeric_limits<double>::infinity()
-                                 : node.price_per_h / packing.per_node;
-  };
+  // Check(spec) refuses instances that fit no node: per_node is at least 1.
   if (configuration.whole) {
     const NodeType& node = *spec.FindNode(service.monolith->node);
     input.cn = PackWhole(node, *service.monolith);
-    input.cn_price = price(node, input.cn);
+    input.cn_price = node.price_per_h / input.cn.per_node;
     return input;
   }
   const NodeType& cn = *spec.FindNode(service.cn.node);
   const NodeType& hn = *spec.FindNode(service.hn.node);
   input.cn = PackCn(cn, service.cn, configuration.cn_cores);
   input.hn = PackHn(hn, service.hn, configuration.part.mig);
-  input.cn_price = price(cn, input.cn);
-  input.hn_price = price(hn, input.hn);
+  input.cn_price = cn.price_per_h / input.cn.per_node;
+  input.hn_price = hn.price_per_h / input.hn.per_node;
   const auto most = [](const NodeType& node, const Packing& packing) {
     return node.count < 0 ? std::numeric_limits<int>::max()
                           : static_cast<int>(std::min<int64_t>(

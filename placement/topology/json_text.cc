@@ -20,4 +20,17 @@ absl::StatusOr<nlohmann::json> ParseJsonText(absl::string_view text) {
   }
 }
 
+const nlohmann::json& JsonMember(const nlohmann::json& object,
+                                 const char* name) {
+  static const auto& null = *new nlohmann::json();
+  if (!object.is_object()) return null;
+  const auto found = object.find(name);
+  return found == object.end() ? null : *found;
+}
+
+std::string JsonText(const nlohmann::json& object, const char* name) {
+  const nlohmann::json& text = JsonMember(object, name);
+  return text.is_string() ? text.get<std::string>() : "";
+}
+
 }  // namespace refract::placement

@@ -230,7 +230,7 @@ TEST_F(ProfileFileTest, MissingFileIsNotFound) {
       LoadProfile(testing::TempDir() + "/no/such/profile", graph_, kModel);
   EXPECT_EQ(read.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(read.status().message()),
-              HasSubstr("/no/such/profile: no profile that can be read"));
+              HasSubstr("/no/such/profile: cannot be read"));
 }
 
 }  // namespace
