@@ -5,6 +5,7 @@
 #include <memory>
 #include <set>
 #include <system_error>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -71,21 +72,29 @@ absl::Status ChangeIds(const Graph& graph, absl::Span<const std::string> tables,
   std::set<std::string> reached;
   // An input may be looked up many times, but its numbers may change only once;
   // by column, because the columns of an id matrix belong to different tables.
-  std::map<std::pair<ValueId, int64_t>, std::string> columns;  // → table
-  for (const IdInput& use : FindIdInputs(graph)) {
-    if (use.is_offsets) continue;
+  // Column -1, the whole matrix, sorts before its columns.
+  std::vector<IdInput> uses = FindIdInputs(graph);
+  std::erase_if(uses, [](const IdInput& use) { return use.is_offsets; });
+  std::sort(uses.begin(), uses.end(), [](const IdInput& a, const IdInput& b) {
+    return std::tie(a.input, a.column) < std::tie(b.input, b.column);
+  });
+  const IdInput* last = nullptr;  // whose numbers have changed, or need not
+  for (const IdInput& use : uses) {
     const bool has_ids = with_ids.contains(use.table);
     const std::string& name = graph.value(use.input).name;
-    const auto [place, first] =
-        columns.emplace(std::pair(use.input, use.column), use.table);
-    if (!first && place->second != use.table &&
-        (has_ids || with_ids.contains(place->second))) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "input ", name, " is looked up in tables ", place->second, " and ",
-          use.table, ", whose ids differ"));
+    if (last != nullptr && last->input == use.input &&
+        (last->column < 0 || last->column == use.column)) {
+      if (last->table != use.table &&
+          (has_ids || with_ids.contains(last->table))) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "input ", name, " is looked up in tables ", last->table, " and ",
+            use.table, ", whose ids differ"));
+      }
+      continue;
     }
+    last = &use;
     // Tables without ids read row numbers.
-    if (!has_ids || !first) continue;
+    if (!has_ids) continue;
     reached.insert(use.table);
     base::Tensor& tensor = inputs[static_cast<size_t>(
         std::find(graph.inputs.begin(), graph.inputs.end(), use.input) -

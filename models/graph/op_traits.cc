@@ -157,28 +157,14 @@ struct Source {
 // for other nodes.
 std::optional<Source> ColumnOfInput(const Graph& graph, const Node& node,
                                     ValueId id) {
-  const OpName op = SplitOpName(node.op);
   const ValueId input = node.ValueArg("self");
-  if (op.space != "aten" || input == kNoValue) return std::nullopt;
+  if (input == kNoValue) return std::nullopt;
   const Value& matrix = graph.value(input);
   if (matrix.producer != kNoNode || matrix.is_weight()) return std::nullopt;
-  const std::optional<int64_t> dim = IntArg(node, "dim", 0);
-  if (dim != 1 && !(dim == -1 && matrix.shape.size() == 2)) return std::nullopt;
-  // unbind() has one result per column, in order.
-  if (op.name == "unbind") {
-    const auto it = std::find(node.outputs.begin(), node.outputs.end(), id);
-    return Source{input, it - node.outputs.begin()};
-  }
-  std::optional<int64_t> column;
-  if (op.name == "select") {
-    column = IntArg(node, "index", -1);
-  } else if (op.name == "slice") {
-    const std::optional<int64_t> start = IntArg(node, "start", 0);
-    const std::optional<int64_t> end = IntArg(node, "end", INT64_MAX);
-    // x[:, k:k+1]: a slice of one column.
-    if (start && end && *start >= 0 && *end - 1 == *start) column = start;
-  }
-  if (!column || *column < 0) return std::nullopt;
+  // Readers of IdInput::column count in rows of a matrix.
+  if (matrix.has_shape && matrix.shape.size() != 2) return std::nullopt;
+  const std::optional<int64_t> column = ColumnOf(graph, node, id);
+  if (!column) return std::nullopt;
   return Source{input, *column};
 }
 
@@ -352,6 +338,36 @@ EmbeddingArgs EmbeddingArgsOf(absl::string_view op) {
     default:
       return {};
   }
+}
+
+std::optional<int64_t> ColumnOf(const Graph& graph, const Node& node,
+                                ValueId result) {
+  const OpName op = SplitOpName(node.op);
+  const ValueId self = node.ValueArg("self");
+  if (op.space != "aten" || self == kNoValue) return std::nullopt;
+  const std::vector<SymExpr>& shape = graph.value(self).shape;
+  std::optional<int64_t> dim = IntArg(node, "dim", 0);
+  if (dim && *dim < 0) *dim += static_cast<int64_t>(shape.size());
+  if (dim != 1) return std::nullopt;
+  // unbind() has one result per column, in order.
+  if (op.name == "unbind") {
+    const auto it = std::find(node.outputs.begin(), node.outputs.end(), result);
+    return it - node.outputs.begin();
+  }
+  if (op.name != "select" && op.name != "slice") return std::nullopt;
+  // −1: unknown.
+  const int64_t width =
+      shape.size() > 1 ? shape[1].constant().value_or(-1) : -1;
+  std::optional<int64_t> first =
+      IntArg(node, op.name == "select" ? "index" : "start", 0);
+  if (first && *first < 0 && width >= 0) *first += width;
+  if (!first || *first < 0) return std::nullopt;
+  if (op.name == "select") return first;
+  // x[:, k:k+1]: a slice of one column.
+  std::optional<int64_t> end = IntArg(node, "end", INT64_MAX);
+  if (end && *end < 0 && width >= 0) *end += width;
+  if (end && width >= 0) end = std::min(*end, width);
+  return end && *end - 1 == *first ? first : std::nullopt;
 }
 
 std::vector<IdInput> FindIdInputs(const Graph& graph) {

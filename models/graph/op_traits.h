@@ -4,6 +4,7 @@
 // Answers from the operator table (models/operators) about graph nodes, for the
 // partitioner, the plan validator, `refract inspect` and the importers.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,12 @@ struct EmbeddingArgs {
 // Empty names if `op` is no embedding operator, or reads several tables at once
 // (fbgemm's).
 EmbeddingArgs EmbeddingArgsOf(absl::string_view op);
+
+// The column of dimension 1 that `node`, a select, slice or unbind, takes as
+// its result `result`; nullopt for other nodes, several columns, and a column
+// that is not known.
+std::optional<int64_t> ColumnOf(const Graph& graph, const Node& node,
+                                ValueId result);
 
 // A request input used as ids of a table, found through views and casts (a
 // column of an id matrix counts).

@@ -1,6 +1,5 @@
 #include "models/passes/float_ids.h"
 
-#include <algorithm>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -39,10 +38,6 @@ absl::string_view AtenName(absl::string_view op) {
   return op.substr(0, op.find('.'));
 }
 
-const Argument* Find(const Node& node, absl::string_view name) {
-  return node.FindArg(name);
-}
-
 struct LookUp {
   ValueId table = kNoValue;
   std::vector<ValueId> ids;
@@ -58,7 +53,7 @@ std::optional<LookUp> LookUpOf(const Graph& graph, const Node& node) {
   if (const ValueId index = node.ValueArg("index"); index != kNoValue) {
     gather.ids.push_back(index);
   }
-  const Argument* list = Find(node, "indices");
+  const Argument* list = node.FindArg("indices");
   if (const auto* ids = list ? std::get_if<ValueList>(list) : nullptr) {
     // The first index selects the row.
     if (!ids->empty()) gather.ids.push_back(ids->front());
@@ -83,42 +78,6 @@ bool JoinsValues(const Node& node) {
   const absl::string_view name = AtenName(node.op);
   return name == "cat" || name == "stack" || name == "concat" ||
          name == "hstack" || name == "column_stack" || name == "where";
-}
-
-// The single column of dimension 1 that a slice, select or unbind takes.
-std::optional<int64_t> ColumnOf(const Graph& graph, const Node& node,
-                                ValueId result) {
-  const auto integer = [&](absl::string_view name,
-                           int64_t missing) -> std::optional<int64_t> {
-    const Argument* arg = Find(node, name);
-    if (arg == nullptr || std::holds_alternative<None>(*arg)) return missing;
-    const auto* value = std::get_if<int64_t>(arg);
-    return value ? std::optional<int64_t>(*value) : std::nullopt;
-  };
-  const ValueId self = node.ValueArg("self");
-  if (self == kNoValue) return std::nullopt;
-  const Value& matrix = graph.value(self);
-  std::optional<int64_t> dim = integer("dim", 0);
-  if (dim && *dim < 0) *dim += static_cast<int64_t>(matrix.shape.size());
-  if (dim != 1) return std::nullopt;
-  const absl::string_view name = AtenName(node.op);
-  if (name == "unbind") {
-    const auto it = std::find(node.outputs.begin(), node.outputs.end(), result);
-    return it - node.outputs.begin();
-  }
-  // −1: unknown.
-  const int64_t width =
-      matrix.shape.size() > 1 ? matrix.shape[1].constant().value_or(-1) : -1;
-  std::optional<int64_t> first =
-      integer(name == "select" ? "index" : "start", 0);
-  if (first && *first < 0 && width >= 0) *first += width;
-  if (!first || *first < 0) return std::nullopt;
-  if (name == "select") return first;
-  if (name != "slice") return std::nullopt;
-  std::optional<int64_t> end = integer("end", INT64_MAX);
-  if (end && *end < 0 && width >= 0) *end += width;
-  if (end && width >= 0) end = std::min(*end, width);
-  return end && *end - 1 == *first ? first : std::nullopt;
 }
 
 class Tracer {
