@@ -161,6 +161,17 @@ absl::StatusOr<WeightEntry> Archive::Locate(const at::Tensor& tensor) const {
   return entry;
 }
 
+at::Scalar Archive::ScalarOf(const at::Tensor& tensor) const {
+  const ZipEntry* found = Find(tensor);
+  if (found != nullptr) {
+    std::memcpy(tensor.mutable_data_ptr(),
+                zip_.file()->bytes().data() + found->offset +
+                    tensor.storage_offset() * tensor.element_size(),
+                tensor.element_size());
+  }
+  return tensor.item();
+}
+
 std::string Archive::EntryName(const at::Tensor& tensor) const {
   const ZipEntry* found = Find(tensor);
   if (found == nullptr) return "";

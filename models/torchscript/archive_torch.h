@@ -32,6 +32,10 @@ class Archive {
   // is not stored plainly.
   absl::StatusOr<WeightEntry> Locate(const at::Tensor& tensor) const;
 
+  // The value of a tensor of one element that Locate() finds. Reads it from the
+  // file where Load() left the storage unread.
+  at::Scalar ScalarOf(const at::Tensor& tensor) const;
+
   // "constants/6" for a tensor of the constants folder; empty otherwise.
   std::string EntryName(const at::Tensor& tensor) const;
 

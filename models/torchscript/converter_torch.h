@@ -167,6 +167,8 @@ class Converter {
   // where the argument is second. shared_keys_: input → key, in both cases.
   absl::flat_hash_map<std::string, std::string> renamed_;
   absl::flat_hash_map<std::string, std::string> shared_keys_;
+  // Inputs of dictionaries whose keys the sample lacks, by name.
+  absl::flat_hash_map<std::string, Item> looked_up_;
   size_t num_results_ = 0;  // that the model returns, tensors or not
   Builder build_;
   // std::unordered_map: references stay valid while items are added.

@@ -248,6 +248,9 @@ absl::StatusOr<std::optional<Argument>> ToArgument(
     case Item::Kind::kDTypeOf:
       result = NoForm("the dtype of another tensor");
       break;
+    case Item::Kind::kText:
+      result = NoForm("a text that is not known at import");
+      break;
     case Item::Kind::kModule:
       result = NoForm("a module");
       break;

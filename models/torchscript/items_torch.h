@@ -36,6 +36,7 @@ struct Item {
     kDict,     // items by key
     kSizes,    // x.size(): its length is not known before shapes are
     kDTypeOf,  // x.dtype
+    kText,     // a text that is not known now
     kModule,   // a submodule, or the module itself
     kOpaque,   // a container or object that a region makes
   };
@@ -46,7 +47,8 @@ struct Item {
   // kList, kDict. Copies of an item share it, as names share a Python list.
   std::shared_ptr<std::vector<Item>> contents;
   std::shared_ptr<std::vector<c10::IValue>> keys;  // kDict: one per element
-  // kModule: "context_tables.0"; kDict: the input that it is, else empty.
+  // kModule: "context_tables.0"; kDict: the input that it is, or is
+  // a copy of, while more keys may be found; else empty.
   std::string path;
   // kValue: contents of a constant tensor without dimensions. Traces compute
   // sizes with such tensors.

@@ -149,6 +149,10 @@ absl::Status Converter::ConvertNode(const JitNode& node) {
     std::vector<c10::IValue> keys;
     std::vector<Item> elements;
     for (size_t i = 1; i < node.inputs().size(); i += 2) {
+      if (Input(node, i - 1).kind != Item::Kind::kLiteral) {
+        return absl::UnimplementedError(
+            "a key of this dictionary is not known at import");
+      }
       keys.push_back(Input(node, i - 1).literal);
       elements.push_back(Input(node, i));
     }
@@ -167,11 +171,6 @@ absl::Status Converter::ConvertNode(const JitNode& node) {
   if (op == "aten::warn" || op == "prim::Print") return absl::OkStatus();
   // The value of a name on a path that does not reach its use.
   if (op == "prim::Uninitialized") return Set(node, Item());
-  // Texts are assumed to serve exceptions: each becomes the same placeholder.
-  // The placeholder is wrong as a key of a dictionary and in comparisons.
-  if (op == "aten::format" || op == "aten::str") {
-    return Set(node, Item::Literal(std::string("(text)")));
-  }
   // Parts of models run on the CPU for the sample and wherever the plan says
   // later, so questions about devices get the CPU's answer.
   if (op == "prim::type" && Input(node, 0).kind == Item::Kind::kLiteral &&
@@ -186,6 +185,16 @@ absl::Status Converter::ConvertNode(const JitNode& node) {
     return Set(node, Item::Literal(false));
   }
   std::vector<Item> inputs = Inputs(node);
+  if (node.outputs().size() == 1 &&
+      node.output()->type()->kind() == c10::TypeKind::StringType) {
+    if (auto text = KnownText(node, inputs)) return Set(node, *std::move(text));
+    // Exceptions and warnings report such texts, and nothing else may read one.
+    if (op == "aten::format" || op == "aten::str") {
+      Item text;
+      text.kind = Item::Kind::kText;
+      return Set(node, std::move(text));
+    }
+  }
   // Resolved dtypes are literals, which SameContents() compares.
   if (op == "aten::eq" || op == "aten::ne") {
     for (Item& input : inputs) {
@@ -201,8 +210,11 @@ absl::Status Converter::ConvertNode(const JitNode& node) {
   }
   ListSizes(op, inputs, build_);
   if (IsContainerOp(op, inputs)) {
-    auto result = ContainerOp(
-        op, inputs, [this](const std::string& name) { return AddInput(name); });
+    auto result = ContainerOp(op, inputs, [this](const std::string& name) {
+      const auto [input, first] = looked_up_.try_emplace(name);
+      if (first) input->second = AddInput(name);
+      return input->second;
+    });
     if (!result.ok()) return result.status();
     if (node.outputs().empty()) return absl::OkStatus();
     return Set(node, *std::move(result));
@@ -291,7 +303,7 @@ absl::StatusOr<Item> Converter::FromIValue(const c10::IValue& value,
     Item item = Item::Tensor(id);
     item.example = tensor;
     if (tensor.dim() == 0 && !tensor.is_complex()) {
-      item.constant = tensor.item();
+      item.constant = archive_.ScalarOf(tensor);
     }
     return item;
   }

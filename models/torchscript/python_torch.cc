@@ -316,10 +316,12 @@ absl::StatusOr<Item> DictOp(
     }
     return Item::List(std::move(elements));
   }
-  // A new dictionary with contents of its own, without the path: it is no
-  // input.
+  // A new dictionary with contents of its own. The copy of an input without
+  // known keys has the same unknown keys, hence the path.
   if (op == "aten::copy" || op == "aten::dict") {
-    return Item::Dict(*dict.keys, dict.elements());
+    Item copy = Item::Dict(*dict.keys, dict.elements());
+    copy.path = dict.path;
+    return copy;
   }
   const Item& key = inputs[1];
   if (key.kind != Item::Kind::kLiteral ||
@@ -344,14 +346,19 @@ absl::StatusOr<Item> DictOp(
     return Item::Literal(place.has_value());
   }
   if (place) return Item(dict.elements()[*place]);
-  if (op == "aten::get") return inputs.size() > 2 ? Item(inputs[2]) : Item();
+  if (op == "aten::get") {
+    if (!dict.path.empty())
+      return NotKnown("whether the dictionary of a request has this key");
+    return inputs.size() > 2 ? Item(inputs[2]) : Item();
+  }
   if (dict.path.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the dictionary has no key \"", TextOf(key.literal), "\""));
   }
   // An input dictionary without keys from the sample: the look-up shows that
   // requests have this key. `contents` and `keys` are shared with all copies of
-  // the item, so a second look-up finds the same input.
+  // the item, so a second look-up finds the same input; `add_input` finds it
+  // for a copy of the dictionary.
   Item input = add_input(absl::StrCat(dict.path, "_", TextOf(key.literal)));
   dict.keys->push_back(key.literal);
   dict.contents->push_back(input);
@@ -460,16 +467,15 @@ absl::StatusOr<Item> ListOp(absl::string_view op,
   std::optional<int64_t> at = inputs.size() > 1 ? IntOf(inputs[1]) : size - 1;
   if (!at) return NotKnown("the index into this list");
   if (*at < 0) at = *at + size;
-  const bool inserts = op == "aten::insert";
-  if (*at < 0 || *at > size || (!inserts && *at == size)) {
+  // insert() takes any index: Python moves it into the list.
+  if (op == "aten::insert") {
+    list.insert(list.begin() + std::clamp<int64_t>(*at, 0, size), inputs[2]);
+    return Item();
+  }
+  if (*at < 0 || *at >= size) {
     return absl::InvalidArgumentError(
         "the index is outside its list or tuple; Python raises IndexError "
         "here, too");
-  }
-  // insert() may put an element behind the last.
-  if (inserts) {
-    list.insert(list.begin() + *at, inputs[2]);
-    return Item();
   }
   if (op == "aten::_set_item") {
     list[*at] = inputs[2];
@@ -503,6 +509,9 @@ void ListSizes(absl::string_view op, std::vector<Item>& inputs,
         op == "aten::__contains__" || op == "aten::copy")) {
     return;
   }
+  // extend() changes its list in place, for all names of the list; here it
+  // would change a copy.
+  if (op == "aten::extend" && inputs[0].kind != Item::Kind::kList) return;
   // A tensor as the first input makes the operator one on tensors.
   const Item first = AsList(inputs[0], builder);
   if (first.kind != Item::Kind::kList) return;
@@ -540,6 +549,23 @@ std::optional<absl::StatusOr<Item>> SameContents(
     same = *std::move(both);
   }
   return same;
+}
+
+std::optional<Item> KnownText(const torch::jit::Node& node,
+                              const std::vector<Item>& inputs) {
+  const c10::FunctionSchema* schema = node.maybeSchema();
+  if (schema == nullptr) return std::nullopt;
+  torch::jit::Stack stack;
+  for (const Item& item : inputs) {
+    if (item.kind != Item::Kind::kLiteral) return std::nullopt;
+    stack.push_back(item.literal);
+  }
+  // format() takes its number of arguments from the stack.
+  if (schema->is_vararg()) {
+    stack.push_back(static_cast<int64_t>(inputs.size()));
+  }
+  node.getOperation()(stack);
+  return Item::Literal(stack.back());
 }
 
 bool IsContainerOp(absl::string_view op, const std::vector<Item>& inputs) {

@@ -56,12 +56,18 @@ void ListSizes(absl::string_view op, std::vector<Item>& inputs,
 std::optional<absl::StatusOr<Item>> SameContents(
     const std::vector<Item>& inputs, Builder& builder);
 
+// The text that `node` makes of known values; nullopt where one is not known.
+// May throw what LibTorch throws.
+std::optional<Item> KnownText(const torch::jit::Node& node,
+                              const std::vector<Item>& inputs);
+
 // Whether ContainerOp() does `node`, whose inputs are `inputs`.
 bool IsContainerOp(absl::string_view op, const std::vector<Item>& inputs);
 
 // One operator on containers. `inputs` share their contents with the items
-// that they are copies of, so append() changes both. `add_input` makes a graph
-// input for a key of a dictionary that is an input itself.
+// that they are copies of, so append() changes both. `add_input` gives the
+// graph input for a key of a dictionary that is an input itself, the same for
+// each call with one name.
 // InvalidArgument: a key or an index that is not there.
 absl::StatusOr<Item> ContainerOp(
     absl::string_view op, const std::vector<Item>& inputs,

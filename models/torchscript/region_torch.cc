@@ -306,6 +306,12 @@ class RegionBuilder {
           absl::StrCat("a ", type->str(),
                        " with another number of elements than its type says"));
     }
+    // The item has only the keys that were looked up before the region.
+    if (!item.path.empty()) {
+      return absl::UnimplementedError(absl::StrCat(
+          "the keys of the input dictionary ", item.path,
+          " are not known at import; make the model look each of them up"));
+    }
     std::vector<JitValue*> parts;
     for (size_t i = 0; i < elements.size(); ++i) {
       if (dict != nullptr) {

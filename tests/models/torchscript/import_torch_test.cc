@@ -372,6 +372,127 @@ TEST(ImportTorchScriptTest, ListsDictsAndLoopsOfConstantsAreDecided) {
   }
 }
 
+TEST(ImportTorchScriptTest, TextsOfKnownValuesAreComputed) {
+  Check(Define(R"(
+    def forward(self, x):
+      d: Dict[str, Tensor] = {}
+      for i in range(3):
+        d["f{}".format(i)] = x * float(i + 1)
+        d["g" + str(i)] = x + i
+        d["h%d" % i] = x - i
+      if "f{}".format(len(d)) == "f9":
+        x = x * 2.0
+      return d["f0"], d["f2"], d["g1"], d["h2"], len(d) * x
+  )"),
+        {Seeded({3, 4})});
+  const at::Tensor a = Seeded({3, 4});
+  c10::Dict<std::string, at::Tensor> features;
+  features.insert("a_0", a);
+  features.insert("a_1", a * 2);
+  CheckSample(Define(R"(
+    def forward(self, f: Dict[str, Tensor]):
+      return f["a_{}".format(0)] / f["a_" + str(1)]
+  )"),
+              {{"f_a_0", a}, {"f_a_1", a * 2}}, {features});
+}
+
+TEST(ImportTorchScriptTest, TextsThatRequestsDecideAreReportedOnly) {
+  // The message of an exception, and output.
+  Check(Define(R"(
+    def forward(self, x):
+      text = "{} rows".format(x.size(0))
+      print(text)
+      assert x.size(0) < 100, text
+      return x + 1
+  )"),
+        {Seeded({3, 4})});
+  for (const char* use : {"d[\"f{}\".format(x.size(0))] = x * 2",
+                          "d = {\"f{}\".format(x.size(0)): x}",
+                          "if str(x.size(0)) == \"3\":\n        x = x * 2"}) {
+    SCOPED_TRACE(use);
+    torch::jit::Module module = Define(absl::StrCat(
+        "\n    def forward(self, x):\n      d = {\"f3\": x}\n      ", use,
+        "\n      return d[\"f3\"] + x\n"));
+    EXPECT_EQ(Refusal(module).code(), absl::StatusCode::kUnimplemented);
+  }
+}
+
+TEST(ImportTorchScriptTest, ListsChangeAsInPython) {
+  Check(Define(R"(
+    def forward(self, x):
+      parts = [x]
+      parts.insert(7, x * 2.0)
+      parts.insert(-9, x * 3.0)
+      parts.insert(-1, x * 4.0)
+      return torch.cat(parts, 1)
+  )"),
+        {Seeded({3, 4})});
+  // All names of a list see a change.
+  const at::Tensor x = Seeded({3, 4});
+  torch::jit::Module sizes = Define(R"(
+    def forward(self, x):
+      s = x.size()
+      s.extend([1])
+      return x.view(s)
+  )");
+  EXPECT_THAT(Refusal(sizes).message(), HasSubstr("aten::extend"));
+  CheckSample(sizes, {{"x", x}}, {x});
+}
+
+TEST(ImportTorchScriptTest, ScalarsInLargeBuffersAreRead) {
+  torch::jit::Module module("test");
+  const at::Tensor large = at::arange(1 << 18).to(at::kInt);  // 1 MiB
+  module.register_buffer("scale", large[43]);
+  module.define(R"(
+    def forward(self, x):
+      y = x
+      for i in range(int(self.scale)):
+        y = y + x
+      return y * int(self.scale) + self.scale
+  )");
+  Check(module, {Seeded({3})});
+}
+
+TEST(ImportTorchScriptTest, CopiesOfInputDictionariesHaveTheirKeys) {
+  const at::Tensor a = Seeded({3, 4});
+  const at::Tensor b = a * 2;
+  torch::jit::Module module = Define(R"(
+    def forward(self, f: Dict[int, Tensor]):
+      d = dict(f)
+      e = f.copy()
+      d[1] = d[0] * 3.0
+      return d[0] + d[1] - f[0] / f[1] + e[1]
+  )");
+  c10::Dict<int64_t, at::Tensor> features;
+  features.insert(0, a);
+  features.insert(1, b);
+  CheckSample(module, {{"f_0", a}, {"f_1", b}}, {features});
+  // Whether requests have a key is not known, nor are all keys.
+  for (const char* body :
+       {"return f.get(0)", "return f[0] + float(len(dict(f)))"}) {
+    SCOPED_TRACE(body);
+    EXPECT_EQ(Refusal(Define(absl::StrCat(
+                          "\n    def forward(self, f: Dict[int, Tensor]):\n"
+                          "      ",
+                          body, "\n")))
+                  .code(),
+              absl::StatusCode::kUnimplemented);
+  }
+  torch::jit::Module values = Define(R"(
+    def forward(self, f: Dict[int, Tensor]):
+      y = f[0]
+      for v in f.values():
+        y = y + v
+      return y
+  )");
+  const std::string path = PathOf("values");
+  values.save(path);
+  EXPECT_THAT(ImportTorchScript(path, SampleOf({{"f_0", a}, {"f_1", b}}))
+                  .status()
+                  .message(),
+              HasSubstr("keys of the input dictionary f"));
+}
+
 TEST(ImportTorchScriptTest, SampleDecidesRanksAndLengthsOfLists) {
   const at::Tensor x = Seeded({3, 4});
   torch::jit::Module module = Define(R"(
