@@ -416,9 +416,8 @@ int Main(int argc, char** argv) {
     json["seconds_per_turn"] = seconds;
     for (const std::string& name : names) {
       for (const int64_t batch : batches) {
-        status =
-            RunBeside(folder, name, batch, rounds, seconds, neighbours, json);
-        if (status != 0) return status;
+        status = std::max(status, RunBeside(folder, name, batch, rounds,
+                                            seconds, neighbours, json));
       }
     }
   } else {

@@ -100,11 +100,12 @@ class Program {
     while (true) {
       const absl::Duration left = deadline - base::Clock::Real().Now();
       pollfd fd = {output_.get(), POLLIN, 0};
-      if (left <= absl::ZeroDuration() ||
-          poll(&fd, 1, static_cast<int>(absl::ToInt64Milliseconds(left))) ==
-              0) {
+      const int ready =
+          poll(&fd, 1, static_cast<int>(absl::ToInt64Milliseconds(left)));
+      if (left <= absl::ZeroDuration() || ready == 0) {
         return absl::DeadlineExceededError("perftest does not end");
       }
+      if (ready < 0) continue;  // a signal
       const ssize_t got = read(fd.fd, buffer.data(), buffer.size());
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) break;
