@@ -4,9 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <cstring>
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -133,71 +132,6 @@ absl::StatusOr<Tables> MakeTables(const std::string& folder, Place place,
   REFRACT_ASSIGN_OR_RETURN(tables.store,
                            tables.store->WithData(data, std::move(memory)));
   return tables;
-}
-
-RowSource::RowSource(int64_t rows, bool skewed, uint64_t seed)
-    : rows_(rows), random_(seed) {
-  if (!skewed) {
-    buckets_ = {{1, 0, rows}};
-    return;
-  }
-  // Uses of a row, geometric middle of the bucket → percent of the look-ups.
-  // The share of rows in a bucket follows: look-ups ÷ uses.
-  constexpr std::array<std::array<double, 2>, 17> kUses = {{
-      {1, 2.7},
-      {2, 2.3},
-      {3.5, 4.0},
-      {6.3, 6.8},
-      {12, 10.5},
-      {23, 12.0},
-      {46, 9.9},
-      {91, 7.0},
-      {182, 5.9},
-      {363, 5.4},
-      {725, 4.0},
-      {1449, 7.2},
-      {2897, 6.4},
-      {5793, 4.7},
-      {11586, 2.1},
-      {23171, 1.7},
-      {46341, 7.6},
-  }};
-  double all_accesses = 0;
-  double all_rows = 0;
-  for (const auto& [uses, accesses] : kUses) {
-    all_accesses += accesses;
-    all_rows += accesses / uses;
-  }
-  double accesses_before = 0;
-  double rows_before = 0;
-  for (const auto& [uses, accesses] : kUses) {
-    accesses_before += accesses / all_accesses;
-    const auto first =
-        static_cast<int64_t>(rows_before * static_cast<double>(rows));
-    rows_before += accesses / uses / all_rows;
-    const auto end =
-        static_cast<int64_t>(rows_before * static_cast<double>(rows));
-    // Each bucket gets at least one row: a small table has none for the most
-    // used rows otherwise, and their look-ups must go somewhere.
-    const int64_t from = std::min(first, rows - 1);
-    buckets_.push_back({accesses_before, from,
-                        std::clamp<int64_t>(end - first, 1, rows - from)});
-  }
-  buckets_.back().accesses = 1;
-}
-
-int64_t RowSource::Next() {
-  // The bucket by its share of look-ups, then a row of the bucket, all equally
-  // likely.
-  const double at = static_cast<double>(random_() >> 11) * 0x1p-53;
-  size_t b = 0;
-  while (b + 1 < buckets_.size() && at >= buckets_[b].accesses) ++b;
-  const auto rank = static_cast<uint64_t>(buckets_[b].first) +
-                    random_() % static_cast<uint64_t>(buckets_[b].rows);
-  // Neighbours in rank are no neighbours in the table. A prime above any number
-  // of rows here makes a permutation.
-  constexpr unsigned __int128 kPrime = 2'147'483'647;
-  return static_cast<int64_t>(kPrime * rank % static_cast<uint64_t>(rows_));
 }
 
 Request MakeRequest(const Tables& tables, int64_t batch, int64_t look_ups) {

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -15,6 +14,8 @@
 #include "base/tensor.h"
 #include "models/repository/weights.h"
 #include "models/tables/row_format.h"
+#include "tools/loadgen/ids.h"
+#include "tools/loadgen/random.h"
 
 namespace refract::bench {
 
@@ -55,23 +56,17 @@ struct Request {
   std::vector<base::TensorView> views;
 };
 
-// Draws rows. `skewed`: by the histogram of row uses that Meta published with
-// its embedding traces of 2022 (dlrm_datasets, locality_stats.txt: 1.405e9
-// accesses to 110.3e6 rows); otherwise uniform.
+// Draws rows. `skewed`: as often as rows were used in Meta's published traces;
+// otherwise uniform.
 class RowSource {
  public:
-  RowSource(int64_t rows, bool skewed, uint64_t seed);
-  int64_t Next();
+  RowSource(int64_t rows, bool skewed, uint64_t seed)
+      : sampler_({.embedding_traces = skewed}, rows), random_(seed, "rows") {}
+  int64_t Next() { return sampler_.Draw(random_); }
 
  private:
-  struct Bucket {
-    double accesses;  // share of look-ups, of all buckets up to this one
-    int64_t first;    // rows
-    int64_t rows;
-  };
-  const int64_t rows_;
-  std::vector<Bucket> buckets_;
-  std::mt19937_64 random_;
+  const loadgen::IdSampler sampler_;
+  loadgen::Random random_;
 };
 
 // With ids that are all 0.

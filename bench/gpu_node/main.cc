@@ -35,6 +35,7 @@
 #include "base/status_macros.h"
 #include "bench/gpu_node/dense_model.h"
 #include "bench/gpu_node/node_subject.h"
+#include "bench/runtime/timing.h"
 #include "glog/logging.h"
 #include "models/repository/repository.h"
 #include "nlohmann/json.hpp"
@@ -49,8 +50,6 @@
 
 namespace refract::bench {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct Options {
   std::string model;  // DIR/NAME; empty: a perceptron of `widths`
@@ -71,15 +70,6 @@ constexpr double kTolerance = 1e-3;
 constexpr int kTries = 3;
 // Warm-up of each run, not counted.
 constexpr double kWarmUpShare = 0.1;
-
-// Sorted: q25, median, q75.
-Json Quartiles(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return {{"q25", values[n / 4]},
-          {"median", values[n / 2]},
-          {"q75", values[n - 1 - n / 4]}};
-}
 
 struct RunResult {
   loadgen::Measurement measured;

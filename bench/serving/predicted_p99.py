@@ -28,7 +28,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.serving.client import Client  # noqa: E402
+from bench.serving.client import Client, ProcessorTime  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
 # The calibration load, as a part of the capacity: queues are short, and a few
@@ -79,13 +79,6 @@ def make_repository(arguments, folder):
     return folder / "repository"
 
 
-def cpu_seconds(process):
-    """User and system time of a process and its threads."""
-    text = pathlib.Path(f"/proc/{process.pid}/stat").read_text()
-    fields = text.rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def request_ms(line):
     """Milliseconds of a trace's request; None: no GPU node executed it."""
     spans = {
@@ -123,7 +116,7 @@ class Pair:
         self.client = Client(folder, self.cn, arguments.model, arguments.items)
         self.client.run(50, 1, arguments.seed)
         # The client shares the processor of the node with less to do.
-        if cpu_seconds(self.cn.process) > cpu_seconds(self.hn.process):
+        if ProcessorTime(self.cn).sum() > ProcessorTime(self.hn).sum():
             os.sched_setaffinity(0, processors[1:])
         self.read = 0
 

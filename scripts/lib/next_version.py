@@ -64,7 +64,7 @@ def make(version, weights, tables=None, golden=True, folder=None):
 def _refract(*arguments):
     done = run(program("refract"), *arguments, check=False, timeout=None)
     if done.returncode:
-        raise deltas.DeltaError(done.stderr.strip().removeprefix("error: "))
+        raise deltas.DeltaError(done.stderr.strip())
 
 
 def _inspect(version):
