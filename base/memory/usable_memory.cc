@@ -1,6 +1,8 @@
 #include "base/memory/usable_memory.h"
 
 #include <algorithm>
+#include <cinttypes>
+#include <cstdio>
 #include <fstream>
 #include <limits>
 #include <vector>
@@ -70,6 +72,17 @@ uint64_t UsableMemory(const std::string& root) {
     }
   }
   return bytes == kNone ? 0 : bytes;
+}
+
+uint64_t MappedFileMemory(const std::string& root) {
+  std::ifstream file(absl::StrCat(root, "/proc/self/status"));
+  for (std::string line; std::getline(file, line);) {
+    uint64_t kib = 0;
+    if (std::sscanf(line.c_str(), "RssFile: %" SCNu64 " kB", &kib) == 1) {
+      return kib * 1024;
+    }
+  }
+  return 0;
 }
 
 uint64_t AvailableMemory(const std::string& root) {

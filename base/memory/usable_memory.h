@@ -16,6 +16,11 @@ uint64_t UsableMemory(const std::string& root = "/");
 // MemAvailable, or UsableMemory() if that is less. 0: unknown.
 uint64_t AvailableMemory(const std::string& root = "/");
 
+// Bytes of files that this process has mapped and that are in memory (RssFile of
+// proc/self/status). AvailableMemory() counts them as available, because the
+// kernel can drop them. 0: unknown.
+uint64_t MappedFileMemory(const std::string& root = "/");
+
 }  // namespace refract::base
 
 #endif  // REFRACT_BASE_MEMORY_USABLE_MEMORY_H_

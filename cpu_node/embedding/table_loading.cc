@@ -54,12 +54,14 @@ absl::StatusOr<std::shared_ptr<const models::LoadedModel>> Place(
     if (names.empty()) return model;
     LOG(INFO) << label << " of " << Gib(total) << " are mapped";
     if (!beside_requests) return model;
-    // Tables that do not fit would push each other, and the tables that serve
-    // now, out of the page cache.
+    // Tables that do not fit beside the tables that serve now would push these,
+    // and each other, out of the page cache.
     const uint64_t available = base::AvailableMemory();
-    if (available > 0 && total > available) {
+    const uint64_t mapped = base::MappedFileMemory();
+    if (available > 0 && total + mapped > available) {
       LOG(INFO) << label << " are not read ahead of requests: they take more "
-                << "than the " << Gib(available) << " of available memory";
+                << "than the " << Gib(available) << " of available memory, of "
+                << "which mapped files have " << Gib(mapped);
       return model;
     }
     models::ReadMappedTables(*model->weights, names,

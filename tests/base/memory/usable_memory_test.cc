@@ -45,6 +45,15 @@ TEST_F(UsableMemoryTest, AvailableIsWhatIsLeftWithinTheLimit) {
   EXPECT_EQ(AvailableMemory(root_), 2 * kMiB);
 }
 
+TEST_F(UsableMemoryTest, MappedFilesThatAreInMemoryCountByPages) {
+  EXPECT_EQ(MappedFileMemory(root_), 0);
+  Write("/proc/self/status",
+        "Name:\tnode\nVmRSS:\t    9 kB\nRssAnon:\t    4 kB\n"
+        "RssFile:\t    3072 kB\nRssShmem:\t    1 kB\n");
+  EXPECT_EQ(MappedFileMemory(root_), 3 * kMiB);
+  EXPECT_GT(MappedFileMemory(), 0);  // the test's own code is mapped
+}
+
 TEST_F(UsableMemoryTest, IsTheSmallestLimitOfTheGroupsAbove) {
   Write("/proc/meminfo", "MemTotal: 1048576 kB\n");
   Write("/proc/self/cgroup", "0::/pods/a/main\n");
