@@ -106,12 +106,8 @@ absl::StatusOr<size_t> GpuNode::OnOffer(const transport::ModelOffer& offer) {
                        .load_at = absl::InfinitePast()});
   }();
   if (number.ok()) return number;
-  if (const std::optional<int64_t> held_back = refusal_log_.Admit()) {
-    LOG(WARNING) << "refused: " << number.status().message()
-                 << (*held_back > 0
-                         ? absl::StrCat(" (", *held_back,
-                                        " earlier refusals not logged)")
-                         : "");
+  if (const auto held_back = refusal_log_.Admit("refusals")) {
+    LOG(WARNING) << "refused: " << number.status().message() << *held_back;
   }
   return number;
 }

@@ -164,8 +164,7 @@ void Tracer::Run() {
           LOG(WARNING)
               << spans
               << " spans of traces could not be exported and are lost: "
-              << status.message() << " (" << *held_back
-              << " earlier lines not logged)";
+              << status.message() << *held_back;
         }
       }
     }

@@ -2,12 +2,14 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace refract::base {
 
 LogLimiter::LogLimiter(int lines_per_second, Clock& clock)
     : lines_per_second_(lines_per_second), clock_(clock) {}
 
-std::optional<int64_t> LogLimiter::Admit() {
+std::optional<std::string> LogLimiter::Admit(absl::string_view what) {
   const absl::Time now = clock_.Now();
   absl::MutexLock lock(&mu_);
   // A window begins with the first line after the last window's end, so a burst
@@ -21,7 +23,9 @@ std::optional<int64_t> LogLimiter::Admit() {
     return std::nullopt;
   }
   ++lines_;
-  return std::exchange(held_back_, 0);
+  if (held_back_ == 0) return "";
+  return absl::StrCat(" (", std::exchange(held_back_, 0), " earlier ", what,
+                      " not logged)");
 }
 
 }  // namespace refract::base

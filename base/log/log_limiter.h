@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
@@ -17,9 +19,10 @@ class LogLimiter {
  public:
   LogLimiter(int lines_per_second, Clock& clock);
 
-  // The number of lines suppressed since the last written line, if a line may
-  // be written now; nullopt: suppress this line.
-  std::optional<int64_t> Admit();
+  // If a line may be written now, the end of that line: "" or, after
+  // suppressed lines, " (N earlier WHAT not logged)". nullopt: suppress this
+  // line.
+  std::optional<std::string> Admit(absl::string_view what = "lines");
 
  private:
   const int lines_per_second_;

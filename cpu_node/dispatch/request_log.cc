@@ -1,7 +1,6 @@
 #include "cpu_node/dispatch/request_log.h"
 
 #include <cstdint>
-#include <optional>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -22,12 +21,6 @@ std::string NameOf(absl::string_view id, absl::string_view model) {
       " of model '", model, "'");
 }
 
-std::string HeldBack(int64_t lines, absl::string_view what) {
-  return lines > 0
-             ? absl::StrCat(" (", lines, " earlier ", what, " not logged)")
-             : "";
-}
-
 }  // namespace
 
 RequestLog::RequestLog(absl::Duration slow_after, base::Clock& clock)
@@ -37,15 +30,14 @@ RequestLog::RequestLog(absl::Duration slow_after, base::Clock& clock)
 
 void RequestLog::OnFailure(absl::string_view model, absl::string_view id,
                            const absl::Status& status) {
-  const std::optional<int64_t> held_back = failures_.Admit();
-  if (!held_back.has_value()) return;
-  LOG(WARNING) << NameOf(id, model) << " failed: " << status
-               << HeldBack(*held_back, "failures");
+  if (const auto held_back = failures_.Admit("failures")) {
+    LOG(WARNING) << NameOf(id, model) << " failed: " << status << *held_back;
+  }
 }
 
 void RequestLog::OnEnd(const Ended& request, const absl::Status& status) {
   if (!IsSlow(request.took)) return;
-  const std::optional<int64_t> held_back = slow_.Admit();
+  const auto held_back = slow_.Admit("slow requests");
   if (!held_back.has_value()) return;
   const StageTimes& times = request.times;
   LOG(WARNING)
@@ -59,7 +51,7 @@ void RequestLog::OnEnd(const Ended& request, const absl::Status& status) {
       << ", " << absl::FormatDuration(times.compute_output) << " CN-post; "
       << request.attempts << " attempt(s), "
       << (status.ok() ? "answered" : absl::StatusCodeToString(status.code()))
-      << HeldBack(*held_back, "slow requests");
+      << *held_back;
 }
 
 }  // namespace refract::cpu_node

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -191,9 +190,9 @@ bool Acceptor::AcceptOne(int listener, const Take& take) {
     take(fd->Release());
     return true;
   }
-  if (const std::optional<int64_t> held_back = log_.Admit()) {
-    LOG(WARNING) << "a client's connection is refused: " << refusal << " ("
-                 << *held_back << " earlier lines not logged)";
+  if (const auto held_back = log_.Admit()) {
+    LOG(WARNING) << "a client's connection is refused: " << refusal
+                 << *held_back;
   }
   return fd.ok();
 }

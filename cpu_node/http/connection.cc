@@ -85,7 +85,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
             LOG(WARNING) << "HTTP: a TLS handshake failed: "
                          << base::WhyHandshakeFailed(stream_.tls(), "client's",
                                                      error.message())
-                         << " (" << *held_back << " earlier lines not logged)";
+                         << *held_back;
           }
           Close();
         });
@@ -256,8 +256,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (error != beast::error::timeout) return;
     if (const auto held_back = shared_.slow_log.Admit()) {
       LOG(WARNING) << "HTTP: client " << peer_.address() << " is too slow for "
-                   << "--http-stall-timeout: " << what << " ("
-                   << *held_back << " earlier lines not logged)";
+                   << "--http-stall-timeout: " << what << *held_back;
     }
   }
 

@@ -169,17 +169,14 @@ void Shadow::Score(const Request& request) {
                 : differs   ? ShadowOutcome::kDiffers
                             : ShadowOutcome::kFailed);
   if (status.ok()) return;
-  const std::optional<int64_t> held_back = log_.Admit();
+  const auto held_back = log_.Admit();
   if (!held_back.has_value()) return;
   LOG(WARNING) << "shadow: request '" << base::Shorten(request.id)
                << "' of model '" << version.model().name << "' version "
                << version.model().version
                << (differs ? " has another answer from LibTorch: "
                            : " was not scored by LibTorch: ")
-               << status.message()
-               << (*held_back > 0 ? absl::StrCat(" (", *held_back,
-                                                 " earlier lines not logged)")
-                                  : "");
+               << status.message() << *held_back;
 }
 
 }  // namespace refract::cpu_node

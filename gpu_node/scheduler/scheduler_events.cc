@@ -203,13 +203,9 @@ void Scheduler::OnExecuted(int index, int slot_index,
 
 void Scheduler::LogFailure(const std::string& label,
                            const BatchMember& member) {
-  if (const std::optional<int64_t> held_back = failure_log_.Admit()) {
+  if (const auto held_back = failure_log_.Admit("failures")) {
     LOG(WARNING) << RequestText(member) << " of " << label
-                 << " failed: " << member.status
-                 << (*held_back > 0
-                         ? absl::StrCat(" (", *held_back,
-                                        " earlier failures not logged)")
-                         : "");
+                 << " failed: " << member.status << *held_back;
   }
 }
 
@@ -217,7 +213,7 @@ void Scheduler::LogIfSlow(const std::string& label, const Batch& batch,
                           const BatchMember& member, absl::Time now) {
   const absl::Duration took = now - member.arrived;
   if (took < options_.slow_after) return;
-  const std::optional<int64_t> held_back = slow_log_.Admit();
+  const auto held_back = slow_log_.Admit();
   if (!held_back.has_value()) return;
   LOG(WARNING) << "slow: " << RequestText(member) << " of " << label << " took "
                << absl::FormatDuration(took) << ": "
@@ -226,10 +222,7 @@ void Scheduler::LogIfSlow(const std::string& label, const Batch& batch,
                << absl::FormatDuration(now - member.started)
                << " until its answer; " << member.rows
                << " row(s), merged with " << batch.members.size() - 1
-               << " other request(s)"
-               << (*held_back > 0 ? absl::StrCat(" (", *held_back,
-                                                 " earlier lines not logged)")
-                                  : "");
+               << " other request(s)" << *held_back;
 }
 
 void Scheduler::QueueNextStep(const Slot& slot, std::unique_ptr<Batch> batch) {
