@@ -61,14 +61,6 @@ constexpr absl::Duration kLongestWaitForQuiet = absl::Seconds(2);
 // A node that needs longer to answer ServerLive counts as hung.
 constexpr absl::Duration kLongestToAnswer = absl::Seconds(5);
 
-// Exit status 2 for bad usage or bad input, 1 for other failures.
-int ExitStatusOf(const absl::Status& status) {
-  if (status.ok()) return 0;
-  const bool bad_input =
-      absl::IsInvalidArgument(status) || absl::IsNotFound(status);
-  return bad_input ? 2 : 1;
-}
-
 // For --exit-on-error: why a version that should be served is not.
 absl::Status FirstBroken(const Catalog& catalog) {
   for (const Catalog::Entry& entry : catalog.entries()) {
@@ -510,9 +502,7 @@ int Run(const Flags& flags) {
   // First, so that every later thread blocks the signals that Wait() handles.
   base::ShutdownSignal shutdown;
   base::LogWriter log(flags.log.Format());
-  const absl::Status status = Serve(flags, shutdown);
-  if (!status.ok()) log.WriteError("refract-cpu-node", status.message());
-  return ExitStatusOf(status);
+  return log.Exit("refract-cpu-node", Serve(flags, shutdown));
 }
 
 }  // namespace

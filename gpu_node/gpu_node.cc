@@ -45,10 +45,6 @@ absl::Status CheckOptions(const GpuNodeOptions& options) {
   return absl::OkStatus();
 }
 
-std::string LabelOf(const DeviceModel& model) {
-  return absl::StrCat("model '", model.name(), "' version ", model.version());
-}
-
 absl::Status Unloaded() {
   return absl::UnavailableError("the model was unloaded on this GPU node");
 }
@@ -78,7 +74,7 @@ absl::StatusOr<std::unique_ptr<GpuNode>> GpuNode::Create(
         node->CheckFits(model, options.facts ? options.facts(model).device_bytes
                                              : model.weight_bytes());
     if (fits.ok()) continue;
-    const auto why = absl::StrCat(LabelOf(model), ": ", fits.message());
+    const auto why = absl::StrCat(model.label(), ": ", fits.message());
     LOG(ERROR) << why << "; it is left out";
     node->models_.LeaveOut(i - 1, absl::FailedPreconditionError(why));
   }
@@ -231,7 +227,7 @@ scheduling::ExecutionTimes GpuNode::Measure(const DeviceModel& model) const {
       measured.empty()
           ? enough
           : TimesFile(model, machine_, options_.max_batch).Write(measured);
-  LOG(INFO) << LabelOf(model) << ": " << TimesText(TimesOf(measured))
+  LOG(INFO) << model.label() << ": " << TimesText(TimesOf(measured))
             << (kept.ok() ? "" : "; ") << kept.message();
   return TimesOf(measured);
 }
@@ -290,7 +286,7 @@ ScheduledModel GpuNode::Describe(
     const DeviceModel& model, const std::optional<ModelOnDevice>& facts) const {
   const models::ServingConfig& serving = model.model().config.serving;
   ScheduledModel described;
-  described.label = LabelOf(model);
+  described.label = model.label();
   // Settings of the version's config.pbtxt; node-wide options follow.
   described.share = serving.share;
   described.max_instances = serving.max_instances;

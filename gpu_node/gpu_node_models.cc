@@ -17,10 +17,6 @@
 namespace refract::gpu_node {
 namespace {
 
-std::string LabelOf(absl::string_view name, int64_t version) {
-  return absl::StrCat("model '", name, "' version ", version);
-}
-
 bool SameOffer(const transport::ModelOffer& a, const transport::ModelOffer& b) {
   return a.name == b.name && a.version == b.version && a.model == b.model &&
          a.schema == b.schema && a.settings == b.settings;
@@ -122,7 +118,7 @@ void GpuNode::OnOfferEnd(size_t number, bool withdrawn) {
 }
 
 absl::StatusOr<size_t> GpuNode::AddVersion(Version version) {
-  const std::string label = LabelOf(version.name, version.version);
+  const std::string label = DeviceModel::LabelOf(version.name, version.version);
   ScheduledModel described;
   described.label = label;
   described.unavailable =
@@ -266,7 +262,7 @@ void GpuNode::LoadVersion(size_t number) {
     version = found->version;
     offer = found->offer;
   }
-  const std::string label = LabelOf(name, version);
+  const std::string label = DeviceModel::LabelOf(name, version);
   const absl::Time begin = options_.clock->Now();
   std::shared_ptr<const DeviceModel> model;
   ScheduledModel described;
@@ -361,7 +357,7 @@ void GpuNode::UnloadVersion(size_t number) {
   // The device does not read the model any more.
   device_->SetModel(Scheduler::PlaceOf(number), nullptr).status().IgnoreError();
   if (version.model != nullptr) {
-    LOG(INFO) << LabelOf(version.name, version.version)
+    LOG(INFO) << DeviceModel::LabelOf(version.name, version.version)
               << " was unloaded: " << Summary(stats);
   }
   absl::MutexLock lock(&models_mu_);

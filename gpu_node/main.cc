@@ -40,14 +40,6 @@ namespace {
 // hardly grows beyond, and a DLRM's inputs of that many rows are 60 MB.
 constexpr int64_t kCudaMaxBatch = 4096;
 
-// Exit status 2 for bad usage or bad input, 1 for other failures.
-int ExitStatusOf(const absl::Status& status) {
-  if (status.ok()) return 0;
-  const bool bad_input =
-      absl::IsInvalidArgument(status) || absl::IsNotFound(status);
-  return bad_input ? 2 : 1;
-}
-
 void LogSummary(const DeviceModels& models, const std::string& device,
                 const Flags& flags) {
   LOG(INFO) << "device " << device << ", " << flags.instances
@@ -55,8 +47,7 @@ void LogSummary(const DeviceModels& models, const std::string& device,
             << models.size() << " model(s)";
   for (size_t i = 0; i < models.size(); ++i) {
     const models::SplitPlan& plan = *models[i].model().plan;
-    LOG(INFO) << "model '" << models[i].name() << "' version "
-              << models[i].version() << ": plan '" << plan.method << "', "
+    LOG(INFO) << models[i].label() << ": plan '" << plan.method << "', "
               << plan.up.size() << " tensors in, " << plan.down.size()
               << " out, schema " << models[i].schema().ToHex();
   }
@@ -287,8 +278,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
             << stats.unavailable << " unavailable; " << link.accepted
             << " connections accepted, " << link.refused << " refused";
   for (const auto& [number, model] : (*node)->served()) {
-    LOG(INFO) << "model '" << model->name() << "' version " << model->version()
-              << ": " << Summary((*node)->stats(number));
+    LOG(INFO) << model->label() << ": " << Summary((*node)->stats(number));
   }
   return absl::OkStatus();
 }
@@ -297,9 +287,7 @@ int Run(const Flags& flags) {
   // First, so that every later thread blocks the signals that Wait() handles.
   base::ShutdownSignal shutdown;
   base::LogWriter log(flags.log.Format());
-  const absl::Status status = Serve(flags, shutdown);
-  if (!status.ok()) log.WriteError("refract-gpu-node", status.message());
-  return ExitStatusOf(status);
+  return log.Exit("refract-gpu-node", Serve(flags, shutdown));
 }
 
 }  // namespace

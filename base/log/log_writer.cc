@@ -204,12 +204,13 @@ LogWriter::~LogWriter() {
 
 bool LogWriter::Flush(absl::Duration longest) { return sink_->Flush(longest); }
 
-void LogWriter::WriteError(absl::string_view program,
-                           absl::string_view message) {
+int LogWriter::Exit(absl::string_view program, const absl::Status& status) {
+  if (status.ok()) return 0;
   sink_->Add(sink_->format() == LogFormat::kJson
-                 ? JsonLine(absl::Now(), "error", program, message)
-                 : absl::StrCat(program, ": ", message));
+                 ? JsonLine(absl::Now(), "error", program, status.message())
+                 : absl::StrCat(program, ": ", status.message()));
   Flush(kLastLines);
+  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? 2 : 1;
 }
 
 }  // namespace refract::base

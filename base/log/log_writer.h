@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
@@ -44,9 +45,10 @@ class LogWriter {
   // returns whether they are.
   bool Flush(absl::Duration longest);
 
-  // The last line of a program that ends with an error, after all lines before:
-  // "program: message", or an object.
-  void WriteError(absl::string_view program, absl::string_view message);
+  // The exit status of a program that ends with `status`: 0, 2 for bad usage or
+  // bad input, 1 for other failures. An error becomes the last line, after all
+  // lines before: "program: message", or an object.
+  int Exit(absl::string_view program, const absl::Status& status);
 
  private:
   struct Queue;

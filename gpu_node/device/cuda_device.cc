@@ -90,8 +90,7 @@ absl::StatusOr<CudaDevice::Loaded> CudaDevice::Add(const DeviceModel& model) {
 absl::StatusOr<CudaDevice::Loaded> CudaDevice::AddHere(
     const DeviceModel& model) {
   const models::Graph& graph = model.model().graph;
-  const std::string label =
-      absl::StrCat("model '", model.name(), "' version ", model.version());
+  const std::string label = model.label();
   auto entry = std::make_unique<Entry>();
   entry->model = &model;
   entry->memory = std::make_unique<ReadMemory>(model.program());
@@ -290,8 +289,7 @@ absl::StatusOr<std::optional<ModelOnDevice>> CudaDevice::SetModel(
       absl::StatusOr<Loaded> loaded = AddHere(*model);
       if (loaded.ok()) {
         order_[place] = entries_.back().get();
-        LOG(INFO) << "model '" << model->name() << "' version "
-                  << model->version() << " on " << options_.name << ": "
+        LOG(INFO) << model->label() << " on " << options_.name << ": "
                   << loaded->Describe(options_);
         result = ModelOnDevice{std::move(loaded->times), loaded->device_bytes};
       } else {

@@ -22,14 +22,14 @@ CudaSetup SetUpCuda(std::unique_ptr<runtime::cuda::DeviceApi> api,
     const DeviceModel& model = models[i];
     absl::StatusOr<CudaDevice::Loaded> loaded = state->device->Add(model);
     if (!loaded.ok()) {
-      LOG(ERROR) << "model '" << model.name() << "' version " << model.version()
+      LOG(ERROR) << model.label()
                  << " is left out: " << loaded.status().message();
       models.LeaveOut(i,
                       absl::FailedPreconditionError(loaded.status().message()));
       continue;
     }
-    LOG(INFO) << "model '" << model.name() << "' version " << model.version()
-              << " on " << options.name << ": " << loaded->Describe(options);
+    LOG(INFO) << model.label() << " on " << options.name << ": "
+              << loaded->Describe(options);
     state->facts[&model] = {std::move(loaded->times), loaded->device_bytes};
     ++i;
   }

@@ -26,10 +26,6 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 
-std::string Label(absl::string_view name, int64_t version) {
-  return absl::StrCat("model '", name, "' version ", version);
-}
-
 // The bytes of each weight that `part` reads; weights with gaps are left out.
 std::vector<absl::Span<const std::byte>> WeightsOf(
     const models::LoadedModel& model, const runtime::Part& part) {
@@ -120,7 +116,7 @@ DeviceModel::DeviceModel(std::shared_ptr<const models::LoadedModel> model,
     const absl::Status verified =
         VerifyRows(model_->graph, *program_, layout_, &row_difference_);
     if (!verified.ok()) {
-      LOG(WARNING) << Label(name(), version())
+      LOG(WARNING) << label()
                    << ": its graph says that rows are independent, but "
                    << verified.message()
                    << "; each request is executed whole and alone";
@@ -157,7 +153,7 @@ void DeviceModel::DropWeights() const {
 
 absl::StatusOr<std::unique_ptr<DeviceModel>> DeviceModel::Create(
     std::shared_ptr<const models::LoadedModel> model) {
-  const std::string label = Label(model->name, model->version);
+  const std::string label = DeviceModel::LabelOf(model->name, model->version);
   if (!model->plan.has_value()) {
     return absl::FailedPreconditionError(
         absl::StrCat(label, " has no split plan"));
@@ -180,14 +176,13 @@ absl::StatusOr<std::unique_ptr<DeviceModel>> DeviceModel::Create(
 
 absl::Status DeviceModel::CheckOffer(const transport::ModelOffer& offer) const {
   if (!(offer.model == model_->digest)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        Label(name(), version()), ": the CPU node has model ",
-        offer.model.ToHex(), ", the GPU node ", model_->digest.ToHex()));
+    return absl::FailedPreconditionError(
+        absl::StrCat(label(), ": the CPU node has model ", offer.model.ToHex(),
+                     ", the GPU node ", model_->digest.ToHex()));
   }
   if (!(offer.schema == schema_)) {
     return absl::FailedPreconditionError(absl::StrCat(
-        Label(name(), version()),
-        ": the split plans differ; the CPU node's crossing is ",
+        label(), ": the split plans differ; the CPU node's crossing is ",
         offer.schema.ToHex(), ", the GPU node's ", schema_.ToHex()));
   }
   if (offer.settings.has_value()) {
@@ -195,8 +190,7 @@ absl::Status DeviceModel::CheckOffer(const transport::ModelOffer& offer) const {
         *offer.settings, models::ResultSettingsOf(model_->config));
     if (!difference.empty()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          Label(name(), version()),
-          ": config.pbtxt of the two nodes differs in ", difference));
+          label(), ": config.pbtxt of the two nodes differs in ", difference));
     }
   }
   return absl::OkStatus();
@@ -220,8 +214,8 @@ int64_t DeviceModel::RowsOfValues(
   return std::max<int64_t>(rows.value_or(1), 1);
 }
 
-std::string DeviceModel::MergeKey(const transport::ServerCall& call) const {
-  return Look(call)->merge_key;
+std::string DeviceModel::LabelOf(absl::string_view name, int64_t version) {
+  return absl::StrCat("model '", name, "' version ", version);
 }
 
 base::Pool<DeviceModel::Arrival>::Lease DeviceModel::Look(
@@ -504,7 +498,8 @@ absl::StatusOr<std::unique_ptr<DeviceModel>> LoadPart(
       std::shared_ptr<const models::LoadedModel> loaded,
       repository.Load(name, version, {.scope = models::WeightScope::kHnPart}));
   if (loaded->verified_bytes > 0) {
-    LOG(INFO) << Label(name, version) << ": " << loaded->verified_bytes
+    LOG(INFO) << DeviceModel::LabelOf(name, version) << ": "
+              << loaded->verified_bytes
               << " bytes of weights read to verify them";
   }
   for (const std::string& warning : loaded->warnings) LOG(WARNING) << warning;
@@ -534,10 +529,10 @@ absl::StatusOr<DeviceModels> DeviceModels::Load(
       }
       // Versions without an HN part are normal; other errors are faults.
       if (absl::IsFailedPrecondition(model.status())) {
-        LOG(INFO) << Label(name, version)
+        LOG(INFO) << DeviceModel::LabelOf(name, version)
                   << " is left out: " << model.status().message();
       } else {
-        LOG(ERROR) << Label(name, version)
+        LOG(ERROR) << DeviceModel::LabelOf(name, version)
                    << " is left out: " << model.status();
       }
       result.left_out_.emplace(std::make_pair(name, version), model.status());
@@ -558,8 +553,9 @@ absl::Status DeviceModels::WhyAbsent(const transport::ModelOffer& offer) const {
   if (left_out != left_out_.end()) {
     return absl::FailedPreconditionError(left_out->second.message());
   }
-  return absl::NotFoundError(absl::StrCat(
-      "no ", Label(offer.name, offer.version), " on this GPU node"));
+  return absl::NotFoundError(
+      absl::StrCat("no ", DeviceModel::LabelOf(offer.name, offer.version),
+                   " on this GPU node"));
 }
 
 }  // namespace refract::gpu_node

@@ -52,6 +52,9 @@ class DeviceModel {
   const runtime::Program& program() const { return *program_; }
   const runtime::BatchLayout& layout() const { return layout_; }
   // The rule that decided about rows, without the layout's further demands.
+  // "model 'NAME' version N", for messages.
+  static std::string LabelOf(absl::string_view name, int64_t version);
+  std::string label() const { return LabelOf(name(), version()); }
   const models::RowDependence& rows() const { return rows_; }
   // Largest difference between results of rows computed alone and among others,
   // on generated inputs (VerifyRows()); 0 if rows depend on each other.
@@ -66,12 +69,10 @@ class DeviceModel {
   // Rows of a request, by the sizes of its tensors, at least 1; 1 if the sizes
   // do not show it.
   int64_t RowsOf(absl::Span<const base::TensorView> tensors) const;
-  // runtime::BatchLayout::MergeKey; empty for a request that cannot be merged.
-  std::string MergeKey(const transport::ServerCall& call) const;
   // Rows and merge key of a request that has arrived.
   struct Arrival {
     int64_t rows = 1;
-    std::string merge_key;
+    std::string merge_key;  // BatchLayout::MergeKey(); empty: merges with none
     std::vector<base::TensorView> values;  // not decoded
   };
   base::Pool<Arrival>::Lease Look(const transport::ServerCall& call) const;

@@ -129,7 +129,7 @@ TEST_F(LogWriterTest, WritesAnObjectPerLine) {
   {
     LogWriter writer(LogFormat::kJson, ends_[1]);
     LOG(WARNING) << "a \"name\", two\nlines, \xff and no\x01more";
-    writer.WriteError("refract-test", "the end");
+    EXPECT_EQ(writer.Exit("refract-test", absl::InternalError("the end")), 1);
   }
   std::istringstream lines(Read());
   std::string line;

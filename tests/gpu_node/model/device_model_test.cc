@@ -186,7 +186,8 @@ TEST(DeviceModelTest, TogetherAndInStepsNotABitOfAnAnswerChanges) {
             MakeRequest(*loaded, rows, random() % 2 == 0, random));
         runner.Add(batch, requests.back(), random() % 2 == 0);
         EXPECT_EQ(batch.members[i].rows, rows);
-        const std::string own = (*model)->MergeKey(*batch.members[i].call);
+        const std::string own =
+            (*model)->Look(*batch.members[i].call)->merge_key;
         EXPECT_NE(own, "");
         if (i > 0) {
           EXPECT_EQ(own, key);
