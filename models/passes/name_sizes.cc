@@ -13,8 +13,6 @@
 namespace refract::models {
 namespace {
 
-using Names = absl::flat_hash_map<std::string, std::string>;
-
 // "s23"
 bool IsOfPyTorch(absl::string_view symbol) {
   return symbol.size() > 1 && symbol[0] == 's' &&
@@ -31,7 +29,10 @@ std::string AsSymbol(absl::string_view text) {
   return parsed.ok() && parsed->symbol() == name ? name : "";
 }
 
-SymExpr Renamed(const SymExpr& size, const Names& names) {
+}  // namespace
+
+SymExpr Renamed(const SymExpr& size,
+                const absl::flat_hash_map<std::string, std::string>& names) {
   if (size.is_unknown() || size.constant()) return size;
   // Symbols are whole words of the text.
   const std::string text = size.ToString();
@@ -56,8 +57,6 @@ SymExpr Renamed(const SymExpr& size, const Names& names) {
   return SymExpr::Parse(result).value_or(size);
 }
 
-}  // namespace
-
 void NameSizes(Graph& graph) {
   // A new name must not meet a symbol that is there already: both would become
   // one size.
@@ -69,7 +68,7 @@ void NameSizes(Graph& graph) {
     for (const SymExpr& size : value.shape) take(size);
     take(value.sym_value);
   }
-  Names names;
+  absl::flat_hash_map<std::string, std::string> names;
   const auto name = [&](const std::string& symbol, absl::string_view wanted) {
     if (!IsOfPyTorch(symbol) || names.contains(symbol)) return;
     std::string chosen = AsSymbol(wanted);

@@ -1,7 +1,11 @@
 #ifndef REFRACT_MODELS_PASSES_NAME_SIZES_H_
 #define REFRACT_MODELS_PASSES_NAME_SIZES_H_
 
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
 #include "models/graph/graph.h"
+#include "models/graph/sym_expr.h"
 
 namespace refract::models {
 
@@ -11,6 +15,11 @@ namespace refract::models {
 // "hist_1" for dimension 1. Sizes with other names, and sizes that no input has
 // alone as a dimension, keep theirs.
 void NameSizes(Graph& graph);
+
+// `size` with a text of `names`, a name or an expression in parentheses, in the
+// place of each symbol that it has as a key.
+SymExpr Renamed(const SymExpr& size,
+                const absl::flat_hash_map<std::string, std::string>& names);
 
 }  // namespace refract::models
 

@@ -8,10 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/digest.h"
 #include "base/process/files.h"
 #include "base/status_macros.h"
-#include "google/protobuf/stubs/logging.h"
 #include "models/graph/graph_proto.h"
 #include "models/repository/files/copy_file.h"
 #include "models/repository/hn_part.h"
@@ -76,37 +74,20 @@ absl::Status TakeRows(int64_t first, int64_t count, WeightEntry& entry) {
 absl::StatusOr<std::optional<CnShard>> ReadCnShard(const std::string& folder,
                                                    const LoadedModel& model) {
   const std::string path = absl::StrCat(folder, "/", kCnShardFile);
-  if (std::error_code error; !std::filesystem::exists(path, error)) {
-    return std::nullopt;
-  }
-  REFRACT_ASSIGN_OR_RETURN(const std::string text, base::ReadText(path));
   proto::StoredCnShard stored;
-  const google::protobuf::LogSilencer silencer;  // it prints lines of its own
+  REFRACT_ASSIGN_OR_RETURN(std::optional<WeightTable> table,
+                           ReadPart(path, kCnShardFormatVersion, model.digest,
+                                    kShardWeightsFile, stored));
+  if (!table) return std::nullopt;
   const auto error = [&](absl::string_view why) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": ", why, "; package the version again"));
   };
-  if (!stored.ParseFromString(text) ||
-      stored.format_version() != kCnShardFormatVersion) {
-    return error("is damaged or written by another version of Refract");
-  }
-  if (!(model.digest == base::Digest{.low = stored.model().low(),
-                                     .high = stored.model().high()})) {
-    return error("was made for another model than graph.pb beside it");
-  }
   CnShard result;
   result.shard = stored.shard();
   if (!model.plan.has_value() || result.shard >= model.plan->num_shards) {
     return error(absl::StrCat("is shard ", result.shard,
                               ", which the plan beside it does not have"));
-  }
-  auto table = FromProto(stored.weights());
-  if (!table.ok()) return base::Annotate(table.status(), path);
-  for (const WeightFile& file : table->files) {
-    if (file.file != kShardWeightsFile) {
-      return error(absl::StrCat("weight file ", file.file, " is not ",
-                                kShardWeightsFile));
-    }
   }
   for (const TableShards& shards : model.plan->shards) {
     const WeightEntry* const entry = Find(*table, shards.table);

@@ -1,21 +1,16 @@
 #include "models/repository/hn_part.h"
 
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/process/files.h"
 #include "base/status_macros.h"
-#include "google/protobuf/stubs/logging.h"
 #include "models/graph/constants.h"
 #include "models/graph/graph_proto.h"
 #include "proto/graph.pb.h"
 
 namespace refract::models {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr uint32_t kHnPartFormatVersion = 1;
 constexpr char kWeightsFile[] = "hn_weights.bin";
@@ -53,32 +48,11 @@ absl::StatusOr<std::optional<WeightTable>> ReadHnPart(
     const std::string& folder, const base::Digest& model,
     const std::set<std::string>& names) {
   const std::string path = absl::StrCat(folder, "/", kHnPartFile);
-  if (std::error_code error; !fs::exists(path, error)) return std::nullopt;
-  REFRACT_ASSIGN_OR_RETURN(const std::string text, base::ReadText(path));
   proto::StoredHnPart stored;
-  const google::protobuf::LogSilencer silencer;  // Protobuf would print errors
-  if (!stored.ParseFromString(text) ||
-      stored.format_version() != kHnPartFormatVersion) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path,
-                     ": is damaged or written by another version of Refract; "
-                     "package the version again"));
-  }
-  if (!(model == base::Digest{.low = stored.model().low(),
-                              .high = stored.model().high()})) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path,
-        ": was made for another model than graph.pb beside it; package "
-        "the version again"));
-  }
-  auto table = FromProto(stored.weights());
-  if (!table.ok()) return base::Annotate(table.status(), path);
-  for (const WeightFile& file : table->files) {
-    if (file.file != kWeightsFile) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          path, ": weight file ", file.file, " is not ", kWeightsFile));
-    }
-  }
+  REFRACT_ASSIGN_OR_RETURN(
+      const std::optional<WeightTable> table,
+      ReadPart(path, kHnPartFormatVersion, model, kWeightsFile, stored));
+  if (!table) return std::nullopt;
   // A package made for another plan of the same model may have more weights,
   // and serves this plan if it has enough.
   WeightTable needed = Restrict(*table, names);

@@ -204,11 +204,20 @@ std::map<std::string, std::string> ReaderParameters(const Graph& graph) {
   return parameters;
 }
 
-std::optional<IdPolicy> ParsePolicy(absl::string_view text) {
-  if (text == "error") return IdPolicy::kError;
-  if (text == "zero") return IdPolicy::kZeroRow;
-  if (text == "default") return IdPolicy::kDefaultRow;
-  return std::nullopt;
+// Reads `text` into `setting`. InvalidArgument lists `texts`.
+template <typename Setting>
+absl::Status ReadSetting(const Texts<Setting>& texts, absl::string_view text,
+                         Setting& setting) {
+  std::string known;
+  for (const auto& [each, value] : texts) {
+    if (each == text) {
+      setting = value;
+      return absl::OkStatus();
+    }
+    absl::StrAppend(&known, known.empty() ? "" : ", ", each);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text, "\" is none of ", known));
 }
 
 // Compares tensors of the file with those of the model, by name. An empty list
@@ -267,22 +276,16 @@ absl::Status CheckParameter(const std::string& key, const std::string& text,
   // separates.
   if (absl::ConsumePrefix(&table, kPolicyKey) &&
       (table.empty() || table[0] == '.')) {
-    const std::optional<IdPolicy> policy = ParsePolicy(text);
-    if (!policy) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("\"", text, "\" is none of error, zero, default"));
-    }
     if (table.empty()) {
-      result.default_id_policy = *policy;
-      return absl::OkStatus();
+      return ReadSetting(kIdPolicyTexts, text, result.default_id_policy);
     }
     table.remove_prefix(1);
     if (!IsWeight(graph, table)) {
       return absl::InvalidArgumentError(
           absl::StrCat("the model has no table ", table));
     }
-    result.id_policies[std::string(table)] = *policy;
-    return absl::OkStatus();
+    return ReadSetting(kIdPolicyTexts, text,
+                       result.id_policies[std::string(table)]);
   }
   if (key == kShareKey) {
     double share = 0;
@@ -299,37 +302,13 @@ absl::Status CheckParameter(const std::string& key, const std::string& text,
   // check_settings.h
   if (key == kToleranceKey || key == kTrafficKey) return absl::OkStatus();
   if (key == kLostShardKey) {
-    if (text != "fail" && text != "zero") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("\"", text, "\" is none of fail, zero"));
-    }
-    result.lost_shard =
-        text == "zero" ? LostShard::kZeroRows : LostShard::kFail;
-    return absl::OkStatus();
+    return ReadSetting(kLostShardTexts, text, result.lost_shard);
   }
   if (key == kDenseWeightsKey) {
-    const std::optional<DenseWeights> form = ParseDenseWeights(text);
-    if (!form) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("\"", text, "\" is none of fp32, bf16, int8"));
-    }
-    result.dense_weights = *form;
-    return absl::OkStatus();
+    return ReadSetting(kDenseWeightsTexts, text, result.dense_weights);
   }
   if (key == kGpuPrecisionKey) {
-    const std::pair<absl::string_view, GpuPrecision> known[] = {
-        {"fp32", GpuPrecision::kFloat32},
-        {"tf32", GpuPrecision::kTf32},
-        {"fp16", GpuPrecision::kFloat16},
-        {"bf16", GpuPrecision::kBFloat16},
-    };
-    for (const auto& [name, precision] : known) {
-      if (text != name) continue;
-      result.serving.gpu_precision = precision;
-      return absl::OkStatus();
-    }
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", text, "\" is none of fp32, tf32, fp16, bf16"));
+    return ReadSetting(kGpuPrecisionTexts, text, result.serving.gpu_precision);
   }
   // For readers only: rows may differ between versions.
   if (key == kBatchKey) return absl::OkStatus();
@@ -407,10 +386,9 @@ absl::Status ReadServing(const inference::ModelConfig& config,
 }  // namespace
 
 std::optional<DenseWeights> ParseDenseWeights(absl::string_view text) {
-  if (text == "fp32") return DenseWeights::kFloat32;
-  if (text == "bf16") return DenseWeights::kBFloat16;
-  if (text == "int8") return DenseWeights::kInt8;
-  return std::nullopt;
+  DenseWeights form;
+  return ReadSetting(kDenseWeightsTexts, text, form).ok() ? std::optional(form)
+                                                          : std::nullopt;
 }
 
 inference::ModelConfig MakeConfig(absl::string_view name, const Graph& graph) {

@@ -31,8 +31,10 @@
 //   batch_symbol               which symbol of these counts the items to score
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -46,6 +48,25 @@ class ModelConfig;
 }  // namespace inference
 
 namespace refract::models {
+
+// The texts of settings.
+template <typename Setting>
+using Texts = std::initializer_list<std::pair<absl::string_view, Setting>>;
+inline constexpr Texts<IdPolicy> kIdPolicyTexts = {
+    {"error", IdPolicy::kError},
+    {"zero", IdPolicy::kZeroRow},
+    {"default", IdPolicy::kDefaultRow}};
+inline constexpr Texts<LostShard> kLostShardTexts = {
+    {"fail", LostShard::kFail}, {"zero", LostShard::kZeroRows}};
+inline constexpr Texts<DenseWeights> kDenseWeightsTexts = {
+    {"fp32", DenseWeights::kFloat32},
+    {"bf16", DenseWeights::kBFloat16},
+    {"int8", DenseWeights::kInt8}};
+inline constexpr Texts<GpuPrecision> kGpuPrecisionTexts = {
+    {"fp32", GpuPrecision::kFloat32},
+    {"tf32", GpuPrecision::kTf32},
+    {"fp16", GpuPrecision::kFloat16},
+    {"bf16", GpuPrecision::kBFloat16}};
 
 // "fp32", "bf16" or "int8"; nullopt for anything else.
 std::optional<DenseWeights> ParseDenseWeights(absl::string_view text);

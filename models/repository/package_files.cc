@@ -12,9 +12,12 @@
 #include "base/process/files.h"
 #include "base/process/mapped_file.h"
 #include "base/status_macros.h"
+#include "google/protobuf/stubs/logging.h"
+#include "models/graph/graph_proto.h"
 #include "models/repository/files/copy_file.h"
 #include "models/repository/files/temporary_folder.h"
 #include "models/repository/split_plan.h"
+#include "proto/graph.pb.h"
 
 namespace refract::models {
 namespace {
@@ -27,21 +30,6 @@ constexpr uint64_t kAlignBytes = 64;
 absl::Status PackageError(const std::string& path,
                           const std::error_code& error) {
   return absl::InternalError(absl::StrCat(path, ": ", error.message()));
-}
-
-// Bytes of all files under `folder`; files that vanish count nothing.
-uint64_t FolderBytes(const std::string& folder) {
-  uint64_t bytes = 0;
-  std::error_code error;
-  for (fs::recursive_directory_iterator it(folder, error), end;
-       !error && it != end; it.increment(error)) {
-    std::error_code ignored;
-    const uintmax_t size = it->file_size(ignored);
-    if (it->is_regular_file(ignored) && size != static_cast<uintmax_t>(-1)) {
-      bytes += size;
-    }
-  }
-  return bytes;
 }
 
 // Writes some rows of `entry`, whose storage is `storage`, and makes it their
@@ -129,7 +117,7 @@ absl::StatusOr<Package> WritePackage(
   const std::string model_folder = absl::StrCat(to, "/", model.name);
   Package package;
   package.folder = absl::StrCat(model_folder, "/", model.version);
-  package.whole_bytes = FolderBytes(model.folder);
+  package.whole_bytes = BytesUnder(model.folder);
   std::error_code error;
   if (fs::exists(package.folder, error)) {
     return absl::AlreadyExistsError(absl::StrCat(
@@ -153,7 +141,7 @@ absl::StatusOr<Package> WritePackage(
         CopyFile(sample, absl::StrCat(temporary, "/", kSampleFile)).status());
   }
   // The folder gets its name last: nodes see it complete or not at all.
-  package.bytes = FolderBytes(temporary);
+  package.bytes = BytesUnder(temporary);
   REFRACT_RETURN_IF_ERROR(base::ReplaceText(
       absl::StrCat(model_folder, "/config.pbtxt"), model.config_text));
   REFRACT_ASSIGN_OR_RETURN(const bool moved, aside.MoveTo(package.folder));
@@ -163,5 +151,41 @@ absl::StatusOr<Package> WritePackage(
   }
   return package;
 }
+
+template <typename Stored>
+absl::StatusOr<std::optional<WeightTable>> ReadPart(
+    const std::string& path, uint32_t format_version, const base::Digest& model,
+    absl::string_view weights_file, Stored& stored) {
+  if (std::error_code error; !fs::exists(path, error)) return std::nullopt;
+  REFRACT_ASSIGN_OR_RETURN(const std::string text, base::ReadText(path));
+  const auto error = [&](const auto&... why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": ", why..., "; package the version again"));
+  };
+  const google::protobuf::LogSilencer silencer;  // Protobuf would print errors
+  if (!stored.ParseFromString(text) ||
+      stored.format_version() != format_version) {
+    return error("is damaged or written by another version of Refract");
+  }
+  if (!(model == base::Digest{.low = stored.model().low(),
+                              .high = stored.model().high()})) {
+    return error("was made for another model than graph.pb beside it");
+  }
+  auto table = FromProto(stored.weights());
+  if (!table.ok()) return base::Annotate(table.status(), path);
+  for (const WeightFile& file : table->files) {
+    if (file.file != weights_file) {
+      return error("weight file ", file.file, " is not ", weights_file);
+    }
+  }
+  return *std::move(table);
+}
+
+template absl::StatusOr<std::optional<WeightTable>> ReadPart(
+    const std::string&, uint32_t, const base::Digest&, absl::string_view,
+    proto::StoredHnPart&);
+template absl::StatusOr<std::optional<WeightTable>> ReadPart(
+    const std::string&, uint32_t, const base::Digest&, absl::string_view,
+    proto::StoredCnShard&);
 
 }  // namespace refract::models

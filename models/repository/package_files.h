@@ -1,18 +1,21 @@
 #ifndef REFRACT_MODELS_REPOSITORY_PACKAGE_FILES_H_
 #define REFRACT_MODELS_REPOSITORY_PACKAGE_FILES_H_
 
-// How packages of a version for one kind of node are written: hn_part.h,
-// cn_shard.h.
+// How packages of a version for one kind of node are written and read:
+// hn_part.h, cn_shard.h.
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/digest.h"
 #include "models/repository/repository.h"
 #include "models/repository/weights.h"
 
@@ -45,6 +48,15 @@ absl::StatusOr<WeightTable> WriteWeights(WeightTable table,
 absl::StatusOr<Package> WritePackage(
     const LoadedModel& model, const std::string& to,
     absl::FunctionRef<absl::StatusOr<size_t>(const std::string& folder)> write);
+
+// Reads a proto::StoredHnPart or StoredCnShard from the file `path` of a
+// package, and the weights in it; nullopt where there is no such file.
+// InvalidArgument names `path`: damaged, not of `format_version`, made for
+// another model than `model`, or weights in another file than `weights_file`.
+template <typename Stored>
+absl::StatusOr<std::optional<WeightTable>> ReadPart(
+    const std::string& path, uint32_t format_version, const base::Digest& model,
+    absl::string_view weights_file, Stored& stored);
 
 }  // namespace refract::models
 

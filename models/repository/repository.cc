@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 #include <utility>
 
@@ -19,6 +18,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/process/files.h"
 #include "base/process/mapped_file.h"
 #include "base/status_macros.h"
 #include "base/tensor.h"
@@ -77,23 +77,6 @@ std::optional<int64_t> ParseVersion(absl::string_view text) {
 
 absl::Status FileError(absl::string_view path, const std::error_code& error) {
   return absl::InternalError(absl::StrCat(path, ": ", error.message()));
-}
-
-absl::StatusOr<std::string> ReadText(const std::string& path) {
-  REFRACT_ASSIGN_OR_RETURN(const std::shared_ptr<const base::MappedFile> file,
-                           base::MappedFile::Open(path));
-  return std::string(reinterpret_cast<const char*>(file->bytes().data()),
-                     file->bytes().size());
-}
-
-absl::Status WriteText(const std::string& path, absl::string_view text) {
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  out.write(text.data(), static_cast<std::streamsize>(text.size()));
-  out.close();
-  if (!out) {
-    return absl::InternalError(absl::StrCat(path, ": write failed"));
-  }
-  return absl::OkStatus();
 }
 
 // Names of folders in `path`, sorted.
@@ -404,7 +387,8 @@ absl::StatusOr<int64_t> Repository::AddVersion(
   const bool is_new = !fs::exists(config_path, error);
   if (!is_new) {
     // The config.pbtxt of earlier versions stays in force, so it must fit.
-    REFRACT_ASSIGN_OR_RETURN(const std::string text, ReadText(config_path));
+    REFRACT_ASSIGN_OR_RETURN(const std::string text,
+                             base::ReadText(config_path));
     REFRACT_ASSIGN_OR_RETURN(const inference::ModelConfig config,
                              ParseConfigText(text, config_path));
     REFRACT_RETURN_IF_ERROR(
@@ -437,7 +421,7 @@ absl::StatusOr<int64_t> Repository::AddVersion(
   stored.mutable_digest()->set_low(digest.low);
   stored.mutable_digest()->set_high(digest.high);
   REFRACT_RETURN_IF_ERROR(
-      WriteText(Join(temporary, kGraphFile), stored.SerializeAsString()));
+      base::WriteText(Join(temporary, kGraphFile), stored.SerializeAsString()));
   // Loaded as a server will load it.
   LoadedModel check;
   check.folder = temporary;
@@ -449,7 +433,7 @@ absl::StatusOr<int64_t> Repository::AddVersion(
   if (is_new) {
     const std::string aside = Join(temporary, kConfigFile);
     REFRACT_RETURN_IF_ERROR(
-        WriteText(aside, ConfigToText(MakeConfig(name, model.graph))));
+        base::WriteText(aside, ConfigToText(MakeConfig(name, model.graph))));
     fs::rename(aside, config_path, error);
     if (error) return FileError(config_path, error);
   }
@@ -534,7 +518,7 @@ absl::StatusOr<std::vector<int64_t>> Repository::ListServedVersions(
     return ServedVersions(config, std::move(versions), "config");
   }
   const std::string path = Join(Join(path_, name), kConfigFile);
-  REFRACT_ASSIGN_OR_RETURN(const std::string text, ReadText(path));
+  REFRACT_ASSIGN_OR_RETURN(const std::string text, base::ReadText(path));
   REFRACT_ASSIGN_OR_RETURN(const inference::ModelConfig config,
                            ParseConfigText(text, path));
   return ServedVersions(config, std::move(versions), path);
@@ -560,7 +544,7 @@ absl::StatusOr<std::shared_ptr<const LoadedModel>> Repository::Load(
   REFRACT_RETURN_IF_ERROR(
       LoadGraph(Join(model->folder, kGraphFile), options, *model));
   const std::string config_path = Join(Join(path_, name), kConfigFile);
-  REFRACT_ASSIGN_OR_RETURN(model->config_text, ReadText(config_path));
+  REFRACT_ASSIGN_OR_RETURN(model->config_text, base::ReadText(config_path));
   REFRACT_ASSIGN_OR_RETURN(const inference::ModelConfig config,
                            ParseConfigText(model->config_text, config_path));
   REFRACT_ASSIGN_OR_RETURN(

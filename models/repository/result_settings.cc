@@ -6,45 +6,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/digest.h"
+#include "models/repository/model_config.h"
 
 namespace refract::models {
 namespace {
 
-// The texts of config.pbtxt.
-const char* Name(DenseWeights form) {
-  switch (form) {
-    case DenseWeights::kFloat32:
-      return "fp32";
-    case DenseWeights::kBFloat16:
-      return "bf16";
-    case DenseWeights::kInt8:
-      return "int8";
-  }
-  return "unknown";
-}
-
-const char* Name(GpuPrecision precision) {
-  switch (precision) {
-    case GpuPrecision::kFloat32:
-      return "fp32";
-    case GpuPrecision::kTf32:
-      return "tf32";
-    case GpuPrecision::kFloat16:
-      return "fp16";
-    case GpuPrecision::kBFloat16:
-      return "bf16";
-  }
-  return "unknown";
-}
-
-const char* Name(IdPolicy policy) {
-  switch (policy) {
-    case IdPolicy::kError:
-      return "error";
-    case IdPolicy::kZeroRow:
-      return "zero";
-    case IdPolicy::kDefaultRow:
-      return "default";
+template <typename Setting>
+std::string SettingText(const Texts<Setting>& texts, Setting setting) {
+  for (const auto& [text, each] : texts) {
+    if (each == setting) return std::string(text);
   }
   return "unknown";
 }
@@ -55,18 +25,23 @@ std::vector<ResultSetting> ResultSettingsOf(const ModelConfig& config) {
   const ModelConfig defaults;
   std::vector<ResultSetting> settings;
   if (config.dense_weights != defaults.dense_weights) {
-    settings.push_back({"dense_weights", Name(config.dense_weights)});
+    settings.push_back({"dense_weights",
+                        SettingText(kDenseWeightsTexts, config.dense_weights)});
   }
   if (config.serving.gpu_precision != defaults.serving.gpu_precision) {
-    settings.push_back({"gpu_precision", Name(config.serving.gpu_precision)});
+    settings.push_back(
+        {"gpu_precision",
+         SettingText(kGpuPrecisionTexts, config.serving.gpu_precision)});
   }
   if (config.default_id_policy != defaults.default_id_policy) {
-    settings.push_back({"out_of_range_ids", Name(config.default_id_policy)});
+    settings.push_back({"out_of_range_ids",
+                        SettingText(kIdPolicyTexts, config.default_id_policy)});
   }
   std::vector<std::string> tables;
   for (const auto& [table, policy] : config.id_policies) {
     if (policy == config.default_id_policy) continue;
-    tables.push_back(absl::StrCat(table, "=", Name(policy)));
+    tables.push_back(
+        absl::StrCat(table, "=", SettingText(kIdPolicyTexts, policy)));
   }
   if (!tables.empty()) {
     std::sort(tables.begin(), tables.end());

@@ -8,9 +8,9 @@
 #include <variant>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "models/passes/name_sizes.h"
 #include "models/shapes/infer.h"
 
 namespace refract::models {
@@ -103,30 +103,11 @@ std::optional<int64_t> LeastFor(const SymExpr& size, const std::string& symbol,
   return low;
 }
 
-// `text` with each `symbol` in it replaced. Symbols are whole words.
+// `size` with the tie's expression in the place of its symbol.
 SymExpr Replaced(const SymExpr& size, const Tie& tie,
                  const std::string& batch) {
-  if (size.is_unknown()) return size;
-  const std::string text = size.ToString();
-  const std::string with =
-      absl::StrCat("(", tie.factor, "*", batch, " + ", tie.offset, ")");
-  const auto in_word = [](char c) {
-    return absl::ascii_isalnum(c) || c == '_';
-  };
-  std::string result;
-  for (size_t i = 0; i < text.size();) {
-    size_t end = i;
-    while (end < text.size() && in_word(text[end])) ++end;
-    if (end == i) {
-      result += text[i++];
-      continue;
-    }
-    const std::string word = text.substr(i, end - i);
-    result += word == tie.symbol ? with : word;
-    i = end;
-  }
-  const auto parsed = SymExpr::Parse(result);
-  return parsed.ok() ? *parsed : SymExpr();
+  return Renamed(size, {{tie.symbol, absl::StrCat("(", tie.factor, "*", batch,
+                                                  " + ", tie.offset, ")")}});
 }
 
 // The only symbol of `size` by the batch, if `size` equals the batch.

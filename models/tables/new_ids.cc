@@ -7,14 +7,6 @@ namespace {
 
 constexpr size_t kFirstCapacity = 1024;
 
-// The finaliser of MurmurHash3, as in IdIndex: its low bits are mixed as well.
-size_t HashOf(int64_t id) {
-  auto x = static_cast<uint64_t>(id);
-  x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdU;
-  x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53U;
-  return x ^ (x >> 33);
-}
-
 }  // namespace
 
 size_t NewIds::CapacityFor(size_t ids) {
@@ -24,7 +16,7 @@ size_t NewIds::CapacityFor(size_t ids) {
 }
 
 NewIds::Entry& NewIds::Locate(const Index& index, int64_t id) {
-  size_t at = HashOf(id) & index.mask;
+  size_t at = MixId(id) & index.mask;
   for (;;) {
     Entry& entry = index.entries[at];
     // An entry with a row has its id, too.

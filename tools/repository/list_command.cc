@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "models/repository/files/temporary_folder.h"
 #include "models/repository/hn_part.h"
 #include "models/repository/repository.h"
 #include "nlohmann/json.hpp"
@@ -25,20 +26,6 @@ struct ListOptions {
   std::string repository;
   JsonOutput json;
 };
-
-uint64_t BytesUnder(const std::string& folder) {
-  uint64_t bytes = 0;
-  std::error_code error;
-  for (fs::recursive_directory_iterator it(folder, error), end;
-       !error && it != end; it.increment(error)) {
-    std::error_code ignored;
-    const uintmax_t size = it->file_size(ignored);
-    if (it->is_regular_file(ignored) && size != static_cast<uintmax_t>(-1)) {
-      bytes += size;
-    }
-  }
-  return bytes;
-}
 
 // "optimal", "none", or the reason why the plan cannot be read. Reads no
 // tables, so that packages for GPU nodes can be listed, too.
@@ -76,7 +63,7 @@ absl::Status List(const ListOptions& options, std::ostream& out) {
       std::error_code error;
       const bool package =
           fs::exists(absl::StrCat(folder, "/", models::kHnPartFile), error);
-      const uint64_t bytes = BytesUnder(folder);
+      const uint64_t bytes = models::BytesUnder(folder);
       const std::string plan = PlanText(repository, name, version);
       out << absl::StreamFormat("%-24s %8d %-7s %12.1f  %s%s\n", name, version,
                                 is_served ? "yes" : "no",

@@ -34,7 +34,9 @@ int Lock(const std::string& folder, int operation) {
   return fd;
 }
 
-uint64_t BytesUnder(const fs::path& folder) {
+}  // namespace
+
+uint64_t BytesUnder(const std::string& folder) {
   uint64_t bytes = 0;
   std::error_code error;
   for (fs::recursive_directory_iterator it(folder, error), end;
@@ -46,8 +48,6 @@ uint64_t BytesUnder(const fs::path& folder) {
   }
   return bytes;
 }
-
-}  // namespace
 
 absl::StatusOr<TemporaryFolder> TemporaryFolder::Create(
     const std::string& model_folder) {

@@ -13,6 +13,9 @@ namespace refract::models {
 // Names of folders that are no versions begin so.
 inline constexpr absl::string_view kTemporaryPrefix = ".tmp-";
 
+// Bytes of all files under `folder`; files that vanish count nothing.
+uint64_t BytesUnder(const std::string& folder);
+
 // A folder in a model's folder that becomes a version once it is complete. A
 // lock (flock(2)) shows other processes that a process works on it; the kernel
 // gives the lock up when the process ends, however it ends. Used by one thread.
