@@ -131,8 +131,10 @@ class LibrdkafkaReader final : public KafkaReader {
     rd_kafka_conf_set_opaque(conf.get(), this);
     rd_kafka_conf_set_error_cb(
         conf.get(), [](rd_kafka_t*, int error, const char* reason, void* self) {
-          static_cast<LibrdkafkaReader*>(self)->error_ =
-              ErrorOf(static_cast<rd_kafka_resp_err_t>(error), reason);
+          absl::Status& last = static_cast<LibrdkafkaReader*>(self)->error_;
+          // It follows the failures of the brokers, and says less than they do.
+          if (error == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN && !last.ok()) return;
+          last = ErrorOf(static_cast<rd_kafka_resp_err_t>(error), reason);
         });
     // The library repeats its lines while a broker is away; error_ has them.
     rd_kafka_conf_set_log_cb(
