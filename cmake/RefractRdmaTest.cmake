@@ -40,6 +40,6 @@ function(refract_rdma_test name)
   list(LENGTH ARG_PROGRAMS count)
   math(EXPR limit "300 + ${count} * (${ARG_TIMEOUT} + 60)")
   set_tests_properties(${name} PROPERTIES LABELS rdma TIMEOUT ${limit}
-    PROCESSORS 3 COST 990 SKIP_RETURN_CODE 77
+    PROCESSORS 2 COST 750 SKIP_RETURN_CODE 77
     ENVIRONMENT "REFRACT_SOURCE_DIR=${PROJECT_SOURCE_DIR};REFRACT_BUILD_DIR=${PROJECT_BINARY_DIR}")
 endfunction()
