@@ -157,8 +157,8 @@ std::string Acceptor::Refusal(int fd) {
   const auto in_use = static_cast<uint64_t>(fd);
   if (in_use >= max_descriptors_)
     return "too many descriptors are open; ulimit -n is their limit";
-  // Below three quarters nothing needs counting. Above, one host may not hold
-  // so many connections that others find no descriptor.
+  // Below three quarters nothing needs counting. Above, a host that holds three
+  // quarters of all descriptors is refused: other hosts need the rest.
   const uint64_t share = max_descriptors_ / 4 * 3;
   if (in_use < share) return "";
   const absl::Time now = base::Clock::Real().Now();

@@ -224,8 +224,7 @@ Item LiteralOf(const runtime::aten::Operand& number) {
 
 absl::StatusOr<std::optional<Argument>> ToArgument(
     const c10::Argument& argument, const Item& item) {
-  // Dropped arguments are tested first: a device or a generator has no form in
-  // the IR, and must not make the node opaque.
+  // First: a device, which has no form in the IR, must not make a node opaque.
   if (IsDropped(argument)) return std::nullopt;
   absl::StatusOr<Argument> result = NoForm("it");
   switch (item.kind) {
@@ -432,8 +431,7 @@ std::vector<c10::IValue> RunOnExamples(const c10::FunctionSchema& schema,
       if (!example) return {};
       stack.push_back(*example);
     }
-    // Without the guard an operator that checks nothing could read past the end
-    // of a tensor of the sample.
+    // An operator that checks nothing could read beyond a tensor of the sample.
     const runtime::aten::OperatorRule rule =
         runtime::aten::RuleOf(schema.operator_name());
     if (!rule.why_not.empty()) return {};
@@ -465,8 +463,7 @@ std::string Builder::ConstantName(const std::string& wanted,
   for (int i = 1;; ++i) {
     const auto [it, inserted] = constants_.emplace(name, tensor);
     const at::Tensor& other = it->second;
-    // Same storage, place and layout: a second read of one constant. Any other
-    // constant under this name gets the next number.
+    // A second read of the same constant; others get the next number.
     if (inserted || (other.storage().data() == tensor.storage().data() &&
                      other.storage_offset() == tensor.storage_offset() &&
                      other.sizes() == tensor.sizes() &&

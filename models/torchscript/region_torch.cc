@@ -121,8 +121,7 @@ class RegionBuilder {
       graph_->registerOutput(
           graph_->insertNode(graph_->createTuple(results))->output());
     }
-    // Dead code includes clones of inputs and placeholders of modules that
-    // nobody reads.
+    // Clones of inputs and modules' placeholders may have no reader.
     torch::jit::EliminateDeadCode(graph_);
     Node node;
     node.op = std::string(kScriptRegionOp);
@@ -196,8 +195,7 @@ class RegionBuilder {
         !example.toTensor().is_complex()) {
       return result;
     }
-    // view_as_real refuses lazy conjugates and negatives, so both are resolved
-    // first.
+    // view_as_real refuses lazy conjugates and negatives.
     for (const char* op : {"resolve_conj", "resolve_neg", "view_as_real"}) {
       JitNode* node =
           graph_->insertNode(graph_->create(c10::Symbol::aten(op), {result}));

@@ -297,8 +297,9 @@ class Binder {
     Slot slot;
     if (kind == c10::TypeKind::FloatType) {
       c10::List<double> list;
-      for (const at::Scalar& number : numbers)
+      for (const at::Scalar& number : numbers) {
         list.push_back(number.toDouble());
+      }
       slot.constant = c10::IValue(std::move(list));
     } else if (kind == c10::TypeKind::IntType) {
       c10::List<int64_t> list;

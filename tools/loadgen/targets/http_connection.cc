@@ -85,7 +85,7 @@ class Connection final : public HttpConnection {
     }
     buffer_.clear();
     // A fresh stream each time: a TLS stream cannot be used for a second
-    // handshake. What is left in the buffer belongs to the connection before.
+    // handshake. Bytes left in the buffer are of the closed connection.
     resolver_.async_resolve(
         peer_.host, peer_.port,
         [this](error_code error, const tcp::resolver::results_type& found) {
