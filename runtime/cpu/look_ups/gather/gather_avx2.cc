@@ -46,18 +46,25 @@ struct Vector {
   static Reg U8(const std::byte* p) {
     return Floats(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
   }
+  // Eight elements of kBits each lie in the low bits of `packed`, element 0
+  // lowest. Each lane shifts its own element down.
+  template <int kBits>
+  static Reg Unpack(int packed) {
+    const __m256i from = _mm256_mullo_epi32(
+        _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(kBits));
+    return _mm256_cvtepi32_ps(
+        _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(packed), from),
+                         _mm256_set1_epi32((1 << kBits) - 1)));
+  }
   static Reg U4(const std::byte* p) {
-    // A byte's two elements in two bytes: b | b << 4 in 16 bits.
-    const __m128i words = _mm_cvtepu8_epi16(_mm_loadu_si32(p));
-    return Floats(_mm_and_si128(_mm_or_si128(words, _mm_slli_epi16(words, 4)),
-                                _mm_set1_epi8(0x0f)));
+    int packed;
+    __builtin_memcpy(&packed, p, sizeof(packed));
+    return Unpack<4>(packed);
   }
   static Reg U2(const std::byte* p) {
-    // A byte's four elements in four bytes: two bits move six further each.
-    const __m128i dwords = _mm_cvtepu8_epi32(_mm_loadu_si16(p));
-    const __m128i two = _mm_or_si128(dwords, _mm_slli_epi32(dwords, 6));
-    return Floats(_mm_and_si128(_mm_or_si128(two, _mm_slli_epi32(two, 12)),
-                                _mm_set1_epi8(3)));
+    uint16_t packed;
+    __builtin_memcpy(&packed, p, sizeof(packed));
+    return Unpack<2>(packed);
   }
   static float Half(const std::byte* p) {
     uint16_t bits;

@@ -124,6 +124,28 @@ REFRACT_GATHER_INLINE void PoolColumns(const GatheredBags& bags, int64_t begin,
   }
 }
 
+// The bag of id `i` alone, without weights, in a single pass over its row:
+// nothing is summed, so that columns need no registers of their own. Unrolled,
+// because few instructions a row let the processor run ahead to the prefetches
+// of later rows: a prefetch that misses the TLB holds back what follows it.
+template <typename V, Element kElement, bool kMax>
+REFRACT_GATHER_INLINE void PoolRow(const GatheredBags& bags, int64_t i,
+                                   float* out) {
+  PrefetchRow(bags, i);
+  const Row<V, kElement> row(bags, bags.rows[i]);
+  const auto put = [&](int64_t column) {
+    typename V::Reg value = row.Values(column);
+    // As the first term of a sum, which makes −0 to 0.
+    if constexpr (!kMax) value = V::Add(V::Zero(), value);
+    V::Store(out + column, value);
+  };
+  int64_t column = 0;
+  for (; column + 8 * V::kLanes <= bags.dim; column += 8 * V::kLanes) {
+    for (int k = 0; k < 8; ++k) put(column + k * V::kLanes);
+  }
+  for (; column < bags.dim; column += V::kLanes) put(column);
+}
+
 template <typename V, Element kElement, bool kMax>
 REFRACT_GATHER_INLINE void PoolBags(const GatheredBags& bags) {
   std::byte* out = bags.out;
@@ -146,6 +168,11 @@ REFRACT_GATHER_INLINE void PoolBags(const GatheredBags& bags) {
       end = offset(b + 1);
     }
     float* const to = reinterpret_cast<float*>(out);
+    out += bags.out_stride;
+    if (end - begin == 1 && bags.weights == nullptr && dim > 8 * V::kLanes) {
+      PoolRow<V, kElement, kMax>(bags, begin, to);
+      continue;
+    }
     int64_t column = 0;
     for (; column + 8 * V::kLanes <= dim; column += 8 * V::kLanes) {
       PoolColumns<V, kElement, kMax, 8>(bags, begin, end, column, to);
@@ -161,7 +188,6 @@ REFRACT_GATHER_INLINE void PoolBags(const GatheredBags& bags) {
     if (column < dim) {
       PoolColumns<V, kElement, kMax, 1>(bags, begin, end, column, to);
     }
-    out += bags.out_stride;
   }
 }
 
