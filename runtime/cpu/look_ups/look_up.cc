@@ -33,8 +33,9 @@ constexpr int64_t kIdsPerPooledBag = 4;
 // which only the ends are prefetched (figures: docs/measurements/benchmarking.md).
 constexpr int64_t kShortestRowBytes = 320;
 constexpr int64_t kShortRowBytes = 512;
-// Bytes of each of the first rows that are prefetched before the loops.
-constexpr size_t kFirstRowBytes = 512;
+// Rows, and bytes of each, that are prefetched before the loops.
+constexpr int64_t kFirstRows = 32;
+constexpr int64_t kFirstRowBytes = 512;
 
 // A row of zeros in every format: scale and bias are zero as well.
 constexpr int64_t kZeroRowBytes = 1 << 16;
@@ -300,19 +301,6 @@ absl::Status ForEachTile(absl::Span<Stream> streams, F f) {
   return absl::OkStatus();
 }
 
-// Prefetches the first rows of the stream. The loops prefetch kGatherAhead rows
-// ahead of the row that they read, so that nothing else prefetches these.
-void PrefetchFirst(const LookUp& look_up, const std::byte* const* rows,
-                   int64_t count) {
-  const size_t bytes = std::min(look_up.table.row_bytes, kFirstRowBytes);
-  for (int64_t i = 0; i < count; ++i) {
-    for (size_t at = 0; at < bytes; at += 64) {
-      __builtin_prefetch(rows[i] + at);
-    }
-    __builtin_prefetch(rows[i] + bytes - 1);
-  }
-}
-
 // Rows of the stream that come from sources.
 class Fetching {
  public:
@@ -448,9 +436,6 @@ absl::Status RunSome(absl::Span<const LookUp> look_ups, RunStats& stats) {
         }
         if (look_up.table.source.source != nullptr) {
           fetching.Add(i, look_up.table, addresses + at, to - from);
-        } else if (at < kGatherAhead) {
-          PrefetchFirst(look_up, addresses + at,
-                        std::min(to - from, kGatherAhead - at));
         }
         at += to - from;
         return absl::OkStatus();
@@ -541,10 +526,34 @@ absl::Status LookUpKernel::Run(const Operands& operands,
                                RunStats& stats) const {
   LookUp look_up;
   REFRACT_RETURN_IF_ERROR(Describe(operands, look_up));
+  PrefetchFirst(look_up, 0);
   look_up.out = outputs[0].data;
   look_up.out_stride =
       look_up.dim * static_cast<int64_t>(base::SizeOf(look_up.dtype));
   return RunLookUps({&look_up, 1}, stats);
+}
+
+int64_t PrefetchFirst(const LookUp& look_up, int64_t before) {
+  const TableRows& table = look_up.table;
+  // Rows from elsewhere, and rows that an index has to find.
+  if (table.source.source != nullptr || table.ids != nullptr ||
+      table.sharded != nullptr || table.row_bytes == 0) {
+    return before;
+  }
+  // Of a tile's bags: other look-ups follow it.
+  const int64_t end = std::min(
+      {look_up.ids->num_elements(), kTileBags, kFirstRows - before});
+  const auto bytes =
+      std::min(static_cast<int64_t>(table.row_bytes), kFirstRowBytes);
+  for (int64_t i = 0; i < end; ++i) {
+    const int64_t id = IntAt(*look_up.ids, i);
+    if (id < 0 || id >= table.rows) continue;  // not yet checked
+    const std::byte* const row =
+        table.data + static_cast<size_t>(id) * table.row_bytes;
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
+    __builtin_prefetch(row + bytes - 1);
+  }
+  return before + std::max<int64_t>(end, 0);
 }
 
 absl::Status CheckIds(absl::Span<const LookUp> look_ups) {

@@ -53,6 +53,11 @@ class LookUpKernel : public Kernel {
                    RunStats& stats) const final;
 };
 
+// Prefetches rows of a described look-up, so that memory is read while the
+// look-ups after it are described. `before`: rows that the request's earlier
+// look-ups had prefetched; returns their number with these. Ids need no check.
+int64_t PrefetchFirst(const LookUp& look_up, int64_t before);
+
 // The first wrong id of look-ups that were described. A request that is wrong
 // in several look-ups is refused for the first one, as where operators run one
 // after the other. Ids of tables that are divided by ids are not checked: their

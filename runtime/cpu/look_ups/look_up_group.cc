@@ -103,6 +103,7 @@ absl::Status LookUpGroup::Run(const Operands& operands,
   // Byte of each part in a row of the cat.
   std::array<int64_t, kMembersAtOnce> columns;
   size_t first_operand = 0;
+  int64_t prefetched = 0;
   // Members are described and run in pieces of kMembersAtOnce. Each piece finds
   // the columns of its own members in the row of the cat.
   for (size_t first = 0; first < members_->size(); first += kMembersAtOnce) {
@@ -123,7 +124,7 @@ absl::Status LookUpGroup::Run(const Operands& operands,
     for (size_t m = 0; m < count; ++m) {
       const LookUpMember& member = (*members_)[first + m];
       LookUp& look_up = look_ups[m];
-      look_up = LookUp();
+      if (first > 0) look_up = LookUp();
       const absl::Status described = member.kernel->look_up()->Describe(
           operands.Part(first_operand, member.num_operands), look_up);
       if (!described.ok()) {
@@ -133,6 +134,7 @@ absl::Status LookUpGroup::Run(const Operands& operands,
             CheckIds(absl::MakeConstSpan(look_ups).first(m)));
         return described;
       }
+      prefetched = PrefetchFirst(look_up, prefetched);
       first_operand += member.num_operands;
       if (columns[m] >= 0) {
         look_up.out = joined->data + columns[m];
