@@ -2,11 +2,12 @@
 # The unit tests under ASan + UBSan and under TSan, and sanitized fuzzing of
 # every target, within a limit of time.
 #
-#   scripts/nightly.sh [--minutes N] [--only REGEX] [--jobs N] [--no-install]
+#   scripts/nightly.sh [--minutes N] [--part NAME] [--only REGEX] [--jobs N] [--no-install]
 #
 #   --minutes N    limit of everything, builds included (default 60). Whatever has
 #                  not run by then counts as failed. Fuzzing takes the time that
 #                  the tests leave, at least 10 s per target
+#   --part NAME    only this part: asan, tsan or fuzz
 #   --only REGEX   only unit tests and fuzz targets (fuzz/NAME) whose name matches;
 #                  builds nothing else
 #   --jobs N       compile jobs (default: one per core, fewer when memory is short)
@@ -23,12 +24,14 @@ source scripts/lib/install.sh
 source scripts/lib/presets.sh
 
 minutes=60
+part=
 only=
 jobs=
 install=yes
 while (($#)); do
   case "$1" in
     --minutes) minutes="${2:?--minutes needs a number}"; shift ;;
+    --part) part="${2:?--part needs a name}"; shift ;;
     --only) only="${2:?--only needs a regular expression}"; shift ;;
     --jobs) jobs="${2:?--jobs needs a number}"; shift ;;
     --no-install) install=no ;;
@@ -38,6 +41,7 @@ while (($#)); do
   shift
 done
 [[ $minutes =~ ^[1-9][0-9]*$ ]] || refract_die "bad number of minutes: $minutes"
+[[ ${part:-asan} =~ ^(asan|tsan|fuzz)$ ]] || refract_die "bad name of a part: $part"
 [[ ${jobs:-1} =~ ^[1-9][0-9]*$ ]] || refract_die "bad number of jobs: $jobs"
 end=$((SECONDS + minutes * 60))
 left() { echo $((end > SECONDS ? end - SECONDS : 1)); }
@@ -116,11 +120,9 @@ run_fuzz() (
   scripts/fuzz.sh "$seconds" "${options[@]}" --no-install --junit "$results/fuzz.xml"
 )
 
-for step in asan tsan; do
+for step in ${part:-asan tsan fuzz}; do
   echo "== $step, $(($(left) / 60)) min left"
-  run_sanitizer "$step" || true
+  if [[ $step == fuzz ]]; then run_fuzz || true; else run_sanitizer "$step" || true; fi
 done
-echo "== fuzz, $(($(left) / 60)) min left"
-run_fuzz || true
 echo "== everything took $SECONDS s of $((minutes * 60))"
 python3 scripts/summarize_tests.py "$results"

@@ -110,6 +110,12 @@ class Nightly(unittest.TestCase):
         status, lines, _ = self.nightly("--only", "nothing")
         self.assertEqual((status, lines[-1]), (1, "0 passed, 1 failed, 0 skipped"))
 
+    def test_one_part_alone(self):
+        for part in ("asan", "tsan", "fuzz"):
+            status, lines, errors = self.nightly("--part", part)
+            self.assertEqual((status, lines[-1]), (0, "2 passed, 0 failed, 0 skipped"), errors)
+            self.assertIn(f"{part}: 2 passed, 0 failed, 0 skipped", lines)
+
     def test_a_preset_that_does_not_build_has_failed_and_stops_no_other(self):
         status, lines, errors = self.nightly(BROKEN_BUILD="build/asan")
         self.assertEqual((status, lines[-1]), (1, "4 passed, 1 failed, 0 skipped"))
@@ -128,7 +134,8 @@ class Nightly(unittest.TestCase):
 
     def test_bad_options(self):
         for arguments, word in (
-            (("--minutes", "0"), "minutes"), (("--jobs", "x"), "jobs"), (("--fast",), "--fast")
+            (("--minutes", "0"), "minutes"), (("--jobs", "x"), "jobs"), (("--fast",), "--fast"),
+            (("--part", "msan"), "msan"),
         ):
             status, _, errors = self.nightly(*arguments)
             self.assertNotEqual(status, 0)
