@@ -376,20 +376,17 @@ bool Engine::Ready() const {
 }
 
 void Engine::WatchReadiness(std::function<void()> listener) {
-  absl::MutexLock lock(&mu_);
-  readiness_listener_ =
-      std::make_shared<const std::function<void()>>(std::move(listener));
+  absl::MutexLock lock(&listener_mu_);
+  readiness_listener_ = std::move(listener);
 }
 
 void Engine::NotifyReadiness() {
   ChooseDefaults();
   if (has_nodes_.load(std::memory_order_acquire)) checks_->Wake();
-  std::shared_ptr<const std::function<void()>> listener;
   {
-    absl::MutexLock lock(&mu_);
-    listener = readiness_listener_;
+    absl::MutexLock lock(&listener_mu_);
+    if (readiness_listener_ != nullptr) readiness_listener_();
   }
-  if (listener != nullptr) (*listener)();
   // Waiting jobs may have lost their node, or may go to a new node.
   workers_.Wake();
 }
@@ -435,6 +432,9 @@ void Engine::Stop() {
   if (nodes_ != nullptr) nodes_->Close();
   if (checks_ != nullptr) checks_->Join();
   if (shards_ != nullptr) shards_->Close();
+  // ModelControl still runs, and may publish a change.
+  absl::MutexLock lock(&listener_mu_);
+  readiness_listener_ = nullptr;
 }
 
 }  // namespace refract::cpu_node

@@ -152,9 +152,9 @@ class Engine {
   // Whether this node is ready by EngineOptions::readiness.
   bool Ready() const;
 
-  // Calls `listener` after each later change of readiness, under no lock, and
-  // never after Stop(). At most one call per engine; read the state after this
-  // call, not before.
+  // Calls `listener` after each later change of readiness, one call at a time,
+  // and never after Stop(). At most one call per engine; read the state after
+  // this call, not before.
   void WatchReadiness(std::function<void()> listener);
 
   const NodePool& nodes() const { return *nodes_; }
@@ -282,13 +282,14 @@ class Engine {
   // Idle tasks, which keep the memory they have grown.
   transport::FreeList<Task> tasks_;
 
+  // Held while the listener runs, so that Stop() waits for it.
+  absl::Mutex listener_mu_;
+  std::function<void()> readiness_listener_ ABSL_GUARDED_BY(listener_mu_);
+
   mutable absl::Mutex mu_;
   bool leaving_ ABSL_GUARDED_BY(mu_) = false;  // AnnounceStop was called
   bool admitting_ ABSL_GUARDED_BY(mu_) = true;
   size_t in_flight_ ABSL_GUARDED_BY(mu_) = 0;
-  // Shared with running calls, so that no call runs under the lock.
-  std::shared_ptr<const std::function<void()>> readiness_listener_
-      ABSL_GUARDED_BY(mu_);
   // Set by Stop(): no further stage begins.
   std::atomic<bool> aborting_ = false;
 

@@ -106,6 +106,19 @@ TEST(ModelReadinessTest, WhatCanRunHereIsReadyWhateverTheNodesSay) {
   ExpectRight(Infer(*engine, MakeRequest("a", 2)), 2);
 }
 
+// A front end may be destroyed after Stop(), while a change of models goes on.
+TEST(ModelReadinessTest, NobodyIsToldAfterStop) {
+  const auto engine = MakeEngine({MakeSmallModel({.name = "a"})}, {}, true);
+  int calls = 0;
+  engine->WatchReadiness([&] { ++calls; });
+  engine->Publish({});
+  EXPECT_EQ(calls, 1);
+  engine->Stop();
+  EXPECT_EQ(calls, 2);
+  engine->Publish({});
+  EXPECT_EQ(calls, 2);
+}
+
 // Fails when it is told to, and does not start again until it is.
 class MoodyDevice : public gpu_node::Device {
  public:
