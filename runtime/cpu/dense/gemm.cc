@@ -169,6 +169,10 @@ void RunTerms(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
     const int64_t high = rows % count;  // tiles of one row more
     const int64_t low_rows = rows / count;
     const int64_t most_rows = low_rows + (high > 0 ? 1 : 0);
+    // Tiles that prefetch the next group of panels, and elements of a panel
+    // that each of them prefetches per term.
+    const int64_t ahead = std::min(count, tiles.prefetch_tiles);
+    const int64_t step = (kPanelColumns + ahead - 1) / ahead;
     for (int64_t panel = 0; panel < num_panels;) {
       const int64_t width =
           TilePanels(functions[most_rows], num_panels - panel);
@@ -182,13 +186,14 @@ void RunTerms(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
       int64_t row = 0;
       for (int64_t t = 0; t < count; ++t) {
         const int64_t height = low_rows + (t < high ? 1 : 0);
-        // Prefetches once per group of panels. With few rows, where weights
-        // pass through the cache, this hides half of their latency.
-        const bool ahead = t == 0 && panel + width < num_panels;
-        tile.next =
-            static_cast<const std::byte*>(tile.b) +
-            static_cast<size_t>(width * tile.panel_elements) * b.element_bytes;
-        tile.next_step = ahead ? kPanelColumns : 0;
+        // Each element is prefetched once per group of panels. With few rows,
+        // where weights pass through the cache, this hides most of their
+        // latency.
+        tile.next = static_cast<const std::byte*>(tile.b) +
+                    static_cast<size_t>(width * tile.panel_elements +
+                                        t * step * tile.k) *
+                        b.element_bytes;
+        tile.next_step = t < ahead && panel + width < num_panels ? step : 0;
         if (!skips) tile.a = from + row * tile.a_stride;
         tile.c = c + (top + row) * c_stride + column;
         row += height;

@@ -23,9 +23,13 @@ class InteractionKernel final : public Kernel {
     // second panel's first column need the first panel alone.
     if (op_.vectors.empty()) op_.vectors.assign(op_.features.size(), 1);
     for (int64_t vectors : op_.vectors) count_ += vectors;
+    stride_ = (count_ + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
     below_diagonal_ = true;
     for (int64_t place : op_.places) {
-      below_diagonal_ &= place % count_ <= place / count_;
+      const int64_t row = place / count_;
+      const int64_t column = place % count_;
+      below_diagonal_ &= column <= row;
+      wanted_.push_back(row * stride_ + column);
     }
   }
 
@@ -59,12 +63,10 @@ class InteractionKernel final : public Kernel {
     const int64_t batch = first.dims[0];
     const int64_t width = ItemSize(first) / op_.vectors[0];
     const size_t panel_bytes = PackedMatrix::PanelBytes(width, count);
-    const int64_t stride =
-        (count + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
     // Per item: its vectors, one row each, and all products.
     float* const rows = ThreadScratch(
         ScratchUse::kKernel,
-        static_cast<size_t>(count * (width + kPanelColumns) + count * stride) *
+        static_cast<size_t>(count * (width + kPanelColumns) + count * stride_) *
             sizeof(float));
     // The extra line keeps rows out of the same cache sets.
     const int64_t row_stride = width + kPanelColumns;
@@ -85,12 +87,8 @@ class InteractionKernel final : public Kernel {
       }
       // The right operand is the transpose of the same rows.
       PackPanels(rows, width, count, 1, row_stride, panels);
-      Multiply(rows, row_stride, panels, width, count, stride, products);
-      for (size_t i = 0; i < op_.places.size(); ++i) {
-        const int64_t place = op_.places[i];
-        out[i] = products[place / count * stride + place % count];
-      }
-      out += op_.places.size();
+      Multiply(rows, row_stride, panels, width, products);
+      for (const int64_t place : wanted_) *out++ = products[place];
     }
     return absl::OkStatus();
   }
@@ -104,21 +102,22 @@ class InteractionKernel final : public Kernel {
   }
 
   void Multiply(const float* rows, int64_t row_stride, const float* panels,
-                int64_t width, int64_t count, int64_t stride,
-                float* products) const {
+                int64_t width, float* products) const {
     int64_t top = 0;
     // The upper right quarter of the product would be dropped: skip it.
-    if (below_diagonal_ && count > kPanelColumns) {
+    if (below_diagonal_ && count_ > kPanelColumns) {
       top = kPanelColumns;
       Gemm(rows, row_stride, top, panels, width, kPanelColumns, {}, products,
-           stride);
+           stride_);
     }
-    Gemm(rows + top * row_stride, row_stride, count - top, panels, width, count,
-         {}, products + top * stride, stride);
+    Gemm(rows + top * row_stride, row_stride, count_ - top, panels, width,
+         count_, {}, products + top * stride_, stride_);
   }
 
   InteractionOp op_;
-  int64_t count_ = 0;  // vectors of an item
+  int64_t count_ = 0;            // vectors of an item
+  int64_t stride_ = 0;           // floats from row to row of the products
+  std::vector<int64_t> wanted_;  // where the wanted products are
   bool below_diagonal_ = false;
 };
 

@@ -71,9 +71,12 @@ struct TileSet {
   // the smallest of the processors that use the set.
   int64_t block_bytes = 0;
   // Products of many rows take at most this many terms of all sums at a time,
-  // so that a panel stays in the first-level cache from one tile of rows to the
-  // next. 0: all terms.
+  // so that a panel stays in a near cache from one tile of rows to the next and
+  // a block has many rows. 0: all terms.
   int64_t range_terms = 0;
+  // Tiles of rows, at most, over which the prefetches of the next group of
+  // panels are spread.
+  int64_t prefetch_tiles = 1;
   // [form][rows][panels], null where the registers do not suffice. For one
   // panel there is a function for every number of rows up to max_rows.
   TileFunction functions[kNumWeightForms][kMaxTileRows + 1]
