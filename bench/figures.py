@@ -189,8 +189,8 @@ def operations():
 TABLES = {
     "models": lambda: models("xeon207/models.json"),
     "models_zero05": lambda: models("xeon207/models_zero05.json"),
-    "models_avx2": lambda: models("xeon207/models_avx2.json"),
-    "layers_avx2": lambda: layers("xeon207/layers_avx2.json"),
+    "models_zen3": lambda: models("zen3/models.json"),
+    "layers": lambda: layers("zen3/layers.json"),
     "operations": operations,
     "predicted_p99": predicted_p99,
     "gpu_check": gpu_check,

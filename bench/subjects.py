@@ -71,7 +71,6 @@ def zoo(*options, **others):
 PREPARATIONS = {
     "models": zoo("--aoti"),
     "models_zero05": zoo("--aoti", "--zero-share", "0.05"),
-    "models_avx2": zoo("--aoti", environment=AVX2),
     # Apart from `models`, because these subjects write plans.
     "zoo": zoo(),
     "dlrm_v3": Preparation(
@@ -231,12 +230,8 @@ SUBJECTS = (
              "--target", "refract_program refract_cpu_node_program refract_gpu_node_program"),
             ("--target", "refract_base"), ("cmake",)),
     runtime("layers", "Dense layers on a CPU: others ÷ Refract", "layers"),
-    runtime("layers_avx2", "Dense layers restricted to AVX2: others ÷ Refract", "layers",
-            environment=AVX2),
     models("models", "Whole models on a CPU: others ÷ Refract"),
     models("models_zero05", "Whole models, 5 % of activations zero: others ÷ Refract"),
-    models("models_avx2", "Whole models restricted to AVX2: others ÷ Refract", "--batches",
-           "64", "--rounds", "15", environment=AVX2),
     models("models_bf16", "Whole models with bf16 weights: TorchScript ÷ Refract",
            "--dense-weights", "bf16", "--batches", "1", "--rounds", "9"),
     runtime("beside", "Requests beside a busy process ÷ alone", "beside", "{models}",
