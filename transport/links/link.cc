@@ -70,16 +70,18 @@ absl::Time Link::next_timer() const {
 }
 
 absl::Status Link::CheckTimers(absl::Time now) {
-  if (now - last_heard_ >= suspect_after_) {
+  absl::Duration silence = now - last_heard_;
+  if (silence >= suspect_after_) {
     // The peer may have spoken while this thread was kept from running.
     REFRACT_RETURN_IF_ERROR(ReadSession(now));
+    silence = now - last_heard_;
   }
-  if (now - last_heard_ >= liveness_timeout_) {
+  if (silence >= liveness_timeout_) {
     return absl::UnavailableError(
         absl::StrCat("no sign of life from the peer for ",
                      absl::FormatDuration(liveness_timeout_)));
   }
-  suspect_ = now - last_heard_ >= suspect_after_;
+  suspect_ = silence >= suspect_after_;
   if (now >= next_heartbeat_) {
     next_heartbeat_ = now + heartbeat_interval_;
     return session_.Send(FrameKind::kHeartbeat, proto::Heartbeat());

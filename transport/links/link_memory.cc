@@ -23,8 +23,8 @@ void SlotReturns::Push(uint16_t slot) {
       state, pushed, std::memory_order_release, std::memory_order_relaxed));
   // The push that reaches the threshold wakes; later pushes need not, because
   // Drain() takes the whole stack.
-  const size_t size = (pushed & ~kWakeForEach) >> kSizeShift;
-  if (size == threshold_ || (pushed & kWakeForEach) != 0) waker_->Wake();
+  if (SizeOf(pushed) == threshold_ || (pushed & kWakeForEach) != 0)
+    waker_->Wake();
 }
 
 void SlotReturns::WakeForEach(bool each) {
@@ -34,7 +34,7 @@ void SlotReturns::WakeForEach(bool each) {
 }
 
 void SlotReturns::Drain(std::vector<uint16_t>* out) {
-  if (!any()) return;
+  if (size() == 0) return;
   const uint64_t state = state_.exchange(setting_, std::memory_order_acquire);
   for (uint64_t top = state & kTop; top != 0; top = below_[top - 1]) {
     out->push_back(static_cast<uint16_t>(top - 1));
@@ -128,7 +128,8 @@ absl::StatusOr<OutgoingMessage::ImplPtr> NewMessage(
   // Unused bytes up to the payload are sent too, and so are the gaps between
   // tensors: clears them, so that they reveal nothing of earlier messages.
   std::byte* data = block->data();
-  std::memset(data, 0, layout.payload_begin);
+  const size_t text_end = kHeaderBytes + layout.table_bytes + text.size();
+  std::memset(data + text_end, 0, layout.payload_begin - text_end);
   EncodeTable(tensors, layout, data + kHeaderBytes);
   std::copy_n(reinterpret_cast<const std::byte*>(text.data()), text.size(),
               data + kHeaderBytes + layout.table_bytes);

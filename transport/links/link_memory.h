@@ -39,10 +39,8 @@ class SlotReturns {
   // Whether each slot wakes the polling thread from now on. The caller must
   // call Drain(): the setting does not cover waiting slots.
   void WakeForEach(bool each);
-  // Whether slots wait. A slot that is pushed meanwhile may be missed.
-  bool any() const {
-    return (state_.load(std::memory_order_relaxed) & kTop) != 0;
-  }
+  // Slots that wait. A slot that is pushed meanwhile may be missed.
+  size_t size() const { return SizeOf(state_.load(std::memory_order_relaxed)); }
   // Appends the waiting slots to `out`.
   void Drain(std::vector<uint16_t>* out);
 
@@ -52,6 +50,9 @@ class SlotReturns {
   static constexpr uint64_t kTop = 0xffff;
   static constexpr int kSizeShift = 16;
   static constexpr uint64_t kWakeForEach = uint64_t{1} << 32;
+  static constexpr size_t SizeOf(uint64_t state) {
+    return (state & ~kWakeForEach) >> kSizeShift;
+  }
 
   const size_t threshold_;
   const std::shared_ptr<Waker> waker_;

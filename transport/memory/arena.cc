@@ -13,6 +13,16 @@ namespace {
 // Holes that need no allocation: as many as messages of a connection in flight.
 constexpr size_t kUsualHoles = 64;
 
+// A block as a number, which is not 0: its length in the upper half and its
+// offset in the lower half, in units of kPayloadAlign.
+uint64_t Packed(size_t offset, size_t bytes) {
+  const size_t units =
+      AlignUp(std::max<size_t>(bytes, 1), kPayloadAlign) / kPayloadAlign;
+  return uint64_t{units} << 32 | offset / kPayloadAlign;
+}
+size_t OffsetOf(uint64_t block) { return (block & 0xffffffff) * kPayloadAlign; }
+size_t BytesOf(uint64_t block) { return (block >> 32) * kPayloadAlign; }
+
 }  // namespace
 
 RangeAllocator::RangeAllocator(size_t capacity, size_t align) : align_(align) {
@@ -83,31 +93,54 @@ Arena::Arena(Region region, size_t begin, size_t bytes,
       ranges_(bytes, kPayloadAlign) {}
 
 std::optional<ArenaBlock> Arena::Allocate(size_t bytes) {
+  uint64_t last = last_.load(std::memory_order_relaxed);
+  if (last != 0 && BytesOf(last) == AlignUp(bytes, kPayloadAlign) &&
+      last_.compare_exchange_strong(last, 0, std::memory_order_acquire)) {
+    return ArenaBlock(this, begin_ + OffsetOf(last), bytes);
+  }
   absl::MutexLock lock(&mu_);
-  const std::optional<size_t> offset = ranges_.Allocate(bytes);
-  if (!offset.has_value()) return std::nullopt;
-  return ArenaBlock(this, begin_ + *offset, bytes);
+  return AllocateLocked(bytes);
 }
 
 std::optional<ArenaBlock> Arena::AllocateOrNotify(size_t bytes) {
   absl::MutexLock lock(&mu_);
+  // Set before the attempt: a block that is freed meanwhile is either found
+  // here, or its Free() sees the flag.
+  notify_ = true;
+  std::optional<ArenaBlock> block = AllocateLocked(bytes);
+  if (block.has_value()) notify_ = false;
+  return block;
+}
+
+std::optional<ArenaBlock> Arena::AllocateLocked(size_t bytes) {
+  // The kept block must not split the free memory around it.
+  FreeLocked(last_.exchange(0));
   const std::optional<size_t> offset = ranges_.Allocate(bytes);
-  notify_ = !offset.has_value();
   if (!offset.has_value()) return std::nullopt;
   return ArenaBlock(this, begin_ + *offset, bytes);
 }
 
+void Arena::FreeLocked(uint64_t block) {
+  if (block != 0) ranges_.Free(OffsetOf(block), BytesOf(block));
+}
+
 size_t Arena::used_bytes() const {
   absl::MutexLock lock(&mu_);
-  return ranges_.used_bytes();
+  return ranges_.used_bytes() - BytesOf(last_);
 }
 
 void Arena::Free(size_t offset, size_t bytes) {
-  bool notify;
+  // The block freed now is more likely to be in the cache than the one before.
+  const uint64_t before = last_.exchange(Packed(offset - begin_, bytes));
+  if (before == 0 && !notify_) return;
+  bool notify = false;
   {
     absl::MutexLock lock(&mu_);
-    ranges_.Free(offset - begin_, bytes);
-    notify = std::exchange(notify_, false);
+    FreeLocked(before);
+    if (notify_) {
+      FreeLocked(last_.exchange(0));
+      notify = notify_.exchange(false);
+    }
   }
   // Outside the lock: the polling thread that wakes takes the lock next.
   if (notify) waker_->Wake();

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -83,12 +84,15 @@ class ArenaBlock {
   size_t bytes_ = 0;
 };
 
-// A Region with an allocator. Thread-safe. Belongs to the LinkMemory that the
-// connection shares with its messages, which may outlive the connection.
+// A Region with an allocator. The block freed last is kept outside the lock,
+// and the next block of the same length is that block: messages of one size,
+// one after the other, take no lock and use the same memory. Thread-safe.
+// Belongs to the LinkMemory that the connection shares with its messages, which
+// may outlive the connection.
 class Arena {
  public:
-  // Uses `bytes` of `region` from `begin`, both multiples of 64. Frees wake
-  // `waker` if AllocateOrNotify() asked for it.
+  // Uses `bytes` of `region` from `begin`, both multiples of 64, at most
+  // 256 GiB. Frees wake `waker` if AllocateOrNotify() asked for it.
   Arena(Region region, size_t begin, size_t bytes,
         std::shared_ptr<Waker> waker);
 
@@ -103,14 +107,19 @@ class Arena {
  private:
   friend class ArenaBlock;
   void Free(size_t offset, size_t bytes);
+  std::optional<ArenaBlock> AllocateLocked(size_t bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FreeLocked(uint64_t block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Region region_;
   const size_t begin_;
   const size_t bytes_;
   const std::shared_ptr<Waker> waker_;
+  // The block freed last, which ranges_ counts as used; 0: none.
+  std::atomic<uint64_t> last_ = 0;
+  std::atomic<bool> notify_ = false;  // set under mu_
   mutable absl::Mutex mu_;
   RangeAllocator ranges_ ABSL_GUARDED_BY(mu_);
-  bool notify_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace refract::transport

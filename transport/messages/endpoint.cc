@@ -29,6 +29,9 @@ Endpoint::Endpoint(DataPath* path, EndpointSetup setup, MessageSink* sink)
 
 absl::Status Endpoint::Progress(absl::Time now, int* worked, int* heard) {
   REFRACT_RETURN_IF_ERROR(receiver_.Resume());
+  // Messages that wait since the last round go first: handling what has arrived
+  // would delay them.
+  REFRACT_RETURN_IF_ERROR(sender_.Post(now));
   // Errors of the path count only when it has delivered all that arrived
   // before.
   const size_t count = path_->Poll(absl::MakeSpan(completions_));

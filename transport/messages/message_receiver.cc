@@ -79,10 +79,12 @@ absl::Status MessageReceiver::OnMessage(SlotGrant grant, absl::Time now) {
     return absl::InvalidArgumentError(
         "pulled payload outside of the source arena");
   }
-  table_.assign(slot + kHeaderBytes, slot + kHeaderBytes + header.table_bytes);
-  REFRACT_RETURN_IF_ERROR(DecodeTable(table_, header, &tensors_));
-  text_.assign(
-      reinterpret_cast<const char*>(slot) + kHeaderBytes + header.table_bytes,
+  copy_.assign(slot + kHeaderBytes,
+               slot + kHeaderBytes + header.table_bytes + header.text_bytes);
+  REFRACT_RETURN_IF_ERROR(DecodeTable(
+      absl::MakeConstSpan(copy_).first(header.table_bytes), header, &tensors_));
+  const absl::string_view text(
+      reinterpret_cast<const char*>(copy_.data()) + header.table_bytes,
       header.text_bytes);
   // A message of an earlier connection is dropped, and its slot returned at
   // once. Its fields were checked first, because a broken message ends the
@@ -93,7 +95,7 @@ absl::Status MessageReceiver::OnMessage(SlotGrant grant, absl::Time now) {
     return absl::OkStatus();
   }
   counters_->bytes_received += header.total_bytes;
-  if (header.pulled) return StartPull(grant.slot, header, text_, now);
+  if (header.pulled) return StartPull(grant.slot, header, text, now);
   IncomingMessage::ImplPtr message = NewIncoming(setup_->memory);
   message->slot = grant.slot;
   const std::byte* payload = slot + header.payload_begin();
@@ -106,7 +108,7 @@ absl::Status MessageReceiver::OnMessage(SlotGrant grant, absl::Time now) {
     view.data = payload + tensor.offset;
     view.bytes = tensor.bytes;
   }
-  return sink_->OnMessage(header, text_, std::move(message));
+  return sink_->OnMessage(header, text, std::move(message));
 }
 
 absl::Status MessageReceiver::StartPull(uint16_t slot,
@@ -121,7 +123,7 @@ absl::Status MessageReceiver::StartPull(uint16_t slot,
   pull.ended = false;
   pull.refusal = absl::OkStatus();
   pull.header = header;
-  // text_ and tensors_ serve the next message as well, so the pull keeps
+  // copy_ and tensors_ serve the next message as well, so the pull keeps
   // copies.
   pull.text.assign(text.data(), text.size());
   pull.message = NewIncoming(setup_->memory);
@@ -258,7 +260,7 @@ void MessageReceiver::WakeOwner() {
   if (!in_post_gets_) setup_->memory->waker->Wake();
 }
 
-absl::Status MessageReceiver::Resume() {
+absl::Status MessageReceiver::ResumeWaiting() {
   if (!attached_) {
     attached_ = true;
     const PathLimits limits = path_->limits();
@@ -277,15 +279,22 @@ absl::Status MessageReceiver::Resume() {
 }
 
 void MessageReceiver::TakeReturns() {
+  SlotReturns& returns = setup_->memory->returns;
   // Every slot is in use here or owed: the sender has none left, and may need a
   // slot regardless of other messages to send.
   const bool dry = slots_.num_filled() + owed_.size() == pulls_.size();
   if (dry != sender_is_dry_) {
     sender_is_dry_ = dry;
-    setup_->memory->returns.WakeForEach(dry);
+    returns.WakeForEach(dry);
+  }
+  // Too few for credits: they wait for more, because taking them costs an
+  // atomic exchange.
+  if (!dry && !pay_now_ &&
+      owed_.size() + returns.size() < CreditThreshold(setup_->num_slots)) {
+    return;
   }
   returned_.clear();
-  setup_->memory->returns.Drain(&returned_);
+  returns.Drain(&returned_);
   for (const uint16_t slot : returned_) Owe(slot, false);
   pay_now_ |= dry && !owed_.empty();
 }
@@ -309,7 +318,10 @@ absl::Status MessageReceiver::PostCredits() {
         setup_->peer_slots, 0, {},
         EncodeImm({ImmKind::kCredit, grant.slot, grant.generation}),
         kNoContext);
-    if (result == PostResult::kFull) return absl::OkStatus();
+    // Broken: as in MessageSender::Post.
+    if (result == PostResult::kFull || result == PostResult::kBroken) {
+      return absl::OkStatus();
+    }
     if (result != PostResult::kPosted) {
       return PostError(result, *path_, "credit");
     }

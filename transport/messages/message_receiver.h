@@ -76,8 +76,11 @@ class MessageReceiver final : public PullConnection {
 
   // Begins a round: reports pulls that came too late, and retries operations
   // that waited for memory or for room in the path.
-  absl::Status Resume();
-  // Takes the slots that readers returned.
+  absl::Status Resume() {
+    if (attached_ && !waiting_ && !any_ended_) return absl::OkStatus();
+    return ResumeWaiting();
+  }
+  // Takes the slots that readers returned, if credits are due for them.
   void TakeReturns();
   // Whether enough credits are owed, or the sender needs them now.
   bool credits_are_due() const { return pay_now_; }
@@ -103,6 +106,7 @@ class MessageReceiver final : public PullConnection {
     size_t requested = 0;  // bytes of the payload requested
   };
 
+  absl::Status ResumeWaiting();
   absl::Status StartPull(uint16_t slot, const MessageHeader& header,
                          absl::string_view text, absl::Time now);
   absl::Status HoldMemory(PulledMessage& pull) const;
@@ -130,10 +134,9 @@ class MessageReceiver final : public PullConnection {
   bool any_ended_ = false;
   absl::Status post_status_;  // error of a get that PostChunk could not post
 
-  // Private copies of a slot's contents: the peer may still write to the
-  // slot.
-  std::vector<std::byte> table_;
-  std::string text_;
+  // Private copy of the table and text in a slot: the peer may still write to
+  // the slot.
+  std::vector<std::byte> copy_;
   std::vector<WireTensor> tensors_;
 
   ReceiveSlots slots_;

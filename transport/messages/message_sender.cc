@@ -122,8 +122,7 @@ MessageSender::Waiting* MessageSender::Next() {
                                                             : &urgent_;
 }
 
-absl::Status MessageSender::Post(absl::Time now) {
-  if (num_waiting() == 0) return absl::OkStatus();
+absl::Status MessageSender::PostWaiting(absl::Time now) {
   while (Waiting* const heap = Next()) {
     // A slot is taken first: without a slot no message can go, and the heaps
     // stay as they are.
@@ -151,7 +150,9 @@ absl::Status MessageSender::Post(absl::Time now) {
         setup_->peer_slots, grant->slot * setup_->peer_slot_bytes,
         {data, header.pulled ? payload_begin : header.total_bytes},
         EncodeImm({ImmKind::kMessage, grant->slot, grant->generation}), index);
-    if (result == PostResult::kFull) {
+    // A broken path may still deliver what arrived before. Its own status ends
+    // the connection after that (Endpoint::Progress).
+    if (result == PostResult::kFull || result == PostResult::kBroken) {
       slots_.Untake(*grant);
       return absl::OkStatus();
     }

@@ -36,7 +36,9 @@ class MessageSender {
   // Call when a put of Post completed.
   absl::Status OnPut(uint64_t context);
   // Puts messages as long as slots are free.
-  absl::Status Post(absl::Time now);
+  absl::Status Post(absl::Time now) {
+    return num_waiting() == 0 ? absl::OkStatus() : PostWaiting(now);
+  }
 
   size_t num_waiting() const { return urgent_.size() + background_.size(); }
   // Whether no message waits to be sent or taken by the peer.
@@ -58,6 +60,7 @@ class MessageSender {
     bool taken = false;  // the peer has it: eager, or credited
   };
 
+  absl::Status PostWaiting(absl::Time now);
   // The heap whose top is sent next; null when both are empty.
   Waiting* Next();
   void ReleaseIfDone(uint32_t index);

@@ -13,30 +13,31 @@ namespace refract::transport {
 class ProgressTimer {
  public:
   // `timeout` infinite: never expires.
-  explicit ProgressTimer(absl::Duration timeout) : timeout_(timeout) {}
+  explicit ProgressTimer(absl::Duration timeout)
+      : timeout_(timeout), pause_(timeout / 2) {}
 
   // Call after a polling round: whether operations completed in it, and whether
   // operations are outstanding now.
   void OnRound(bool completed, bool outstanding, absl::Time now) {
     // Rounds come several times per timeout. If not, the polling thread was
     // kept from running, and later rounds may find completions.
-    const bool paused = now - last_round_ > timeout_ / 2;
+    const bool paused = now - last_round_ > pause_;
     last_round_ = now;
     if (!outstanding) {
-      waiting_since_ = absl::InfiniteFuture();
-    } else if (completed || paused ||
-               waiting_since_ == absl::InfiniteFuture()) {
-      waiting_since_ = now;
+      expires_at_ = absl::InfiniteFuture();
+    } else if (completed || paused || expires_at_ == absl::InfiniteFuture()) {
+      expires_at_ = now + timeout_;
     }
   }
 
-  bool expired(absl::Time now) const { return now >= expires_at(); }
+  bool expired(absl::Time now) const { return now >= expires_at_; }
   // InfiniteFuture: no operation is outstanding.
-  absl::Time expires_at() const { return waiting_since_ + timeout_; }
+  absl::Time expires_at() const { return expires_at_; }
 
  private:
   const absl::Duration timeout_;
-  absl::Time waiting_since_ = absl::InfiniteFuture();
+  const absl::Duration pause_;  // kept: rounds are shorter than its division
+  absl::Time expires_at_ = absl::InfiniteFuture();
   absl::Time last_round_ = absl::InfinitePast();
 };
 

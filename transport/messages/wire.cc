@@ -48,6 +48,26 @@ absl::Status BadTensor(size_t index, absl::string_view what) {
       absl::StrCat("message tensor ", index, ": ", what));
 }
 
+// As base::ByteSize, which judges shapes that are rare in messages: StatusOr
+// costs more than the product.
+absl::Status ByteSize(base::DType dtype, absl::Span<const int64_t> dims,
+                      size_t* bytes) {
+  constexpr size_t kCommonBytes = size_t{1} << 40;  // far above any message
+  size_t product = base::SizeOf(dtype);
+  bool common = true;
+  for (const int64_t dim : dims) {
+    common &= dim > 0 && !__builtin_mul_overflow(
+                             product, static_cast<size_t>(dim), &product);
+  }
+  if (common && product > 0 && product <= kCommonBytes) [[likely]] {
+    *bytes = product;
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<size_t> judged = base::ByteSize(dtype, dims);
+  if (judged.ok()) *bytes = *judged;
+  return judged.status();
+}
+
 }  // namespace
 
 // Whole words are stored: the checksum loads words, and a load that needs
@@ -186,15 +206,17 @@ absl::Status LayoutMessage(absl::Span<const base::TensorSpec> tensors,
     if (tensor.dtype == base::DType::kUnknown) {
       return BadTensor(i, "unknown dtype");
     }
-    const absl::StatusOr<size_t> bytes =
-        base::ByteSize(tensor.dtype, tensor.dims);
-    if (!bytes.ok()) return BadTensor(i, bytes.status().message());
+    size_t bytes = 0;
+    if (const absl::Status status = ByteSize(tensor.dtype, tensor.dims, &bytes);
+        !status.ok()) {
+      return BadTensor(i, status.message());
+    }
     // Kernels and copies use aligned rows, in the message itself as well.
     payload = AlignUp(payload, kPayloadAlign);
     layout.tensor_offsets.push_back(payload);
     // ByteSize stays under 2^62, and so does the sum, because a sum above the
     // limit ends the loop.
-    payload += *bytes;
+    payload += bytes;
     if (payload > max_total_bytes) break;
     layout.table_bytes += kTableEntryBytes + 8 * tensor.dims.size();
   }
@@ -268,11 +290,14 @@ absl::Status DecodeTable(absl::Span<const std::byte> table,
       tensor.dims[d] = LoadLittle<int64_t>(table.data() + 8 * d);
     }
     table.remove_prefix(size_t{8} * rank);
-    const absl::StatusOr<size_t> expected =
-        base::ByteSize(tensor.dtype, tensor.dims);
-    if (!expected.ok()) return BadTensor(i, expected.status().message());
-    if (bytes != *expected) {
-      return BadTensor(i, absl::StrCat(bytes, " B, dims need ", *expected));
+    size_t expected = 0;
+    if (const absl::Status status =
+            ByteSize(tensor.dtype, tensor.dims, &expected);
+        !status.ok()) {
+      return BadTensor(i, status.message());
+    }
+    if (bytes != expected) {
+      return BadTensor(i, absl::StrCat(bytes, " B, dims need ", expected));
     }
     if (offset % kPayloadAlign != 0) {
       return BadTensor(i, absl::StrCat("offset ", offset, " is not aligned"));

@@ -191,6 +191,11 @@ absl::Time PullScheduler::OverdueAt(const PullConnection& connection,
 }
 
 absl::Time PullScheduler::OverdueAt(const PullConnection& connection) const {
+  // The usual case, in each step of each link, for which the time that explains
+  // a get need not be computed.
+  if (connection.outstanding_ == connection.overdue_) {
+    return absl::InfiniteFuture();
+  }
   return OverdueAt(connection, OverdueAfter());
 }
 

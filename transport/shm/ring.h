@@ -88,9 +88,11 @@ class RingReader {
   // The writer claims more entries than fit.
   bool broken() const { return broken_; }
 
-  // Tells the writer the read position. True: the writer waits; signal it.
+  // Tells the writer the read position, now and then: the writer needs it only
+  // when the ring looks full, and then more entries than kUnpublished are left
+  // to read. True: the writer waits; signal it.
   bool Publish() {
-    if (position_ == published_) return false;
+    if (position_ - published_ < kUnpublished) return false;
     published_ = position_;
     ring_->read.store(position_, std::memory_order_seq_cst);
     return ring_->writer_waits.load(std::memory_order_seq_cst) != 0 &&
@@ -111,6 +113,8 @@ class RingReader {
   }
 
  private:
+  static constexpr uint64_t kUnpublished = RingMemory::kCapacity / 4;
+
   RingMemory* const ring_;
   uint64_t position_ = 0;
   uint64_t known_written_ = 0;

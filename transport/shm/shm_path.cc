@@ -303,7 +303,7 @@ size_t ShmPath::Poll(absl::Span<Completion> out) {
   if (reader_.broken()) {
     Break(absl::InvalidArgumentError("the peer's ring position is impossible"));
   }
-  // One store for all entries that were taken.
+  // Outside the loop: at most one store for all entries that were taken.
   if (reader_.Publish()) WakePeer();
   // Messages that the peer wrote before it died are still delivered.
   if (peer_gone_ && count == 0) {

@@ -52,7 +52,7 @@ TEST_F(SlotReturnsTest, WakesAtTheThresholdOrForEachSlot) {
   out.clear();
   returns_.Drain(&out);
   EXPECT_EQ(out, (std::vector<uint16_t>{0, 3}));
-  EXPECT_FALSE(returns_.any());
+  EXPECT_EQ(returns_.size(), 0u);
 }
 
 // Readers return slots while the polling thread takes them and hands them out

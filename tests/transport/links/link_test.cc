@@ -78,8 +78,12 @@ class LinkTest : public testing::Test {
   absl::Duration TimeToFailure(absl::Status* why);
 
   base::ManualClock clock_{absl::FromUnixSeconds(1'000'000)};
-  FunctionSink sink_{[](const MessageHeader&, absl::string_view,
-                        IncomingMessage::ImplPtr) { return absl::OkStatus(); }};
+  int received_ = 0;  // messages
+  FunctionSink sink_{[this](const MessageHeader&, absl::string_view,
+                            IncomingMessage::ImplPtr) {
+    ++received_;
+    return absl::OkStatus();
+  }};
   SessionSocket peer_;
   FakePath* path_ = nullptr;
   std::shared_ptr<LinkMemory> memory_;
@@ -228,6 +232,25 @@ TEST_F(LinkTest, TimeWithoutStepsDoesNotCountAgainstThePath) {
   ASSERT_TRUE(StepAfterFrame().ok());
   absl::Status why;
   EXPECT_EQ(TimeToFailure(&why), absl::Seconds(2));
+}
+
+// A message that cannot be sent any more keeps none that arrived from its
+// reader, and the reason stays the path's.
+TEST_F(LinkTest, BrokenPathDeliversWhatArrivedBefore) {
+  ASSERT_TRUE(Step().ok());
+  MessageHeader header;
+  header.kind = MessageKind::kResponse;
+  header.total_bytes = kHeaderBytes;
+  EncodeHeader(header, memory_->slots.data());
+  path_->Notify(EncodeImm({ImmKind::kMessage, 0, 0}));
+  ASSERT_NO_FATAL_FAILURE(SendMessage(100));
+  path_->Break(absl::UnavailableError("a cable was pulled"));
+  EXPECT_EQ(received_, 0);
+  EXPECT_TRUE(Step().ok());
+  EXPECT_EQ(received_, 1);
+  const absl::Status why = Step();
+  EXPECT_TRUE(absl::IsUnavailable(why)) << why;
+  EXPECT_TRUE(link_->path_failed());
 }
 
 TEST_F(LinkTest, BrokenPathUnderALiveSessionIsThePathsFault) {

@@ -1,8 +1,14 @@
 // Arenas and slots: the bookkeeping under the message layer.
 #include <gtest/gtest.h>
+#include <poll.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <map>
+#include <optional>
 #include <random>
+#include <thread>
+#include <utility>
 
 #include "tests/base/random_seed.h"
 #include "transport/memory/arena.h"
@@ -78,6 +84,77 @@ TEST(ArenaTest, FreeWakesOnlyWhoAsked) {
   all->Reset();
   EXPECT_FALSE((*waker)->Arm()) << "asked";
   EXPECT_EQ(arena->used_bytes(), 0u);
+}
+
+// The arena keeps the block freed last; it is memory for every length.
+TEST(ArenaTest, FreedBlockServesAnyLength) {
+  auto waker = ThreadWaker::Create();
+  ASSERT_TRUE(waker.ok());
+  auto memory = Mapping::Anonymous(4096);
+  ASSERT_TRUE(memory.ok());
+  Arena arena(Region{0, *memory}, 0, 4096, *waker);
+  std::optional<ArenaBlock> first = arena.Allocate(1024);
+  std::optional<ArenaBlock> second = arena.Allocate(1000);
+  ASSERT_TRUE(second.has_value());
+  EXPECT_EQ(arena.used_bytes(), 2048u);
+  second->Reset();
+  EXPECT_EQ(arena.used_bytes(), 1024u);
+  second = arena.Allocate(1023);
+  ASSERT_TRUE(second.has_value());
+  EXPECT_EQ(second->offset(), 1024u) << "the same again";
+  first->Reset();
+  second->Reset();
+  EXPECT_EQ(arena.used_bytes(), 0u);
+  for (const size_t bytes : {size_t{4096}, size_t{64}, size_t{4096}}) {
+    EXPECT_TRUE(arena.Allocate(bytes).has_value()) << bytes;
+    EXPECT_TRUE(arena.AllocateOrNotify(bytes).has_value()) << bytes;
+  }
+  EXPECT_EQ(arena.used_bytes(), 0u);
+  // It does not split the free memory: two halves fit.
+  first = arena.Allocate(64);
+  first->Reset();
+  first = arena.Allocate(2048);
+  second = arena.Allocate(2048);
+  EXPECT_TRUE(first.has_value() && second.has_value());
+}
+
+// A block is freed while another thread finds the arena full: that thread gets
+// the block or is woken.
+TEST(ArenaTest, FreeThatMeetsAFullArenaWakes) {
+  auto waker = ThreadWaker::Create();
+  ASSERT_TRUE(waker.ok());
+  auto memory = Mapping::Anonymous(64);
+  ASSERT_TRUE(memory.ok());
+  Arena arena(Region{0, *memory}, 0, 64, *waker);
+  constexpr int kTurns = 2'000;
+  std::optional<ArenaBlock> lent = arena.Allocate(64);
+  std::atomic<int> turns = 0;  // of `lent`: even numbers are the other thread's
+  std::thread other([&] {
+    for (int turn = 0; turn < 2 * kTurns; turn += 2) {
+      while (turns != turn) std::this_thread::yield();
+      ++turns;
+      lent->Reset();
+    }
+  });
+  for (int turn = 1; turn < 2 * kTurns; turn += 2) {
+    while (turns != turn) std::this_thread::yield();
+    std::optional<ArenaBlock> mine = arena.AllocateOrNotify(64);
+    while (!mine.has_value()) {
+      if ((*waker)->Arm()) {
+        pollfd fd = {(*waker)->fd(), POLLIN, 0};
+        const bool woken = poll(&fd, 1, 10'000) == 1;
+        (*waker)->Disarm();
+        if (!woken) {
+          ADD_FAILURE() << "not woken in turn " << turn;
+          std::abort();  // the other thread waits
+        }
+      }
+      mine = arena.AllocateOrNotify(64);
+    }
+    lent = std::move(mine);
+    ++turns;
+  }
+  other.join();
 }
 
 TEST(SlotsTest, GrantsFollowCreditsInAnyOrder) {
