@@ -45,8 +45,10 @@ struct Row {
                                : kElement == Element::kU2 ? 2
                                                           : 16;
 
-  REFRACT_GATHER_INLINE Row(const GatheredBags& bags, const std::byte* row)
-      : elements(row + bags.payload) {
+  // `column`: where columns are counted from.
+  REFRACT_GATHER_INLINE Row(const GatheredBags& bags, const std::byte* row,
+                            int64_t column)
+      : elements(row + bags.payload + column * kBits / 8) {
     if constexpr (kQuantised) {
       const std::byte* const parameters = row + bags.parameters;
       // The same for all rows of a table, hence predicted.
@@ -95,10 +97,13 @@ REFRACT_GATHER_INLINE void PoolColumns(const GatheredBags& bags, int64_t begin,
     if (prefetch) {
       PrefetchRow(bags, i);
     }
-    const Row<V, kElement> row(bags, bags.rows[i]);
+    // Columns of the loops below are constants, hence part of the instructions
+    // that load them: the fewer instructions a row takes, the more rows are read
+    // at a time.
+    const Row<V, kElement> row(bags, bags.rows[i], column);
     if constexpr (kMax) {
       for (int k = 0; k < kRegs; ++k) {
-        const typename V::Reg value = row.Values(column + k * V::kLanes);
+        const typename V::Reg value = row.Values(k * V::kLanes);
         // The first row replaces the zero.
         sum[k] = i == begin ? value : V::Max(value, sum[k]);
       }
@@ -106,11 +111,11 @@ REFRACT_GATHER_INLINE void PoolColumns(const GatheredBags& bags, int64_t begin,
       const typename V::Reg weight = V::Set1(bags.weights[i]);
       for (int k = 0; k < kRegs; ++k) {
         sum[k] =
-            V::Add(sum[k], V::Mul(weight, row.Values(column + k * V::kLanes)));
+            V::Add(sum[k], V::Mul(weight, row.Values(k * V::kLanes)));
       }
     } else {
       for (int k = 0; k < kRegs; ++k) {
-        sum[k] = V::Add(sum[k], row.Values(column + k * V::kLanes));
+        sum[k] = V::Add(sum[k], row.Values(k * V::kLanes));
       }
     }
   }
@@ -132,7 +137,7 @@ template <typename V, Element kElement, bool kMax>
 REFRACT_GATHER_INLINE void PoolRow(const GatheredBags& bags, int64_t i,
                                    float* out) {
   PrefetchRow(bags, i);
-  const Row<V, kElement> row(bags, bags.rows[i]);
+  const Row<V, kElement> row(bags, bags.rows[i], 0);
   const auto put = [&](int64_t column) {
     typename V::Reg value = row.Values(column);
     // As the first term of a sum, which makes −0 to 0.
