@@ -61,7 +61,8 @@ def gpu_check():
 
 
 def gather(name):
-    """Time of others ÷ the engine's, first quartiles, by batch × look-ups."""
+    """Time of others ÷ the engine's, first quartiles, by batch × look-ups. Last, the time of
+    bags and cat ÷ that of loading the same lines, medians: the ratio that memory allows."""
     columns = [
         ("fp32", "embedding_bags_and_cat", "fp32: bags and cat"),
         ("fp32", "fbgemm_table_batched", "fp32: FBGEMM"),
@@ -82,10 +83,13 @@ def gather(name):
     formats_measured = {form for formats in cases.values() for form in formats}
     # A report of fewer formats has fewer columns.
     columns = [column for column in columns if column[0] in formats_measured]
-    text = header("batch × look-ups", *(title for _, _, title in columns))
+    text = header("batch × look-ups", *(title for _, _, title in columns),
+                  "fp32: bags and cat ÷ lines only")
     for (look_ups, batch), formats in sorted(cases.items()):
-        ratios = (formats[form][other]["time_over_refract"]["q25"] for form, other, _ in columns)
-        text += row(f"{batch} × {look_ups}", *(f"{ratio:.2f}" for ratio in ratios))
+        ratios = [formats[form][other]["time_over_refract"]["q25"] for form, other, _ in columns]
+        bags, lines = (formats["fp32"][other]["us"]["median"]
+                       for other in ("embedding_bags_and_cat", "load_every_line"))
+        text += row(f"{batch} × {look_ups}", *(f"{ratio:.2f}" for ratio in (*ratios, bags / lines)))
     return text
 
 
@@ -197,7 +201,7 @@ TABLES = {
     "gather": lambda: gather("xeon207/gather.json"),
     "gather_cores": gather_cores,
     "roofline": roofline,
-    "gather_avx2": lambda: gather("xeon207/gather_avx2.json"),
+    "gather_zen3": lambda: gather("zen3/gather.json"),
 }
 
 

@@ -239,8 +239,6 @@ SUBJECTS = (
             short=("--rounds", "5", "--names", "deepfm,two_tower")),
     gather("gather", "Table look-ups: others ÷ Refract", "--formats",
            "fp32,fp16,tbe-int8,tbe-int4", "--rounds", "15", *fbgemm()),
-    gather("gather_avx2", "Table look-ups restricted to AVX2: others ÷ Refract", "--formats",
-           "fp32,fp16,tbe-int8,tbe-int4", "--rounds", "15", *fbgemm(), environment=AVX2),
     gather("gather_cores", "Table look-ups: two cores ÷ one", "--cores", "--batches",
            "16,256"),
     gather("gather_sources", "Table look-ups: where tables lie ÷ huge pages", "--sources",
