@@ -20,14 +20,6 @@ BENCH = BUILD / "bench"
 REFRACT = BUILD / "bin" / "refract"
 NODE = BUILD / "bin" / "refract-cpu-node"
 RUNTIME = BENCH / "bench_runtime"
-# Limits a processor with AVX-512, and the libraries, to AVX2.
-AVX2 = {
-    "REFRACT_CPU_ISA": "avx2",
-    "ATEN_CPU_CAPABILITY": "avx2",
-    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-    "ONEDNN_MAX_CPU_ISA": "AVX2",
-    "FBGEMM_ENABLE_INSTRUCTIONS": "AVX2",
-}
 # Alibaba's traces; tests/placement reads the same.
 TRACES = pathlib.Path(os.environ.get("REFRACT_TRACES", ROOT / "shared/data"))
 
