@@ -213,6 +213,12 @@ class Engine {
   absl::StatusOr<transport::OutgoingMessage> Allocate(
       Task& task, absl::Span<const base::TensorSpec> tensors);
   absl::Status RunPre(Task& task, transport::OutgoingMessage& message);
+  // The run of CN-pre with `task.inputs` in `task.pre_context`. `indexes`: of
+  // the values whose distinct rows alone are computed (ServedModel::unique()).
+  absl::Status ComputePre(
+      Task& task,
+      absl::Span<const runtime::wire::UniqueRows* const> indexes,
+      transport::OutgoingMessage& message);
   static void KeepFromMessage(size_t num_up, Task& task);
   // The other shards for a run of the task's model; nullopt: none are needed.
   std::optional<ShardGroup::Run> ShardsFor(const Task& task) const;

@@ -37,20 +37,28 @@ bool Matches(const models::Value& value, const base::TensorView& tensor) {
   return true;
 }
 
-}  // namespace
-
-absl::StatusOr<CompiledPart> CompiledPart::Create(
-    const models::LoadedModel& model, const runtime::Part& part,
-    const TableStore* tables, const ShardedModel* sharded) {
+runtime::CompileOptions OptionsOf(const models::LoadedModel& model,
+                                  const TableStore* tables,
+                                  const ShardedModel* sharded) {
   runtime::CompileOptions options;
   if (sharded != nullptr) options.sharded = sharded->tables();
   if (tables != nullptr) options.overlays = tables->overlays();
   options.config = model.config;
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<CompiledPart> CompiledPart::Create(
+    const models::LoadedModel& model, const models::Graph& graph,
+    const runtime::Part& part, const TableStore* tables,
+    const ShardedModel* sharded) {
   CompiledPart result;
   REFRACT_ASSIGN_OR_RETURN(
       result.program_,
-      runtime::Program::Compile(model.graph, part, model.weights, options));
-  result.sizes_depend_on_data_ = runtime::SizesDependOnData(model.graph, part);
+      runtime::Program::Compile(graph, part, model.weights,
+                                OptionsOf(model, tables, sharded)));
+  result.sizes_depend_on_data_ = runtime::SizesDependOnData(graph, part);
   result.contexts_ = std::make_unique<runtime::ContextPool>(*result.program_);
   return result;
 }
@@ -178,41 +186,53 @@ void ServedModel::FollowDeltas(const std::string& folder) {
 
 absl::Status ServedModel::CompileWhole() {
   REFRACT_ASSIGN_OR_RETURN(
-      whole_, CompiledPart::Create(*model_, runtime::Part::Whole(model_->graph),
+      whole_, CompiledPart::Create(*model_, model_->graph,
+                                   runtime::Part::Whole(model_->graph),
                                    tables_.get(), sharded_.get()));
-  REFRACT_ASSIGN_OR_RETURN(whole_sources_, Resolve(whole_->part(), {}, {}));
+  REFRACT_ASSIGN_OR_RETURN(whole_sources_,
+                           Resolve(whole_->part().inputs, {}, {}));
   return absl::OkStatus();
 }
 
 absl::Status ServedModel::CompileSplit() {
   const models::Graph& graph = model_->graph;
   const models::SplitPlan& plan = *model_->plan;
-  REFRACT_ASSIGN_OR_RETURN(
-      pre_, CompiledPart::Create(*model_, runtime::Part::CnPre(graph, plan),
-                                 tables_.get(), sharded_.get()));
-  REFRACT_ASSIGN_OR_RETURN(
-      post_, CompiledPart::Create(*model_, runtime::Part::CnPost(graph, plan),
-                                  tables_.get(), sharded_.get()));
+  const runtime::Part cn_pre = runtime::Part::CnPre(graph, plan);
   // Encoders take the values that cross as the first outputs (num_up()).
-  const std::vector<models::ValueId>& pre_outputs = pre_->part().outputs;
-  if (pre_outputs.size() < plan.up.size() ||
-      !std::equal(plan.up.begin(), plan.up.end(), pre_outputs.begin())) {
+  if (cn_pre.outputs.size() < plan.up.size() ||
+      !std::equal(plan.up.begin(), plan.up.end(), cn_pre.outputs.begin())) {
     return absl::InternalError(
         "the results of CN-pre do not begin with the values that cross");
   }
+  REFRACT_ASSIGN_OR_RETURN(
+      unique_, runtime::UniquePart::Create(
+                   graph, plan, model_->weights,
+                   OptionsOf(*model_, tables_.get(), sharded_.get())));
+  REFRACT_ASSIGN_OR_RETURN(
+      pre_,
+      CompiledPart::Create(
+          *model_, unique_ == nullptr ? graph : unique_->graph(),
+          unique_ == nullptr ? cn_pre : unique_->part(), tables_.get(),
+          sharded_.get()));
+  REFRACT_ASSIGN_OR_RETURN(
+      post_, CompiledPart::Create(*model_, graph,
+                                  runtime::Part::CnPost(graph, plan),
+                                  tables_.get(), sharded_.get()));
   up_codec_.emplace(graph, plan.up, plan.up_forms);
   down_codec_.emplace(graph, plan.down, plan.down_forms);
   encoders_.emplace(*up_codec_);
   decoders_.emplace(*down_codec_);
   // Resolved once, at load: a request only copies views by these indexes.
-  REFRACT_ASSIGN_OR_RETURN(pre_sources_, Resolve(pre_->part(), {}, {}));
-  REFRACT_ASSIGN_OR_RETURN(post_sources_,
-                           Resolve(post_->part(), pre_outputs, plan.down));
+  REFRACT_ASSIGN_OR_RETURN(pre_sources_, Resolve(cn_pre.inputs, {}, {}));
+  REFRACT_ASSIGN_OR_RETURN(
+      post_sources_,
+      Resolve(post_->part().inputs, cn_pre.outputs, plan.down));
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<ServedModel::Source>> ServedModel::Resolve(
-    const runtime::Part& part, absl::Span<const models::ValueId> pre_outputs,
+    absl::Span<const models::ValueId> inputs,
+    absl::Span<const models::ValueId> pre_outputs,
     absl::Span<const models::ValueId> response) const {
   const models::Graph& graph = model_->graph;
   // Results of CN-pre are first the values that cross, then values that CN-post
@@ -220,7 +240,7 @@ absl::StatusOr<std::vector<ServedModel::Source>> ServedModel::Resolve(
   const size_t crossing = pre_outputs.empty() ? 0 : model_->plan->up.size();
   const absl::Span<const models::ValueId> kept = pre_outputs.subspan(crossing);
   std::vector<Source> sources;
-  for (const models::ValueId id : part.inputs) {
+  for (const models::ValueId id : inputs) {
     if (const auto down = IndexOf(response, id)) {
       sources.push_back({Source::Kind::kResponse, *down});
     } else if (const auto pre = IndexOf(kept, id)) {

@@ -30,6 +30,7 @@
 #include "runtime/compile/batch_layout.h"
 #include "runtime/program.h"
 #include "runtime/stable_inputs.h"
+#include "runtime/unique_part.h"
 #include "runtime/wire/coder_pool.h"
 #include "transport/links/channel.h"
 
@@ -63,7 +64,9 @@ class CompiledPart {
   // `tables`: the tables of `model`; null: all rows lie in memory, never
   // change, and are named by their numbers. `sharded`: the divided tables of
   // `model`; null: this node has all rows. Both outlive the part.
+  // `graph`: that of `part`.
   static absl::StatusOr<CompiledPart> Create(const models::LoadedModel& model,
+                                             const models::Graph& graph,
                                              const runtime::Part& part,
                                              const TableStore* tables,
                                              const ShardedModel* sharded);
@@ -152,6 +155,9 @@ class ServedModel {
   // The parts. `whole` only if can_run_whole(), the others only if split().
   const CompiledPart& whole() const { return *whole_; }
   const CompiledPart& pre() const { return *pre_; }
+  // Null: pre() is CN-pre, with all rows. Otherwise it has the further inputs of
+  // UniquePart::AddInputs().
+  const runtime::UniquePart* unique() const { return unique_.get(); }
   const CompiledPart& post() const { return *post_; }
 
   // Makes small batches large enough before the first part and small again
@@ -160,7 +166,8 @@ class ServedModel {
   // How the graph's inputs, not padded, are cut by rows.
   const runtime::BatchLayout& layout() const { return layout_; }
 
-  // Arguments of each part, in its order, from the tensors so far: the
+  // Arguments of each part, in its order, but for those that unique() adds,
+  // from the tensors so far: the
   // request's padded inputs in the graph's order, all outputs of CN-pre, the
   // response. `inputs` is overwritten and keeps its memory.
   void WholeInputs(absl::Span<const base::TensorView> request,
@@ -204,12 +211,13 @@ class ServedModel {
   void FollowDeltas(const std::string& folder);
   absl::Status CompileWhole();
   absl::Status CompileSplit();
-  // Finds the source of each input of `part`. `pre_outputs`: all outputs of
+  // Finds the source of each of `inputs`. `pre_outputs`: all outputs of
   // CN-pre. Outputs that cross are skipped: their memory is gone once they are
   // sent, and the list repeats those that CN-post reads. Internal names a value
   // that no earlier part produces.
   absl::StatusOr<std::vector<Source>> Resolve(
-      const runtime::Part& part, absl::Span<const models::ValueId> pre_outputs,
+      absl::Span<const models::ValueId> inputs,
+      absl::Span<const models::ValueId> pre_outputs,
       absl::Span<const models::ValueId> response) const;
   absl::Status CheckResponse(absl::Span<const base::TensorView> response) const;
   static void Gather(absl::Span<const Source> sources,
@@ -230,6 +238,7 @@ class ServedModel {
   std::unique_ptr<TableStore> tables_;
   std::unique_ptr<DeltaFeed> deltas_;
   std::optional<CompiledPart> whole_;
+  std::unique_ptr<const runtime::UniquePart> unique_;
   std::optional<CompiledPart> pre_;
   std::optional<CompiledPart> post_;
   std::optional<runtime::wire::Codec> up_codec_;

@@ -5,7 +5,7 @@
 in them. Three plans of one model: plain (every tensor as it is), unique rows,
 and unique rows with fp16 elements. Bytes are those that the CPU node sent to
 the GPU node, per request; times are of the same requests in turn, over the
-given transport. Scores are compared with PyTorch's before anything is timed.
+given transport: of a request, and of the CPU node until the message is ready. Scores are compared with PyTorch's before anything is timed.
 
 --mbit limits each direction of the connections between the nodes, in a network
 namespace of this process's own: with the kernel's token buckets (tc, htb) on the
@@ -148,13 +148,22 @@ class Served:
         answer = self.client.infer(MODEL, [given], client_timeout=60)
         return torch.from_numpy(answer.as_numpy("output_0").copy())
 
+    def on_cpu_node(self):
+        """Number of requests, and their seconds on the CPU node before the message."""
+        statistics = self.client.get_inference_statistics(MODEL).model_stats[0]
+        before = statistics.inference_stats.compute_input
+        return before.count, before.ns / 1e9
+
     def seconds(self, requests):
+        """Median of a request, and mean on the CPU node."""
         took = []
+        count, busy = self.on_cpu_node()
         for ids in requests:
             began = time.perf_counter()
             self.ask(ids)
             took.append(time.perf_counter() - began)
-        return sorted(took)[len(took) // 2]
+        later, busier = self.on_cpu_node()
+        return sorted(took)[len(took) // 2], (busier - busy) / (later - count)
 
 
 def measure(arguments, folder, stack, link):
@@ -201,15 +210,16 @@ def measure(arguments, folder, stack, link):
         order = names[number % 3 :] + names[: number % 3]
         rounds.append({name: served[name].seconds(requests) for name in order})
     result["p50_ms"] = {
-        name: quartiles([r[name] * 1e3 for r in rounds]) for name in served
+        name: quartiles([r[name][0] * 1e3 for r in rounds]) for name in served
     }
     for name in ("unique", "unique_fp16"):
         result[f"{name}_bytes_over_plain"] = (
             result["bytes"][name] / result["bytes"]["plain"]
         )
-        result[f"{name}_p50_over_plain"] = quartiles(
-            [r[name] / r["plain"] for r in rounds]
-        )
+        for place, what in enumerate(("p50", "cpu_node")):
+            result[f"{name}_{what}_over_plain"] = quartiles(
+                [r[name][place] / r["plain"][place] for r in rounds]
+            )
     return {
         "benchmark": "unique_rows",
         "items": arguments.items,

@@ -150,6 +150,12 @@ absl::Status NodeChecks::Check(const ServedModel& model,
   const auto execute = [&](absl::Span<const base::TensorView> padded)
       -> absl::StatusOr<absl::Span<base::TensorView>> {
     model.PreInputs(padded, inputs);
+    std::optional<base::Pool<runtime::UniquePart::Request>::Lease> unique;
+    if (model.unique() != nullptr) {
+      unique.emplace(model.unique()->Acquire());
+      REFRACT_RETURN_IF_ERROR(
+          model.unique()->AddInputs(/*distinct=*/false, **unique, inputs));
+    }
     REFRACT_RETURN_IF_ERROR(
         pre.program().Run(inputs, {}, *pre_context, pre_outputs, &stats));
     REFRACT_ASSIGN_OR_RETURN(

@@ -193,40 +193,80 @@ std::optional<ShardGroup::Run> Engine::ShardsFor(const Task& task) const {
 
 absl::Status Engine::RunPre(Task& task, transport::OutgoingMessage& message) {
   const ServedModel& model = *task.model;
-  const runtime::Program& program = model.pre().program();
-  const runtime::wire::Codec& codec = model.up_codec();
-  const size_t num_up = model.num_up();
-
+  const runtime::aten::ScopedLoopCheck check(
+      [this, &task] { return CheckAlive(task, kInLoop); });
   model.PreInputs(task.padded.inputs(), task.inputs);
   if (!task.pre_context.has_value()) {
     task.pre_context.emplace(model.pre().Acquire());
   }
   (*task.pre_context)->set_tables_at(task.tables_at());
+  const runtime::UniquePart* const unique = model.unique();
+  if (unique == nullptr) return ComputePre(task, {}, message);
+
+  const auto request = unique->Acquire();
+  const size_t num_inputs = task.inputs.size();
+  REFRACT_RETURN_IF_ERROR(
+      unique->AddInputs(/*distinct=*/true, *request, task.inputs));
+  const absl::Status status = ComputePre(task, request->indexes(), message);
+  // An id without a row is counted each time that a request has it, and is
+  // refused with its position: both need all rows.
+  const bool again =
+      status.ok() ? task.run_stats.replaced_ids + task.run_stats.lost_ids > 0
+                  : absl::IsInvalidArgument(status);
+  if (!again || !request->has_index()) return status;
+  message = transport::OutgoingMessage();
+  task.run_stats = runtime::RunStats();
+  task.inputs.resize(num_inputs);
+  REFRACT_RETURN_IF_ERROR(
+      unique->AddInputs(/*distinct=*/false, *request, task.inputs));
+  return ComputePre(task, request->indexes(), message);
+}
+
+absl::Status Engine::ComputePre(
+    Task& task, absl::Span<const runtime::wire::UniqueRows* const> indexes,
+    transport::OutgoingMessage& message) {
+  const ServedModel& model = *task.model;
+  const runtime::Program& program = model.pre().program();
+  const runtime::wire::Codec& codec = model.up_codec();
+  const size_t num_up = model.num_up();
+
   REFRACT_RETURN_IF_ERROR(
       program.OutputSpecs(task.inputs, **task.pre_context, task.specs));
   task.up_specs.clear();
   for (size_t i = 0; i < num_up; ++i) {
     if (task.specs[i].has_value()) task.up_specs.push_back(*task.specs[i]);
   }
-  const bool sizes_known =
-      // Known sizes: the message is allocated before the run, and the kernels
-      // write plain values straight into registered memory. Encoded values are
-      // written after the run.
-      codec.sizes_known() && task.up_specs.size() == num_up;
+  // Known sizes: the message is allocated before the run, and the kernels write
+  // values that cross as they are straight into registered memory. Encoded
+  // values are written after the run.
+  const bool sizes_known = (codec.sizes_known() || !indexes.empty()) &&
+                           task.up_specs.size() == num_up;
+  const bool encodes = !sizes_known || !codec.plain();
+  std::optional<runtime::wire::EncoderPool::Lease> encoder;
+  if (encodes) encoder.emplace(model.encoders().Acquire());
   task.destinations.assign(task.specs.size(), nullptr);
   if (sizes_known) {
-    task.message_specs =
-        codec.MessageSpecs(task.up_specs, std::move(task.message_specs));
-    REFRACT_ASSIGN_OR_RETURN(message, Allocate(task, task.message_specs));
+    absl::Span<const base::TensorSpec> tensors;
+    if (indexes.empty()) {
+      task.message_specs =
+          codec.MessageSpecs(task.up_specs, std::move(task.message_specs));
+      tensors = task.message_specs;
+    } else {
+      task.pre_outputs.clear();
+      for (base::TensorSpec& spec : task.up_specs) {
+        task.pre_outputs.push_back({spec.dtype, std::move(spec.dims)});
+      }
+      REFRACT_ASSIGN_OR_RETURN(tensors,
+                               (*encoder)->Prepare(task.pre_outputs, indexes));
+    }
+    REFRACT_ASSIGN_OR_RETURN(message, Allocate(task, tensors));
     for (size_t i = 0; i < num_up; ++i) {
       const runtime::wire::Codec::Value& value = codec.values()[i];
-      if (value.form.is_plain()) {
+      if (value.form.type == models::WireType::kAsIs) {
         task.destinations[i] = message.data(value.tensor);
       }
     }
   }
-  const runtime::aten::ScopedLoopCheck check(
-      [this, &task] { return CheckAlive(task, kInLoop); });
   std::optional<ShardGroup::Run> shards = ShardsFor(task);
   (*task.pre_context)->set_shard_peers(shards ? &*shards : nullptr);
   const absl::Status ran =
@@ -235,18 +275,22 @@ absl::Status Engine::RunPre(Task& task, transport::OutgoingMessage& message) {
   task.shard_failed = !ran.ok() && shards && shards->failed();
   if (shards) task.shards_delta = shards->oldest_delta();
   REFRACT_RETURN_IF_ERROR(ran);
-  if (!sizes_known || !codec.plain()) {
-    runtime::wire::EncoderPool::Lease encoder = model.encoders().Acquire();
-    REFRACT_ASSIGN_OR_RETURN(
-        const absl::Span<const base::TensorSpec> tensors,
-        encoder->Prepare(
-            absl::MakeConstSpan(task.pre_outputs).subspan(0, num_up)));
-    // Sizes that depend on data are known only after the run; plain values cost
-    // a copy then.
-    if (!sizes_known) {
-      REFRACT_ASSIGN_OR_RETURN(message, Allocate(task, tensors));
+  if (encodes) {
+    const auto up = absl::MakeConstSpan(task.pre_outputs).subspan(0, num_up);
+    if (sizes_known && !indexes.empty()) {
+      (*encoder)->SetValues(up);  // prepared above
+    } else {
+      absl::StatusOr<absl::Span<const base::TensorSpec>> tensors =
+          indexes.empty() ? (*encoder)->Prepare(up)
+                          : (*encoder)->Prepare(up, indexes);
+      REFRACT_RETURN_IF_ERROR(tensors.status());
+      // Sizes that depend on data are known only after the run; plain values
+      // cost a copy then.
+      if (!sizes_known) {
+        REFRACT_ASSIGN_OR_RETURN(message, Allocate(task, *tensors));
+      }
     }
-    encoder->WriteTo([&](size_t tensor) { return message.data(tensor); });
+    (*encoder)->WriteTo([&](size_t tensor) { return message.data(tensor); });
   }
   KeepFromMessage(num_up, task);
   return absl::OkStatus();

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/tensor.h"
 #include "models/graph/graph.h"
@@ -75,6 +76,7 @@ class Codec {
 
 // The distinct rows of one tensor, and the index that restores all rows.
 struct UniqueRows {
+  int64_t num_rows = 0;
   std::vector<int32_t> first;  // per distinct row: its first occurrence
   // Per row: its distinct row. With `runs`, where that is shorter: pairs of a
   // distinct row and the length of its run.
@@ -83,6 +85,9 @@ struct UniqueRows {
   std::vector<int32_t> index;
 
   base::TensorSpec index_spec() const;
+  // Whether distinct rows of `row_bytes` and the index, both padded, are
+  // shorter than all rows. An index is used only then.
+  bool Shortens(size_t row_bytes) const;
 };
 
 // Finds equal rows. Keeps its memory from one tensor to the next. Not
@@ -93,8 +98,11 @@ class UniqueRowFinder {
   // in order of first appearance. Rank at least 1, at most 2^31 - 1 rows.
   // `rows` is overwritten and keeps its memory.
   void Find(const base::TensorView& tensor, UniqueRows& rows);
+  // The same for rows that need not be equally long.
+  void Find(absl::Span<const absl::string_view> rows, UniqueRows& result);
 
  private:
+  std::vector<absl::string_view> rows_;  // of a tensor
   std::vector<int32_t> slots_;  // a hash table of distinct rows
   std::vector<int32_t> pairs_;
 };
@@ -116,6 +124,17 @@ class Encoder {
   // not the values of the codec.
   absl::StatusOr<absl::Span<const base::TensorSpec>> Prepare(
       absl::Span<const base::TensorView> values);
+  // The same for values of which equal rows are known: a value with an index
+  // has its distinct rows only, in the order of the index; null: all rows, which
+  // are sent. No form may be one that does not fit every element (int32).
+  // `values` need no data before SetValues().
+  absl::StatusOr<absl::Span<const base::TensorSpec>> Prepare(
+      absl::Span<const base::TensorView> values,
+      absl::Span<const UniqueRows* const> indexes);
+  // The prepared values, with their data.
+  void SetValues(absl::Span<const base::TensorView> values) {
+    values_.assign(values.begin(), values.end());
+  }
 
   // Writes the tensors to their addresses, aligned to base::kTensorAlignBytes.
   // A value that already lies at its address is not copied.
@@ -131,9 +150,14 @@ class Encoder {
  private:
   struct Choice {
     models::WireType type = models::WireType::kAsIs;
-    bool unique = false;
-    UniqueRows rows;
+    const UniqueRows* index = nullptr;  // null: all rows are sent
+    bool all_rows = true;  // the value has them: those of the index are picked
+    UniqueRows rows;       // the index, where Prepare() found it
   };
+  absl::Status CheckForm(const Codec::Value& value,
+                         const base::TensorView& view) const;
+  void AddSpecs(const Codec::Value& value, const base::TensorView& view,
+                const Choice& choice);
   void WriteValue(const base::TensorView& value, const Choice& choice,
                   std::byte* to);
 

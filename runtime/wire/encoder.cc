@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "runtime/wire/codec.h"
 #include "runtime/wire/elements.h"
 
@@ -29,39 +30,57 @@ void WriteIndex(absl::Span<const int32_t> index, std::byte* to) {
 
 }  // namespace
 
+absl::Status Encoder::CheckForm(const Codec::Value& value,
+                                const base::TensorView& view) const {
+  const bool needs_rows = value.form.unique_rows ||
+                          models::RecordOf(value.form.type).row_extra > 0;
+  if ((value.form.is_plain() || view.dtype == value.dtype) &&
+      !(needs_rows && view.dims.empty())) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "value '", value.name, "' is ", base::Name(view.dtype),
+      base::DimsToString(view.dims),
+      ", which its planned wire form cannot encode"));
+}
+
+void Encoder::AddSpecs(const Codec::Value& value, const base::TensorView& view,
+                       const Choice& choice) {
+  base::TensorSpec spec{CarrierOf(view.dtype, choice.type), view.dims};
+  const int64_t extra = models::RecordOf(choice.type).row_extra;
+  if (extra > 0) spec.dims.back() += extra;
+  if (choice.index != nullptr) {
+    spec.dims[0] = static_cast<int64_t>(choice.index->first.size());
+  }
+  specs_.push_back(std::move(spec));
+  if (!value.form.unique_rows) return;
+  specs_.push_back(choice.index != nullptr
+                       ? choice.index->index_spec()
+                       : base::TensorSpec{base::DType::kUInt8, {0}});
+}
+
 absl::StatusOr<absl::Span<const base::TensorSpec>> Encoder::Prepare(
     absl::Span<const base::TensorView> values) {
   if (values.size() != codec_.values().size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         values.size(), " values to encode, wanted ", codec_.values().size()));
   }
-  values_.assign(values.begin(), values.end());
+  SetValues(values);
   choices_.resize(values.size());  // each keeps the memory of its rows
   specs_.clear();
   size_t expanded = 0;
   for (size_t i = 0; i < values.size(); ++i) {
     const base::TensorView& view = values[i];
     const Codec::Value& value = codec_.values()[i];
-    const bool needs_rows = value.form.unique_rows ||
-                            models::RecordOf(value.form.type).row_extra > 0;
-    if ((!value.form.is_plain() && view.dtype != value.dtype) ||
-        (needs_rows && view.dims.empty())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("value '", value.name, "' is ", base::Name(view.dtype),
-                       base::DimsToString(view.dims),
-                       ", which its planned wire form cannot encode"));
-    }
+    REFRACT_RETURN_IF_ERROR(CheckForm(value, view));
     Choice& choice = choices_[i];
     choice.type = value.form.type;
-    choice.unique = false;
+    choice.index = nullptr;
+    choice.all_rows = true;
     // Decided per request: one element that does not fit keeps the dtype.
     if (!Fit(choice.type, view.data, view.num_elements())) {
       choice.type = WireType::kAsIs;
     }
-    base::TensorSpec spec{CarrierOf(view.dtype, choice.type), view.dims};
-    const int64_t extra = models::RecordOf(choice.type).row_extra;
-    if (extra > 0) spec.dims.back() += extra;
-    base::TensorSpec index{base::DType::kUInt8, {0}};
     // Counts against the receiver's limit, so that it never refuses a message.
     const size_t grown =
         value.form.unique_rows
@@ -72,24 +91,37 @@ absl::StatusOr<absl::Span<const base::TensorSpec>> Encoder::Prepare(
       // Whether rows repeat depends on the request, so that each request
       // decides.
       finder_.Find(view, choice.rows);
-      const UniqueRows& rows = choice.rows;
-      const size_t row_bytes =
-          WireRowBytes({view.dtype, view.dims}, choice.type);
-      const base::TensorSpec index_spec = rows.index_spec();
-      const size_t index_bytes =
-          rows.index.size() * base::SizeOf(index_spec.dtype);
-      // An index is used only where rows and index, both padded, are shorter
-      // than all rows.
-      if (RoundUp(rows.first.size() * row_bytes) + RoundUp(index_bytes) <
-          RoundUp(view.dims[0] * row_bytes)) {
-        choice.unique = true;
+      if (choice.rows.Shortens(
+              WireRowBytes({view.dtype, view.dims}, choice.type))) {
+        choice.index = &choice.rows;
         expanded += grown;
-        spec.dims[0] = static_cast<int64_t>(rows.first.size());
-        index = index_spec;
       }
     }
-    specs_.push_back(std::move(spec));
-    if (value.form.unique_rows) specs_.push_back(std::move(index));
+    AddSpecs(value, view, choice);
+  }
+  return absl::MakeConstSpan(specs_);
+}
+
+absl::StatusOr<absl::Span<const base::TensorSpec>> Encoder::Prepare(
+    absl::Span<const base::TensorView> values,
+    absl::Span<const UniqueRows* const> indexes) {
+  if (values.size() != codec_.values().size() ||
+      indexes.size() != values.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(values.size(), " values with ", indexes.size(),
+                     " indexes to encode, wanted ", codec_.values().size()));
+  }
+  SetValues(values);
+  choices_.resize(values.size());
+  specs_.clear();
+  for (size_t i = 0; i < values.size(); ++i) {
+    const Codec::Value& value = codec_.values()[i];
+    REFRACT_RETURN_IF_ERROR(CheckForm(value, values[i]));
+    Choice& choice = choices_[i];
+    choice.type = value.form.type;
+    choice.index = indexes[i];
+    choice.all_rows = indexes[i] == nullptr;
+    AddSpecs(value, values[i], choice);
   }
   return absl::MakeConstSpan(specs_);
 }
@@ -106,7 +138,7 @@ void Encoder::WriteValue(const base::TensorView& value, const Choice& choice,
     return;
   }
   const size_t columns = ColumnsOf(value, choice.type);
-  if (!choice.unique) {
+  if (choice.index == nullptr || !choice.all_rows) {
     return EncodeElements(value.dtype, choice.type, value.data,
                           value.num_elements(), columns, to, floats_);
   }
@@ -114,7 +146,7 @@ void Encoder::WriteValue(const base::TensorView& value, const Choice& choice,
   const size_t row_bytes = value.bytes / rows;
   const size_t sent_bytes =
       WireRowBytes({value.dtype, value.dims}, choice.type);
-  for (const int32_t row : choice.rows.first) {
+  for (const int32_t row : choice.index->first) {
     EncodeElements(value.dtype, choice.type, value.data + row * row_bytes,
                    value.num_elements() / rows, columns, to, floats_);
     to += sent_bytes;
@@ -129,10 +161,10 @@ void Encoder::Write(absl::Span<std::byte* const> tensors) {
     if (tensors[value.tensor] != values_[i].data) {
       WriteValue(values_[i], choice, tensors[value.tensor]);
     }
-    if (!choice.unique) continue;
-    const absl::Span<const int32_t> index = choice.rows.index;
+    if (choice.index == nullptr) continue;
+    const absl::Span<const int32_t> index = choice.index->index;
     std::byte* to = tensors[value.tensor + 1];
-    switch (choice.rows.index_spec().dtype) {
+    switch (choice.index->index_spec().dtype) {
       case base::DType::kUInt8:
         WriteIndex<uint8_t>(index, to);
         break;

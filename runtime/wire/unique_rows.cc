@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <vector>
 
 #include "absl/hash/hash.h"
 #include "absl/strings/string_view.h"
 #include "runtime/wire/codec.h"
+#include "runtime/wire/elements.h"
 
 namespace refract::runtime::wire {
 namespace {
@@ -15,27 +15,21 @@ namespace {
 class RowTable {
  public:
   // `slots` is the table's memory.
-  RowTable(const base::TensorView& tensor, std::vector<int32_t>& slots)
-      : data_(reinterpret_cast<const char*>(tensor.data)),
-        row_bytes_(tensor.bytes / static_cast<size_t>(tensor.dims[0])),
-        slots_(slots) {
-    slots_.assign(std::bit_ceil(2 * static_cast<size_t>(tensor.dims[0])), -1);
-  }
-
-  bool SameRow(int64_t a, int64_t b) const {
-    return std::memcmp(Row(a), Row(b), row_bytes_) == 0;
+  RowTable(absl::Span<const absl::string_view> rows,
+           std::vector<int32_t>& slots)
+      : rows_(rows), slots_(slots) {
+    slots_.assign(std::bit_ceil(2 * rows.size()), -1);
   }
 
   // The distinct row equal to `row`; `next` if `row` is new.
-  int32_t FindOrAdd(int64_t row, const std::vector<int32_t>& first,
+  int32_t FindOrAdd(size_t row, const std::vector<int32_t>& first,
                     int32_t next) {
     // A slot holds the number of a distinct row, or -1. Rows are compared by
     // their bytes: rows with 0 and −0 differ, as they must for exact
     // restoration.
     const size_t mask = slots_.size() - 1;
-    size_t slot =
-        absl::Hash<absl::string_view>()({Row(row), row_bytes_}) & mask;
-    while (slots_[slot] >= 0 && !SameRow(first[slots_[slot]], row)) {
+    size_t slot = absl::Hash<absl::string_view>()(rows_[row]) & mask;
+    while (slots_[slot] >= 0 && rows_[first[slots_[slot]]] != rows_[row]) {
       slot = (slot + 1) & mask;
     }
     if (slots_[slot] < 0) slots_[slot] = next;
@@ -43,10 +37,7 @@ class RowTable {
   }
 
  private:
-  const char* Row(int64_t row) const { return data_ + row * row_bytes_; }
-
-  const char* data_;
-  size_t row_bytes_;
+  absl::Span<const absl::string_view> rows_;
   std::vector<int32_t>& slots_;
 };
 
@@ -58,20 +49,37 @@ base::TensorSpec UniqueRows::index_spec() const {
   return {index_dtype, {count}};
 }
 
+bool UniqueRows::Shortens(size_t row_bytes) const {
+  const size_t index_bytes = index.size() * base::SizeOf(index_spec().dtype);
+  return RoundUp(first.size() * row_bytes) + RoundUp(index_bytes) <
+         RoundUp(static_cast<size_t>(num_rows) * row_bytes);
+}
+
 void UniqueRowFinder::Find(const base::TensorView& tensor, UniqueRows& result) {
+  rows_.clear();
+  const auto* const data = reinterpret_cast<const char*>(tensor.data);
+  for (int64_t row = 0; row < tensor.dims[0]; ++row) {
+    const size_t bytes = tensor.bytes / static_cast<size_t>(tensor.dims[0]);
+    rows_.emplace_back(data + static_cast<size_t>(row) * bytes, bytes);
+  }
+  Find(rows_, result);
+}
+
+void UniqueRowFinder::Find(absl::Span<const absl::string_view> rows,
+                           UniqueRows& result) {
+  result.num_rows = static_cast<int64_t>(rows.size());
   result.first.clear();
   result.index.clear();
   result.index_dtype = base::DType::kUnknown;
   result.runs = false;
-  const int64_t rows = tensor.dims[0];
-  if (rows == 0) return;
-  RowTable table(tensor, slots_);
+  if (rows.empty()) return;
+  RowTable table(rows, slots_);
   std::vector<int32_t>& index = result.index;
-  index.reserve(rows);
-  int64_t runs = 0;
-  for (int64_t row = 0; row < rows; ++row) {
+  index.reserve(rows.size());
+  size_t runs = 0;
+  for (size_t row = 0; row < rows.size(); ++row) {
     // A repeated row mostly follows its equal: compare before hashing.
-    if (row > 0 && table.SameRow(row - 1, row)) {
+    if (row > 0 && rows[row - 1] == rows[row]) {
       index.push_back(index.back());
       continue;
     }
@@ -88,12 +96,11 @@ void UniqueRowFinder::Find(const base::TensorView& tensor, UniqueRows& result) {
                        : distinct <= 0x8000 ? base::DType::kInt16
                                             : base::DType::kInt32;
   const size_t entry = base::SizeOf(result.index_dtype);
-  result.runs = static_cast<size_t>(runs) * 2 * sizeof(int32_t) <
-                static_cast<size_t>(rows) * entry;
+  result.runs = runs * 2 * sizeof(int32_t) < rows.size() * entry;
   if (!result.runs) return;
   pairs_.clear();
   pairs_.reserve(2 * runs);
-  for (int64_t row = 0; row < rows; ++row) {
+  for (size_t row = 0; row < rows.size(); ++row) {
     if (row == 0 || index[row] != index[row - 1]) {
       pairs_.push_back(index[row]);
       pairs_.push_back(0);

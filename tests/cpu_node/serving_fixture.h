@@ -187,6 +187,7 @@ struct Answer {
   bool hedged = false;
   bool ran_locally = false;
   int64_t newest_version = 0;
+  uint64_t replaced_ids = 0;
 };
 
 inline InferRequest MakeRequest(const std::string& model, int64_t batch,
@@ -225,6 +226,7 @@ class PendingAnswer {
     answer_.hedged = response->hedged;
     answer_.ran_locally = response->ran_locally;
     answer_.newest_version = response->newest_version;
+    answer_.replaced_ids = response->replaced_ids;
     for (const InferResponse::Output& output : response->outputs) {
       answer_.names.emplace_back(output.name);
       answer_.outputs.push_back(*base::Tensor::CopyOf(output.tensor));

@@ -67,6 +67,7 @@ struct Case {
   size_t models = 1;
   size_t nodes = 1;
   transport::PathPreference path = transport::PathPreference::kShm;
+  bool rows_for_hn_only = false;  // ServedModel::unique()
 };
 
 void PrintTo(const Case& setup, std::ostream* out) { *out << setup.name; }
@@ -77,6 +78,7 @@ std::vector<Case> AllCases() {
   return {{.name = "Plain"},
           {.name = "OverTcp", .path = transport::PathPreference::kTcp},
           {.name = "Encoded", .up = {half, unique}, .down = {half}},
+          {.name = "DistinctIds", .up = {half, unique}, .rows_for_hn_only = true},
           {.name = "Unsplit", .split = false},
           {.name = "Padded", .min_batch = 4},
           {.name = "TwoModels", .models = 2},
@@ -133,6 +135,10 @@ class WarmRequestTest : public testing::TestWithParam<Case> {
                                           .split = setup.split,
                                           .variant = static_cast<int>(i),
                                           .min_batch = setup.min_batch}));
+      if (setup.rows_for_hn_only) {
+        model->plan->stages[5] = models::Stage::kHn;
+        models::ComputeCrossings(model->graph, *model->plan);
+      }
       if (setup.split) {
         model->plan->up_forms = setup.up;
         model->plan->down_forms = setup.down;

@@ -87,6 +87,22 @@ void ExpectSameBits(const Answer& a, const Answer& b) {
   }
 }
 
+// The same with the looked-up rows read by the HN alone, so that the CN may
+// look each distinct id up once.
+std::shared_ptr<const models::LoadedModel> RowsForHnOnly(
+    bool unique, models::IdPolicy policy = models::IdPolicy::kError) {
+  auto model = std::make_shared<models::LoadedModel>(
+      *testing_models::MakeSmallModel({}));
+  model->config.default_id_policy = policy;
+  model->plan->stages[5] = models::Stage::kHn;
+  models::ComputeCrossings(model->graph, *model->plan);
+  if (unique) model->plan->up_forms = {{}, {WireType::kAsIs, true}};
+  const absl::Status valid =
+      models::ValidatePlan(model->graph, model->digest, *model->plan);
+  EXPECT_TRUE(valid.ok()) << valid;
+  return model;
+}
+
 // All rows of one user.
 InferRequest OneUser(int64_t batch) {
   InferRequest request = MakeRequest("small", batch);
@@ -109,6 +125,47 @@ TEST(WireFormsTest, UniqueRowsAreBitIdenticalAndFewer) {
     if (batch < 270) continue;
     // The rows of the table are 16 bytes; of those one is left, and a run.
     EXPECT_EQ(a.bytes - b.bytes, (batch - 1) * 16 - 8);
+  }
+}
+
+TEST(WireFormsTest, DistinctIdsAreLookedUpOnce) {
+  const auto plain = RowsForHnOnly(false);
+  const auto unique = RowsForHnOnly(true);
+  const auto served = ServedModel::Create(unique, {});
+  ASSERT_TRUE(served.ok()) << served.status();
+  ASSERT_NE((*served)->unique(), nullptr);
+  for (const int64_t batch : {1, 2, 270, 20000}) {
+    const Served a = Serve(plain, OneUser(batch));
+    const Served b = Serve(unique, OneUser(batch));
+    ExpectSameBits(a.answer, b.answer);
+    ExpectSameBits(Serve(plain, MakeRequest("small", batch)).answer,
+                   Serve(unique, MakeRequest("small", batch)).answer);
+    EXPECT_LE(b.bytes, a.bytes);
+    if (batch < 270) continue;
+    EXPECT_EQ(a.bytes - b.bytes, (batch - 1) * 16 - 8);
+  }
+}
+
+// Ids without a row are refused by their position in the request, and counted
+// each time that the request has them.
+TEST(WireFormsTest, WrongIdsOfDistinctRowsAreReportedAsOfAllRows) {
+  const auto with_wrong_ids = [] {
+    InferRequest request = OneUser(270);
+    const auto ids = request.inputs[0].tensor.as<int64_t>();
+    for (const int row : {5, 6, 100}) ids[row] = 77;
+    return request;
+  };
+  const Served refused = Serve(RowsForHnOnly(true), with_wrong_ids());
+  EXPECT_EQ(refused.answer.status,
+            Serve(RowsForHnOnly(false), with_wrong_ids()).answer.status);
+  EXPECT_EQ(refused.answer.status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.answer.status.message()),
+              HasSubstr("position 5"));
+  for (const bool unique : {false, true}) {
+    const Served zero = Serve(
+        RowsForHnOnly(unique, models::IdPolicy::kZeroRow), with_wrong_ids());
+    ASSERT_TRUE(zero.answer.status.ok()) << zero.answer.status;
+    EXPECT_EQ(zero.answer.replaced_ids, 3);
   }
 }
 
