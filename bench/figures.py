@@ -194,6 +194,7 @@ TABLES = {
     "models": lambda: models("xeon207/models.json"),
     "models_zero05": lambda: models("xeon207/models_zero05.json"),
     "models_zen3": lambda: models("zen3/models.json"),
+    "models_zen3_zero05": lambda: models("zen3/models_zero05.json"),
     "layers": lambda: layers("zen3/layers.json"),
     "operations": operations,
     "predicted_p99": predicted_p99,
