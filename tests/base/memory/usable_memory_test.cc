@@ -43,6 +43,32 @@ TEST_F(UsableMemoryTest, AvailableIsWhatIsLeftWithinTheLimit) {
   Write("/proc/self/cgroup", "0::/a\n");
   Write("/sys/fs/cgroup/a/memory.max", absl::StrCat(2 * kMiB));
   EXPECT_EQ(AvailableMemory(root_), 2 * kMiB);
+  // Of the 1.5 MiB that are taken, the page cache has 1 MiB.
+  Write("/sys/fs/cgroup/a/memory.current", absl::StrCat(3 * kMiB / 2, "\n"));
+  Write("/sys/fs/cgroup/a/memory.stat",
+        absl::StrCat("anon ", kMiB / 2, "\nfile ", kMiB, "\ninactive_file ",
+                     kMiB / 4, "\nactive_file ", 3 * kMiB / 4, "\n"));
+  EXPECT_EQ(AvailableMemory(root_), 3 * kMiB / 2);
+  EXPECT_EQ(UsableMemory(root_), 2 * kMiB);
+  // A group above has less left.
+  Write("/sys/fs/cgroup/memory.max", absl::StrCat(8 * kMiB));
+  Write("/sys/fs/cgroup/memory.current", absl::StrCat(7 * kMiB));
+  EXPECT_EQ(AvailableMemory(root_), kMiB);
+  Write("/sys/fs/cgroup/memory.current", absl::StrCat(9 * kMiB));
+  EXPECT_EQ(AvailableMemory(root_), 1);
+}
+
+TEST_F(UsableMemoryTest, AvailableIsWhatVersion1Leaves) {
+  Write("/proc/meminfo", "MemTotal: 1048576 kB\nMemAvailable: 1048576 kB\n");
+  Write("/proc/self/cgroup", "4:memory:/x\n");
+  Write("/sys/fs/cgroup/memory/x/memory.limit_in_bytes",
+        absl::StrCat(128 * kMiB));
+  Write("/sys/fs/cgroup/memory/x/memory.usage_in_bytes",
+        absl::StrCat(100 * kMiB));
+  Write("/sys/fs/cgroup/memory/x/memory.stat",
+        absl::StrCat("inactive_file 1\ntotal_inactive_file ", 30 * kMiB,
+                     "\ntotal_active_file ", 20 * kMiB, "\n"));
+  EXPECT_EQ(AvailableMemory(root_), 78 * kMiB);
 }
 
 TEST_F(UsableMemoryTest, MappedFilesThatAreInMemoryCountByPages) {
