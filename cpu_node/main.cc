@@ -6,9 +6,11 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -29,6 +31,7 @@
 #include "cpu_node/embedding/delta_topic.h"
 #include "cpu_node/embedding/delta_watch.h"
 #include "cpu_node/embedding/kafka_reader.h"
+#include "cpu_node/embedding/table_loading.h"
 #include "cpu_node/engine.h"
 #include "cpu_node/flags.h"
 #include "cpu_node/frontend/server.h"
@@ -39,6 +42,7 @@
 #include "glog/logging.h"
 #include "metrics/server.h"
 #include "models/repository/repository.h"
+#include "models/tables/table_memory.h"
 #include "placement/binding/daemon_binding.h"
 #include "placement/fabric/fabric_view.h"
 #include "runtime/torch/caller.h"
@@ -178,6 +182,21 @@ void LogSummary(const Catalog& catalog, const EngineOptions& options) {
                     "they are not ready; give --gpu-nodes HOST:PORT, or "
                     "--local-fallback to run them here as a whole";
   }
+}
+
+// The tables that the node's look-ups read, version by version.
+std::vector<TableReadAhead::Version> TablesOf(const Catalog& catalog) {
+  std::vector<TableReadAhead::Version> versions;
+  for (const Catalog::Entry& entry : catalog.entries()) {
+    if (entry.model == nullptr) continue;
+    const models::LoadedModel& model = entry.model->model();
+    std::set<std::string> tables = models::TablesOf(
+        model.graph, model.plan ? &*model.plan : nullptr,
+        entry.model->can_run_whole());
+    if (tables.empty()) continue;
+    versions.push_back({entry.model->shared_model(), std::move(tables)});
+  }
+  return versions;
 }
 
 void LogCounts(const Engine& engine) {
@@ -465,6 +484,22 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     std::fflush(stdout);
   }
   metrics::PrintAddress("refract-cpu-node", flags.metrics, metrics->get());
+  // Once clients can come, because this may take minutes. Versions that are
+  // loaded later are read before they serve (PlaceTables()).
+  std::unique_ptr<TableReadAhead> read_ahead;
+  if (model_options.table_memory == models::TableMemory::kMap) {
+    auto started = TableReadAhead::Start(
+        TablesOf(*(*engine)->catalog()),
+        [](const auto& model, const auto& tables, const auto& go_on) {
+          ReadTablesAhead(model, tables, go_on);
+        });
+    if (started.ok()) {
+      read_ahead = *std::move(started);
+    } else {
+      LOG(WARNING) << "tables are not read ahead of requests: "
+                   << started.status().message();
+    }
+  }
 
   const auto manager = base::ServiceManager::FromEnvironment();
   manager.Ready();
@@ -472,6 +507,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
       shutdown, [&] { return (*frontend)->AnswersLive(kLongestToAnswer); });
   manager.Stopping(absl::Seconds(flags.lame_duck_s + flags.drain_timeout_s) +
                    kLongestWaitForQuiet + 2 * kLastAnswers);
+  read_ahead.reset();
   LOG(INFO) << "signal " << signal_number << ": not ready, stopping in "
             << flags.lame_duck_s << " s";
   // Four stages: not ready, but still serving (lame duck); no new requests;

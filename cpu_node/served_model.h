@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,9 +50,10 @@ struct ServedModelOptions {
   bool shadow = false;
   // Where the tables lie that this node's look-ups read.
   models::TableMemory table_memory = models::TableMemory::kMap;
-  // The node serves while it loads this version: requests of other versions go
-  // first (PlaceTables()).
-  bool beside_requests = false;
+  // Not null: the node serves while it loads this version, and requests of other
+  // versions go first (PlaceTables()). Called by the loading threads; false once
+  // the node stops.
+  std::function<bool()> beside_requests;
   // With TableMemory::kDisk: memory for rows, of each version. Bytes.
   size_t row_cache_bytes = size_t{1} << 30;
   // Place of this node in its shard group; absent: the node is in no group.

@@ -325,7 +325,7 @@ absl::StatusOr<ModelControl::Version> ModelControl::LoadVersion(
   const absl::Time begin = options_.clock->Now();
   Version loaded{nullptr, SettingsOf(name, version)};
   ServedModelOptions options = options_.served;
-  options.beside_requests = true;
+  options.beside_requests = [this] { return !stopping(); };
   REFRACT_RETURN_IF_ERROR(base::WithinMemory([&]() -> absl::Status {
     REFRACT_ASSIGN_OR_RETURN(
         loaded.model, LoadServed(repository_, name, version, options));

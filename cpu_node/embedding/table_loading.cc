@@ -8,10 +8,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/memory/usable_memory.h"
 #include "base/process/idle_thread.h"
+#include "base/process/thread.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
 
@@ -27,52 +29,58 @@ std::string Gib(uint64_t bytes) {
   return absl::StrFormat("%.3f GiB", static_cast<double>(bytes) / 0x1p30);
 }
 
+std::string LabelOf(const models::LoadedModel& model,
+                    const std::set<std::string>& names) {
+  return absl::StrCat("model '", model.name, "' version ", model.version, ": ",
+                      names.size(), " table(s)");
+}
+
+// Log lines that say how far a long work has come.
+class ProgressLog {
+ public:
+  ProgressLog(std::string label, absl::string_view how)
+      : label_(std::move(label)), how_(how), last_(absl::Now()) {}
+  void Add(uint64_t done, uint64_t of) {
+    const absl::Time now = absl::Now();
+    if (now - last_ < kBetweenLines || done == of) return;
+    last_ = now;
+    LOG(INFO) << label_ << ", " << Gib(done) << " of " << Gib(of) << " "
+              << how_;
+  }
+
+ private:
+  const std::string label_;
+  const absl::string_view how_;
+  absl::Time last_;
+};
+
 absl::StatusOr<std::shared_ptr<const models::LoadedModel>> Place(
     std::shared_ptr<const models::LoadedModel> model,
-    models::TableMemory memory, bool whole, bool beside_requests,
-    TableBytes& bytes) {
+    models::TableMemory memory, bool whole,
+    const std::function<bool()>& beside_requests, TableBytes& bytes) {
   const std::set<std::string> names = models::TablesOf(
       model->graph, model->plan ? &*model->plan : nullptr, whole);
   const uint64_t total =
       models::BytesOfTables(model->weights->table(), names);
-  const std::string label =
-      absl::StrCat("model '", model->name, "' version ", model->version, ": ",
-                   names.size(), " table(s)");
-  const absl::Time begin = absl::Now();
-  absl::Time last = begin;
-  const auto progress = [&](absl::string_view how) {
-    return [&, how](uint64_t done, uint64_t of) {
-      const absl::Time now = absl::Now();
-      if (now - last < kBetweenLines || done == of) return;
-      last = now;
-      LOG(INFO) << label << ", " << Gib(done) << " of " << Gib(of) << " "
-                << how;
-    };
-  };
+  const std::string label = LabelOf(*model, names);
   if (memory != models::TableMemory::kLoad || names.empty()) {
     bytes.mapped = total;
     if (names.empty()) return model;
     LOG(INFO) << label << " of " << Gib(total) << " are mapped";
-    if (!beside_requests) return model;
-    // Tables that do not fit beside the tables that serve now would push these,
-    // and each other, out of the page cache.
-    const uint64_t available = base::AvailableMemory();
-    const uint64_t mapped = base::MappedFileMemory();
-    if (available > 0 && total + mapped > available) {
-      LOG(INFO) << label << " are not read ahead of requests: they take more "
-                << "than the " << Gib(available) << " of available memory, of "
-                << "which mapped files have " << Gib(mapped);
-      return model;
+    if (beside_requests != nullptr) {
+      ReadTablesAhead(*model, names, beside_requests);
     }
-    models::ReadMappedTables(*model->weights, names,
-                             progress("read into the page cache"));
     return model;
   }
+  const absl::Time begin = absl::Now();
+  ProgressLog progress(label, "loaded");
   models::LoadTablesOptions options;
   options.threads = static_cast<int>(
       std::clamp(std::thread::hardware_concurrency(), 1U, kMaxThreads));
   options.available_bytes = base::AvailableMemory();
-  options.progress = progress("loaded");
+  options.progress = [&progress](uint64_t done, uint64_t of) {
+    progress.Add(done, of);
+  };
   absl::StatusOr<models::LoadedTables> loaded = models::LoadTables(
       *model->weights, model->folder, names, options);
   if (!loaded.ok()) {
@@ -94,9 +102,9 @@ absl::StatusOr<std::shared_ptr<const models::LoadedModel>> Place(
 
 absl::StatusOr<std::shared_ptr<const models::LoadedModel>> PlaceTables(
     std::shared_ptr<const models::LoadedModel> model,
-    models::TableMemory memory, bool whole, bool beside_requests,
-    TableBytes& bytes) {
-  if (!beside_requests) {
+    models::TableMemory memory, bool whole,
+    const std::function<bool()>& beside_requests, TableBytes& bytes) {
+  if (beside_requests == nullptr) {
     return Place(std::move(model), memory, whole, beside_requests, bytes);
   }
   std::shared_ptr<const models::LoadedModel> placed;
@@ -106,6 +114,65 @@ absl::StatusOr<std::shared_ptr<const models::LoadedModel>> PlaceTables(
     return absl::OkStatus();
   }));
   return placed;
+}
+
+void ReadTablesAhead(const models::LoadedModel& model,
+                     const std::set<std::string>& names,
+                     const std::function<bool()>& go_on,
+                     const std::string& root) {
+  const uint64_t total = models::BytesOfTables(model.weights->table(), names);
+  const std::string label = LabelOf(model, names);
+  // Tables that do not fit beside the tables that serve now would push these,
+  // and each other, out of the page cache.
+  const uint64_t available = base::AvailableMemory(root);
+  const uint64_t mapped = base::MappedFileMemory(root);
+  if (available > 0 && total + mapped > available) {
+    LOG(INFO) << label << " are not read ahead of requests: they take more "
+              << "than the " << Gib(available) << " of available memory, of "
+              << "which mapped files have " << Gib(mapped);
+    return;
+  }
+  const absl::Time begin = absl::Now();
+  ProgressLog progress(label, "read into the page cache");
+  bool ended = !go_on();
+  if (!ended) {
+    models::ReadMappedTables(*model.weights, names,
+                             [&](uint64_t done, uint64_t of) {
+                               progress.Add(done, of);
+                               ended = !go_on();
+                               return !ended;
+                             });
+  }
+  if (ended) return;
+  LOG(INFO) << label << " of " << Gib(total) << " were read into the page "
+            << "cache in "
+            << absl::StrFormat("%.1f", absl::ToDoubleSeconds(absl::Now() - begin))
+            << " s";
+}
+
+absl::StatusOr<std::unique_ptr<TableReadAhead>> TableReadAhead::Start(
+    std::vector<Version> versions, Read read) {
+  std::unique_ptr<TableReadAhead> result(new TableReadAhead);
+  REFRACT_ASSIGN_OR_RETURN(
+      result->thread_,
+      base::StartThread([self = result.get(), versions = std::move(versions),
+                         read = std::move(read)] {
+        base::TakeIdleTimeOnly();
+        for (const Version& version : versions) {
+          const auto model = version.model.lock();
+          if (model == nullptr) continue;
+          read(*model, version.tables, [&] {
+            // The last holder cannot get company: all others held it before.
+            return !self->stop_ && model.use_count() > 1;
+          });
+        }
+      }));
+  return result;
+}
+
+TableReadAhead::~TableReadAhead() {
+  stop_ = true;
+  if (thread_.joinable()) thread_.join();
 }
 
 }  // namespace refract::cpu_node

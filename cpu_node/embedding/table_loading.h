@@ -1,8 +1,14 @@
 #ifndef REFRACT_CPU_NODE_EMBEDDING_TABLE_LOADING_H_
 #define REFRACT_CPU_NODE_EMBEDDING_TABLE_LOADING_H_
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "models/repository/repository.h"
@@ -24,15 +30,52 @@ struct TableBytes {
 
 // Returns `model` with the tables that look-ups of this node read mapped or
 // loaded, as `memory` says. `whole`: look-ups of the HN part run here as well.
-// `beside_requests`: the node serves other versions meanwhile. Tables are then
-// read in idle time, and mapped tables that fit into the available memory are
-// read into the page cache before the call returns.
+// `beside_requests`: not null if the node serves other versions meanwhile.
+// Tables are then read in idle time, and ReadTablesAhead() has read mapped tables
+// when the call returns, unless `beside_requests` has told it to end.
 // The log says how far loading has come and, at its end, `bytes`. Errors as
 // LoadTables().
 absl::StatusOr<std::shared_ptr<const models::LoadedModel>> PlaceTables(
     std::shared_ptr<const models::LoadedModel> model,
-    models::TableMemory memory, bool whole, bool beside_requests,
-    TableBytes& bytes);
+    models::TableMemory memory, bool whole,
+    const std::function<bool()>& beside_requests, TableBytes& bytes);
+
+// Reads the mapped tables `names` (models::TablesOf()) of `model` into the page
+// cache, unless the log says that they do not fit into the available memory.
+// `go_on` is asked before each piece of 8 MiB; false ends the work. `root`: as
+// of base::AvailableMemory().
+void ReadTablesAhead(const models::LoadedModel& model,
+                     const std::set<std::string>& names,
+                     const std::function<bool()>& go_on,
+                     const std::string& root = "/");
+
+// Reads the mapped tables of the versions that a node serves from its start on,
+// one version after the other, so that few requests wait for the disk. A thread
+// of its own does it, in idle time.
+class TableReadAhead {
+ public:
+  // The thread holds a version only while it reads its tables, and ends reading
+  // them when nobody else holds the version any more.
+  struct Version {
+    std::weak_ptr<const models::LoadedModel> model;
+    std::set<std::string> tables;
+  };
+  using Read = std::function<void(const models::LoadedModel& model,
+                                  const std::set<std::string>& tables,
+                                  const std::function<bool()>& go_on)>;
+
+  // `read`: ReadTablesAhead(), or a test's. ResourceExhausted: the system has no
+  // thread left.
+  static absl::StatusOr<std::unique_ptr<TableReadAhead>> Start(
+      std::vector<Version> versions, Read read);
+  // Waits until the piece that is being read is there.
+  ~TableReadAhead();
+
+ private:
+  TableReadAhead() = default;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
 
 }  // namespace refract::cpu_node
 

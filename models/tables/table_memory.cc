@@ -294,7 +294,7 @@ absl::StatusOr<LoadedTables> LoadTables(const WeightStore& store,
 
 void ReadMappedTables(
     const WeightStore& store, const std::set<std::string>& names,
-    const std::function<void(uint64_t done, uint64_t total)>& progress) {
+    const std::function<bool(uint64_t done, uint64_t total)>& go_on) {
   const uint64_t total = BytesOfTables(store.table(), names);
   uint64_t done = 0;
   // Two names of the same bytes are read twice, the second time from the page
@@ -310,7 +310,7 @@ void ReadMappedTables(
       const uint64_t bytes = std::min(kPieceBytes, entry.bytes - at);
       base::BringIntoMemory({begin + at, static_cast<size_t>(bytes)});
       done = std::min(done + bytes, total);
-      if (progress != nullptr) progress(done, total);
+      if (!go_on(done, total)) return;
     }
   }
 }

@@ -146,6 +146,7 @@ TEST_F(TableMemoryTest, ReadsMappedTablesBeforeTheFirstAccess) {
     EXPECT_GE(done, last);
     EXPECT_EQ(total, BytesOfTables(table_, names_));
     last = done;
+    return true;
   });
   EXPECT_EQ(last, BytesOfTables(table_, names_));
   // The table begins and ends within a page.
@@ -157,8 +158,18 @@ TEST_F(TableMemoryTest, ReadsMappedTablesBeforeTheFirstAccess) {
 
 TEST_F(TableMemoryTest, ReadsWhatAShortenedFileStillHas) {
   dir_.Write("a", std::string(9 << 20, 'x'));
-  ReadMappedTables(*store_, names_, nullptr);
+  ReadMappedTables(*store_, names_, [](uint64_t, uint64_t) { return true; });
   EXPECT_GT(PagesPresent(store_->Get("small")->data, 80), 0U);
+}
+
+TEST_F(TableMemoryTest, ReadingMappedTablesEndsAtThePieceThatIsTheLastWanted) {
+  uint64_t last = 0;
+  ReadMappedTables(*store_, names_, [&](uint64_t done, uint64_t) {
+    last = done;
+    return false;
+  });
+  EXPECT_EQ(last, 8U << 20);
+  EXPECT_EQ(PagesPresent(store_->Get("small")->data, 80), 0U);
 }
 
 }  // namespace

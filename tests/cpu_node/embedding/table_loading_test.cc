@@ -1,0 +1,121 @@
+#include "cpu_node/embedding/table_loading.h"
+
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "gtest/gtest.h"
+#include "tests/cpu_node/small_model.h"
+#include "tests/models/testing/temp_dir.h"
+
+namespace refract::cpu_node {
+namespace {
+
+using models::testing::TempDir;
+
+const std::set<std::string> kTables = {"table"};
+
+std::shared_ptr<const models::LoadedModel> Model(const std::string& name) {
+  auto model = std::make_shared<models::LoadedModel>();
+  model->name = name;
+  model->version = 1;
+  model->graph = testing_models::MakeGraph();
+  model->weights = testing_models::MakeWeights(0);
+  return model;
+}
+
+// Number of times that ReadTablesAhead() asks whether to go on, on a machine
+// with so much memory; it reads between two such questions.
+int QuestionsWith(const std::string& available_kib,
+                  const std::string& mapped_kib, bool go_on) {
+  TempDir root;
+  root.Write("proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: " +
+                                 available_kib + " kB\n");
+  root.Write("proc/self/status", "RssFile: " + mapped_kib + " kB\n");
+  int questions = 0;
+  ReadTablesAhead(
+      *Model("small"), kTables,
+      [&] {
+        ++questions;
+        return go_on;
+      },
+      root.path());
+  return questions;
+}
+
+TEST(ReadTablesAheadTest, ReadsTablesThatFitBesideMappedFiles) {
+  // The table has 160 bytes, one piece.
+  EXPECT_EQ(QuestionsWith("100", "99", true), 2);
+  EXPECT_EQ(QuestionsWith("100", "99", false), 1);
+  EXPECT_EQ(QuestionsWith("100", "100", true), 0);
+}
+
+TEST(TableReadAheadTest, ReadsOneVersionAfterTheOther) {
+  const auto first = Model("first");
+  const auto last = Model("last");
+  auto gone = Model("gone");
+  std::vector<TableReadAhead::Version> versions = {
+      {first, kTables}, {gone, {}}, {last, {"other"}}};
+  gone.reset();
+  std::vector<std::pair<std::string, std::set<std::string>>> read;
+  absl::Notification done;
+  const auto reading = TableReadAhead::Start(
+      std::move(versions),
+      [&](const models::LoadedModel& model, const std::set<std::string>& tables,
+          const std::function<bool()>& go_on) {
+        EXPECT_TRUE(go_on());
+        read.emplace_back(model.name, tables);
+        if (read.size() == 2) done.Notify();
+      });
+  ASSERT_TRUE(reading.ok()) << reading.status();
+  done.WaitForNotification();
+  EXPECT_EQ(read[0], std::make_pair(std::string("first"), kTables));
+  EXPECT_EQ(read[1],
+            std::make_pair(std::string("last"), std::set<std::string>{"other"}));
+}
+
+TEST(TableReadAheadTest, StopsWithinAVersion) {
+  const auto model = Model("small");
+  absl::Notification begun;
+  auto reading = TableReadAhead::Start(
+      {{model, kTables}}, [&](const models::LoadedModel&, const auto&,
+                              const std::function<bool()>& go_on) {
+        begun.Notify();
+        while (go_on()) continue;
+      });
+  ASSERT_TRUE(reading.ok()) << reading.status();
+  begun.WaitForNotification();
+  reading->reset();
+  EXPECT_EQ(model.use_count(), 1);
+}
+
+TEST(TableReadAheadTest, GivesUpAVersionThatIsUnloaded) {
+  auto unloaded = Model("unloaded");
+  const auto next = Model("next");
+  const std::weak_ptr<const models::LoadedModel> memory = unloaded;
+  absl::Notification begun;
+  absl::Notification done;
+  const auto reading = TableReadAhead::Start(
+      {{unloaded, kTables}, {next, kTables}},
+      [&](const models::LoadedModel& model, const auto&,
+          const std::function<bool()>& go_on) {
+        if (model.name == "next") {
+          EXPECT_TRUE(memory.expired());
+          return done.Notify();
+        }
+        begun.Notify();
+        while (go_on()) continue;
+        // The mapping lives until here.
+        EXPECT_TRUE(model.weights->Get("table").ok());
+      });
+  ASSERT_TRUE(reading.ok()) << reading.status();
+  begun.WaitForNotification();
+  unloaded.reset();
+  done.WaitForNotification();
+}
+
+}  // namespace
+}  // namespace refract::cpu_node
