@@ -3,7 +3,7 @@
 
 A CPU node and a GPU node on this machine, both with explicit model control, serve two
 versions of a DLRM whose tables take --tables-gib each, made here unless --work has
-them. `refract bench serving` asks at a fixed rate all the time. Three parts, which
+them. `refract bench serving` asks at a fixed rate all the time. Four parts, of which
 --parts chooses, so that a run fits a short slot:
 
   changes  --changes loads that pin one of the two versions in turn, none kept in
@@ -12,11 +12,15 @@ them. `refract bench serving` asks at a fixed rate all the time. Three parts, wh
   load     p99 while versions load and switch without a pause ÷ p99 of a block
            without a change, per round
   back     time of a load that goes back to a version that is kept in memory
+  start    with --cold: p99 in the seconds after a CPU node's start, the
+           seconds until p99 stays below twice that of the last second, and the seconds
+           until the node is ready; --older gives a second program, in turn
 """
 
 import argparse
 import contextlib
 import json
+import math
 import os
 import pathlib
 import sys
@@ -31,7 +35,7 @@ from bench.serving.client import Client, quartiles  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
 MODEL = "dlrm"
-PARTS = ("changes", "load", "back")
+PARTS = ("changes", "load", "back", "start")
 
 
 def parse_arguments():
@@ -40,15 +44,17 @@ def parse_arguments():
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--tables-gib", type=float, default=2, help="per version")
-    parser.add_argument("--parts", default=",".join(PARTS), metavar="LIST")
+    parser.add_argument("--parts", default=",".join(PARTS[:3]), metavar="LIST")
     parser.add_argument("--changes", type=int, default=50, metavar="N")
     parser.add_argument("--items", type=int, default=33, metavar="N")
     parser.add_argument("--qps", type=float, default=50, metavar="Q")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--duration", type=float, default=8, metavar="S")
     parser.add_argument("--cold", action="store_true",
-                        help="part load: drop a version's tables from the page cache "
-                        "before it loads")
+                        help="parts load and start: drop a version's tables from the page "
+                        "cache before it loads")
+    parser.add_argument("--older", type=pathlib.Path, metavar="FILE",
+                        help="part start: another refract-cpu-node to compare with")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cn", default="", metavar="ARGUMENTS",
                         help="further arguments of the CPU node")
@@ -119,6 +125,77 @@ class Pair:
         begin = time.monotonic()
         self.client.load_model(MODEL, config=json.dumps(policy))
         return time.monotonic() - begin
+
+
+def start(arguments, repository, folder, stack):
+    hn = nodes.gpu_node(repository)
+    stack.callback(hn.close)
+    programs = {"new": "refract-cpu-node"}
+    if arguments.older:
+        programs["older"] = str(arguments.older.resolve())
+    rounds = {kind: [] for kind in programs}
+    for number in range(arguments.rounds):
+        for kind in list(programs)[:: -1 if number % 2 else 1]:
+            if arguments.cold:
+                drop_tables(repository, 2)
+            found = start_once(arguments, repository, folder, hn, programs[kind], number)
+            rounds[kind].append(found)
+            print(
+                f"round {number + 1}, {kind}: ready after {found['ready_s']:.2f} s, p99 "
+                + ", ".join(f"{ms:.0f}" for ms in found["p99_ms"])
+                + f" ms in its seconds, steady after {found['steady_s']:.1f} s",
+                flush=True,
+            )
+    return {
+        kind: {
+            "ready_s": quartiles([r["ready_s"] for r in found]),
+            "steady_s": quartiles([r["steady_s"] for r in found]),
+            "p99_ms": {
+                f"second {n + 1}": quartiles(second)
+                for n, second in enumerate(zip(*(r["p99_ms"] for r in found)))
+            },
+            "failed": sum(r["failed"] for r in found),
+            "rounds": found,
+        }
+        for kind, found in rounds.items()
+    }
+
+
+def start_once(arguments, repository, folder, hn, program, number):
+    import tritonclient.grpc as triton
+
+    begin = time.monotonic()
+    policy = ("--model-control-mode", "none")
+    cn = nodes.cpu_node(repository, [hn.address], *policy, *arguments.cn.split(),
+                        program=program)
+    with contextlib.closing(cn):
+        asked = triton.InferenceServerClient(cn.address)
+        nodes.wait_until(lambda: asked.is_model_ready(MODEL), f"{MODEL} is ready")
+        ready = time.monotonic() - begin
+        csv = folder / "start.csv"
+        report = Client(folder, cn, MODEL, arguments.items).run(
+            arguments.qps, arguments.duration, arguments.seed + number, timeout=30,
+            warmup=0, csv=csv,
+        )
+    # (due, latency) of the answers, by tenths of a second in which they were due.
+    tenths = [[] for _ in range(round(arguments.duration * 10))]
+    for line in csv.read_text().splitlines()[1:]:
+        due, _, _, latency_ms, outcome = line.split(",")
+        if outcome == "OK":
+            tenths[min(int(float(due) * 10), len(tenths) - 1)].append(float(latency_ms))
+
+    def p99(some):
+        some = sorted(latency for tenth in some for latency in tenth)
+        return some[min(len(some) - 1, len(some) * 99 // 100)] if some else math.inf
+
+    last = p99(tenths[-10:])
+    late = [n for n in range(len(tenths)) if tenths[n] and max(tenths[n]) > 2 * last]
+    return {
+        "ready_s": ready,
+        "p99_ms": [p99(tenths[n : n + 10]) for n in range(0, len(tenths), 10)],
+        "steady_s": (late[-1] + 1) / 10 if late else 0,
+        "failed": report["sent"] - report["succeeded"],
+    }
 
 
 class Asking:
@@ -229,7 +306,7 @@ def main():
             "items": arguments.items,
             "qps": arguments.qps,
         }
-        measures = {"changes": changes, "load": load, "back": back}
+        measures = {"changes": changes, "load": load, "back": back, "start": start}
         for part in arguments.parts:
             with contextlib.ExitStack() as running:
                 result[part] = measures[part](arguments, repository, folder, running)

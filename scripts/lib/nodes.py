@@ -168,11 +168,12 @@ def gpu_node(repository, *arguments, port=0):
     )
 
 
-def cpu_node(repository, gpu_nodes, *arguments):
+def cpu_node(repository, gpu_nodes, *arguments, program="refract-cpu-node"):
+    """`program`: a name in the build tree, or an absolute path."""
     if "--http-port" not in arguments:
         arguments += ("--http-port", 0)
     return Node(
-        "refract-cpu-node", "--model-repository", repository,
+        program, "--model-repository", repository,
         *(("--gpu-nodes", ",".join(gpu_nodes)) if gpu_nodes else ()),
         "--grpc-host", "127.0.0.1", "--grpc-port", 0,
         *for_tests(arguments),
