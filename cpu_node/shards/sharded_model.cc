@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
+#include "models/repository/cn_shard.h"
 
 namespace refract::cpu_node {
 
@@ -59,6 +60,10 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Create(
                            ? model.config.default_id_policy
                            : policy->second;
     table->stored_rows = view.sizes[0];
+    if (shards.by_ids) {
+      REFRACT_ASSIGN_OR_RETURN(table->padding_ids,
+                               models::PaddingIds(model, shards));
+    }
     owned.rows.rows =
         shards.by_ids ? table->stored_rows : shards.rows(place->own);
     owned.rows.row_bytes =

@@ -30,7 +30,7 @@ class ShardedModel {
   // Null where the node has all rows of all tables: the plan divides none, or
   // the node is in no group (`place` null) and has the whole version.
   // FailedPrecondition: the version is the package of another shard, or its
-  // plan is for a group of another size.
+  // plan is for a group of another size. Others: as models::PaddingIds().
   static absl::StatusOr<std::unique_ptr<ShardedModel>> Create(
       const models::LoadedModel& model, const ShardPlace* place);
 

@@ -2,15 +2,18 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <set>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/process/files.h"
 #include "base/status_macros.h"
 #include "models/graph/graph_proto.h"
+#include "models/graph/op_traits.h"
 #include "models/repository/files/copy_file.h"
 #include "models/repository/hn_part.h"
 #include "models/repository/requests/golden.h"
@@ -40,6 +43,46 @@ WeightEntry* Find(WeightTable& weights, const std::string& name) {
       std::find_if(weights.entries.begin(), weights.entries.end(),
                    [&](const WeightEntry& entry) { return entry.name == name; });
   return found == weights.entries.end() ? nullptr : &*found;
+}
+
+// The rows of `table`, which has `rows` rows, that some bag leaves out. The
+// public overload of embedding_bag counts a negative padding_idx from the end;
+// to the internal operators it means that there is none.
+std::set<int64_t> PaddingRows(const Graph& graph, absl::string_view table,
+                              int64_t rows) {
+  std::set<int64_t> padding;
+  for (const Node& node : graph.nodes) {
+    const EmbeddingArgs args = EmbeddingArgsOf(node.op);
+    if (args.weight.empty() || args.offsets.empty()) continue;
+    const ValueId read = node.ValueArg(args.weight);
+    if (read == kNoValue || graph.value(read).weight != table) continue;
+    const Argument* const argument = node.FindArg("padding_idx");
+    if (argument == nullptr) continue;
+    const auto* const row = std::get_if<int64_t>(argument);
+    if (row == nullptr) continue;
+    const bool wraps = node.op == "aten.embedding_bag.padding_idx" && *row < 0;
+    const int64_t left_out = wraps ? *row + rows : *row;
+    if (left_out >= 0 && left_out < rows) padding.insert(left_out);
+  }
+  return padding;
+}
+
+// Name of the weight of a package that holds the id of one row: int64 [1].
+std::string NameOfId(absl::string_view table, int64_t row) {
+  return absl::StrCat(NameOfIds(table), ".", row);
+}
+
+// The entry of the id of row `row` among the ids of a whole table.
+WeightEntry EntryOfId(const WeightEntry& ids, absl::string_view table,
+                      int64_t row) {
+  WeightEntry entry = ids;
+  entry.name = NameOfId(table, row);
+  entry.offset += static_cast<uint64_t>(ids.storage_offset + row) *
+                  base::SizeOf(ids.dtype);
+  entry.bytes = base::SizeOf(ids.dtype);
+  entry.storage_offset = 0;
+  entry.sizes = {1};
+  return entry;
 }
 
 // Makes `entry`, a whole table, the `count` rows of it from `first` on.
@@ -105,6 +148,35 @@ absl::StatusOr<std::optional<CnShard>> ReadCnShard(const std::string& folder,
   return result;
 }
 
+absl::StatusOr<std::map<int64_t, int64_t>> PaddingIds(
+    const LoadedModel& model, const TableShards& shards) {
+  std::map<int64_t, int64_t> padding;
+  for (const int64_t row :
+       PaddingRows(model.graph, shards.table, shards.ends.back())) {
+    if (!model.packaged_shard.has_value()) {
+      REFRACT_ASSIGN_OR_RETURN(const auto ids,
+                               IdsOf(*model.weights, shards.table));
+      if (!ids || ids->size() <= static_cast<size_t>(row)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "table '", shards.table,
+            "' is divided by ids, and has none for each row"));
+      }
+      padding[row] = (*ids)[static_cast<size_t>(row)];
+      continue;
+    }
+    const auto id =
+        model.weights->GetAsStored(NameOfId(shards.table, row));
+    if (!id.ok() || id->dtype != base::DType::kInt64 ||
+        id->sizes != std::vector<int64_t>{1}) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the package lacks the id of the padding index ", row, " of table '",
+          shards.table, "'; package the version again"));
+    }
+    std::memcpy(&padding[row], id->data, sizeof(int64_t));
+  }
+  return padding;
+}
+
 absl::StatusOr<Package> PackageCnShard(const LoadedModel& model, size_t shard,
                                        const std::string& to) {
   if (!model.plan.has_value() || model.plan->num_shards == 0) {
@@ -151,6 +223,12 @@ absl::StatusOr<Package> PackageCnShard(const LoadedModel& model, size_t shard,
     };
     chosen[shards.table] = takes;
     chosen[NameOfIds(shards.table)] = takes;
+    // A shard that asks for bags leaves padding out, whoever has the row.
+    const WeightEntry all = *Find(weights, NameOfIds(shards.table));
+    for (const int64_t row :
+         PaddingRows(model.graph, shards.table, shards.ends.back())) {
+      weights.entries.push_back(EntryOfId(all, shards.table, row));
+    }
   }
   return WritePackage(
       model, to, [&](const std::string& folder) -> absl::StatusOr<size_t> {

@@ -15,15 +15,19 @@
 //   cn_weights.bin  the weights, 64-byte aligned; a divided table as a table of
 //                   the shard's rows, with their ids where ids name them. Of a
 //                   table that is divided by ids, row 0 is first in every
-//                   package (OwnIds).
+//                   package (OwnIds), and the id of each padding index is a
+//                   weight of its own.
 
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "models/repository/package_files.h"
 #include "models/repository/repository.h"
+#include "models/repository/table_shards.h"
 #include "models/repository/weights.h"
 
 namespace refract::models {
@@ -41,6 +45,12 @@ struct CnShard {
 // another model or plan than those of `model`.
 absl::StatusOr<std::optional<CnShard>> ReadCnShard(const std::string& folder,
                                                    const LoadedModel& model);
+
+// By row, the ids of the rows of a table that some bag leaves out (its
+// padding_idx). `shards`: of the plan of `model`, by ids; `model` may be the
+// package of any shard. InvalidArgument: the package lacks such an id.
+absl::StatusOr<std::map<int64_t, int64_t>> PaddingIds(
+    const LoadedModel& model, const TableShards& shards);
 
 // Writes the package of `model`, which must be loaded as a whole with its plan,
 // into the repository `to`, as WritePackage(). FailedPrecondition: the version

@@ -24,18 +24,12 @@ ValueId TableOperand(const Graph& graph, const Node& node) {
   return node.ValueArg(selects ? "self" : args.weight);
 }
 
-// Whether `node`, a look-up, leaves rows out. The public overload of
-// embedding_bag counts a negative padding_idx from the end; to the internal
-// operators it means that there is none.
-bool SkipsARow(const Node& node) {
+// Whether `node`, a look-up, leaves out a row that the graph does not name.
+bool SkipsAComputedRow(const Node& node) {
   if (EmbeddingArgsOf(node.op).offsets.empty()) return false;
   const Argument* const padding = node.FindArg("padding_idx");
-  if (padding == nullptr || std::holds_alternative<None>(*padding)) {
-    return false;
-  }
-  const auto* const row = std::get_if<int64_t>(padding);
-  return row == nullptr || *row >= 0 ||
-         node.op == "aten.embedding_bag.padding_idx";
+  return padding != nullptr && !std::holds_alternative<None>(*padding) &&
+         !std::holds_alternative<int64_t>(*padding);
 }
 
 }  // namespace
@@ -89,9 +83,9 @@ std::string WhyNotDivisible(const Graph& graph, const SplitPlan& plan,
         return absl::StrCat("node ", node.name, " (", node.op,
                             ") reads it other than by a look-up");
       }
-      if (by_ids && SkipsARow(node)) {
+      if (by_ids && SkipsAComputedRow(node)) {
         return absl::StrCat("ids name its rows, and node ", node.name,
-                            " has a padding index");
+                            " computes its padding index");
       }
       if (plan.stages[n] != Stage::kCnPre) {
         return absl::StrCat("node ", node.name,

@@ -74,8 +74,8 @@ class OwnIds {
 
 // Why a table cannot be divided over CPU nodes; empty: it can. A table can be
 // divided if it is float32 [rows, dim], in any row format, and CN-pre reads it
-// by look-ups of this table alone; `by_ids`: and if no look-up skips a row (a
-// padding index), whose id the asking shard would have to know.
+// by look-ups of this table alone; `by_ids`: and if the graph says which row a
+// look-up leaves out (its padding index), because packages need its id.
 std::string WhyNotDivisible(const Graph& graph, const SplitPlan& plan,
                             absl::string_view table, bool by_ids);
 

@@ -5,6 +5,8 @@
 // as look-ups see them.
 
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -28,6 +30,9 @@ struct ShardedTable {
   // Rows of the weight, where the table is divided by ids: only an index of ids
   // knows which of them are the own rows.
   int64_t stored_rows = 0;
+  // The ids of the rows that bags leave out, by row, where the table is divided
+  // by ids: this process may have neither row nor id otherwise.
+  std::map<int64_t, int64_t> padding_ids = {};
   // Rows of a lost shard are zeros; else the run fails.
   bool zero_when_lost = false;
   // Layout of encoded rows, for the code that answers peers.

@@ -69,17 +69,29 @@ int64_t FirstIdOf(const LookUp& look_up, int64_t bag) {
                                                : look_up.ids->num_elements();
 }
 
+// The id that bags leave out. LookUp::padding_id is a row number.
+std::optional<int64_t> PaddingId(const LookUp& look_up) {
+  if (look_up.padding_id < 0) return std::nullopt;
+  const ShardedTable& sharded = *look_up.table.sharded;
+  if (!sharded.rows.by_ids) return look_up.padding_id;
+  const auto id = sharded.padding_ids.find(look_up.padding_id);
+  // A row behind the last has no id.
+  if (id == sharded.padding_ids.end()) return std::nullopt;
+  return id->second;
+}
+
 // Calls f(bag, id, position) for each id of each bag, with ids outside the
 // table as they are, but not for padding.
 template <typename F>
 void ForEachId(const LookUp& look_up, F f) {
+  const std::optional<int64_t> padding = PaddingId(look_up);
   int64_t end = FirstIdOf(look_up, 0);
   for (int64_t bag = 0; bag < look_up.num_bags; ++bag) {
     const int64_t begin = end;
     end = FirstIdOf(look_up, bag + 1);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t id = IntAt(*look_up.ids, i);
-      if (look_up.padding_id >= 0 && id == look_up.padding_id) continue;
+      if (id == padding) continue;
       f(bag, id, i);
     }
   }
