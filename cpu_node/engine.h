@@ -216,8 +216,7 @@ class Engine {
   // The run of CN-pre with `task.inputs` in `task.pre_context`. `indexes`: of
   // the values whose distinct rows alone are computed (ServedModel::unique()).
   absl::Status ComputePre(
-      Task& task,
-      absl::Span<const runtime::wire::UniqueRows* const> indexes,
+      Task& task, absl::Span<const runtime::wire::UniqueRows* const> indexes,
       transport::OutgoingMessage& message);
   static void KeepFromMessage(size_t num_up, Task& task);
   // The other shards for a run of the task's model; nullopt: none are needed.

@@ -190,9 +190,9 @@ std::vector<TableReadAhead::Version> TablesOf(const Catalog& catalog) {
   for (const Catalog::Entry& entry : catalog.entries()) {
     if (entry.model == nullptr) continue;
     const models::LoadedModel& model = entry.model->model();
-    std::set<std::string> tables = models::TablesOf(
-        model.graph, model.plan ? &*model.plan : nullptr,
-        entry.model->can_run_whole());
+    std::set<std::string> tables =
+        models::TablesOf(model.graph, model.plan ? &*model.plan : nullptr,
+                         entry.model->can_run_whole());
     if (tables.empty()) continue;
     versions.push_back({entry.model->shared_model(), std::move(tables)});
   }

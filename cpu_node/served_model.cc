@@ -209,15 +209,14 @@ absl::Status ServedModel::CompileSplit() {
                    graph, plan, model_->weights,
                    OptionsOf(*model_, tables_.get(), sharded_.get())));
   REFRACT_ASSIGN_OR_RETURN(
-      pre_,
-      CompiledPart::Create(
-          *model_, unique_ == nullptr ? graph : unique_->graph(),
-          unique_ == nullptr ? cn_pre : unique_->part(), tables_.get(),
-          sharded_.get()));
+      pre_, CompiledPart::Create(*model_,
+                                 unique_ == nullptr ? graph : unique_->graph(),
+                                 unique_ == nullptr ? cn_pre : unique_->part(),
+                                 tables_.get(), sharded_.get()));
   REFRACT_ASSIGN_OR_RETURN(
-      post_, CompiledPart::Create(*model_, graph,
-                                  runtime::Part::CnPost(graph, plan),
-                                  tables_.get(), sharded_.get()));
+      post_,
+      CompiledPart::Create(*model_, graph, runtime::Part::CnPost(graph, plan),
+                           tables_.get(), sharded_.get()));
   up_codec_.emplace(graph, plan.up, plan.up_forms);
   down_codec_.emplace(graph, plan.down, plan.down_forms);
   encoders_.emplace(*up_codec_);
@@ -225,8 +224,7 @@ absl::Status ServedModel::CompileSplit() {
   // Resolved once, at load: a request only copies views by these indexes.
   REFRACT_ASSIGN_OR_RETURN(pre_sources_, Resolve(cn_pre.inputs, {}, {}));
   REFRACT_ASSIGN_OR_RETURN(
-      post_sources_,
-      Resolve(post_->part().inputs, cn_pre.outputs, plan.down));
+      post_sources_, Resolve(post_->part().inputs, cn_pre.outputs, plan.down));
   return absl::OkStatus();
 }
 

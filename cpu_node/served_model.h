@@ -50,9 +50,9 @@ struct ServedModelOptions {
   bool shadow = false;
   // Where the tables lie that this node's look-ups read.
   models::TableMemory table_memory = models::TableMemory::kMap;
-  // Not null: the node serves while it loads this version, and requests of other
-  // versions go first (PlaceTables()). Called by the loading threads; false once
-  // the node stops.
+  // Not null: the node serves while it loads this version, and requests of
+  // other versions go first (PlaceTables()). Called by the loading threads;
+  // false once the node stops.
   std::function<bool()> beside_requests;
   // With TableMemory::kDisk: memory for rows, of each version. Bytes.
   size_t row_cache_bytes = size_t{1} << 30;
@@ -157,8 +157,8 @@ class ServedModel {
   // The parts. `whole` only if can_run_whole(), the others only if split().
   const CompiledPart& whole() const { return *whole_; }
   const CompiledPart& pre() const { return *pre_; }
-  // Null: pre() is CN-pre, with all rows. Otherwise it has the further inputs of
-  // UniquePart::AddInputs().
+  // Null: pre() is CN-pre, with all rows. Otherwise it has the further inputs
+  // of UniquePart::AddInputs().
   const runtime::UniquePart* unique() const { return unique_.get(); }
   const CompiledPart& post() const { return *post_; }
 

@@ -117,8 +117,8 @@ absl::StatusOr<std::unique_ptr<const UniquePart>> UniquePart::Create(
   return result;
 }
 
-// Gives value `number` of the plan its own ids in graph_ if it is a look-up, and
-// its own rows otherwise. False: CN-pre has to compute all rows.
+// Gives value `number` of the plan its own ids in graph_ if it is a look-up,
+// and its own rows otherwise. False: CN-pre has to compute all rows.
 bool UniquePart::Add(const models::Graph& graph, const models::SplitPlan& plan,
                      size_t number, Part& before) {
   const ValueId id = plan.up[number];
@@ -189,7 +189,8 @@ bool UniquePart::Add(const models::Graph& graph, const models::SplitPlan& plan,
     const models::Argument* const weights = node.FindArg("per_sample_weights");
     if (!is_dense(offsets) || graph.value(ids).shape.size() != 1 ||
         graph.value(offsets).shape.size() != 1 || ids == offsets ||
-        (weights != nullptr && !std::holds_alternative<models::None>(*weights)) ||
+        (weights != nullptr &&
+         !std::holds_alternative<models::None>(*weights)) ||
         (last != nullptr && !std::holds_alternative<bool>(*last))) {
       return false;
     }

@@ -13,7 +13,8 @@ namespace refract::base {
 uint64_t UsableMemory(const std::string& root = "/");
 
 // Bytes that this process may allocate beyond its present memory: the machine's
-// MemAvailable, or less where a control group's limit leaves less; at least 1. 0: unknown.
+// MemAvailable, or less where a control group's limit leaves less; at least 1.
+// 0: unknown.
 uint64_t AvailableMemory(const std::string& root = "/");
 
 // Bytes of files that this process has mapped and that are in memory (RssFile of

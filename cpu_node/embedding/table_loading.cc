@@ -146,7 +146,8 @@ void ReadTablesAhead(const models::LoadedModel& model,
   if (ended) return;
   LOG(INFO) << label << " of " << Gib(total) << " were read into the page "
             << "cache in "
-            << absl::StrFormat("%.1f", absl::ToDoubleSeconds(absl::Now() - begin))
+            << absl::StrFormat("%.1f",
+                               absl::ToDoubleSeconds(absl::Now() - begin))
             << " s";
 }
 

@@ -31,8 +31,8 @@ struct TableBytes {
 // Returns `model` with the tables that look-ups of this node read mapped or
 // loaded, as `memory` says. `whole`: look-ups of the HN part run here as well.
 // `beside_requests`: not null if the node serves other versions meanwhile.
-// Tables are then read in idle time, and ReadTablesAhead() has read mapped tables
-// when the call returns, unless `beside_requests` has told it to end.
+// Tables are then read in idle time, and ReadTablesAhead() has read mapped
+// tables when the call returns, unless `beside_requests` has told it to end.
 // The log says how far loading has come and, at its end, `bytes`. Errors as
 // LoadTables().
 absl::StatusOr<std::shared_ptr<const models::LoadedModel>> PlaceTables(
@@ -64,8 +64,8 @@ class TableReadAhead {
                                   const std::set<std::string>& tables,
                                   const std::function<bool()>& go_on)>;
 
-  // `read`: ReadTablesAhead(), or a test's. ResourceExhausted: the system has no
-  // thread left.
+  // `read`: ReadTablesAhead(), or a test's. ResourceExhausted: the system has
+  // no thread left.
   static absl::StatusOr<std::unique_ptr<TableReadAhead>> Start(
       std::vector<Version> versions, Read read);
   // Waits until the piece that is being read is there.

@@ -77,8 +77,8 @@ WeightEntry EntryOfId(const WeightEntry& ids, absl::string_view table,
                       int64_t row) {
   WeightEntry entry = ids;
   entry.name = NameOfId(table, row);
-  entry.offset += static_cast<uint64_t>(ids.storage_offset + row) *
-                  base::SizeOf(ids.dtype);
+  entry.offset +=
+      static_cast<uint64_t>(ids.storage_offset + row) * base::SizeOf(ids.dtype);
   entry.bytes = base::SizeOf(ids.dtype);
   entry.storage_offset = 0;
   entry.sizes = {1};
@@ -157,15 +157,14 @@ absl::StatusOr<std::map<int64_t, int64_t>> PaddingIds(
       REFRACT_ASSIGN_OR_RETURN(const auto ids,
                                IdsOf(*model.weights, shards.table));
       if (!ids || ids->size() <= static_cast<size_t>(row)) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "table '", shards.table,
-            "' is divided by ids, and has none for each row"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("table '", shards.table,
+                         "' is divided by ids, and has none for each row"));
       }
       padding[row] = (*ids)[static_cast<size_t>(row)];
       continue;
     }
-    const auto id =
-        model.weights->GetAsStored(NameOfId(shards.table, row));
+    const auto id = model.weights->GetAsStored(NameOfId(shards.table, row));
     if (!id.ok() || id->dtype != base::DType::kInt64 ||
         id->sizes != std::vector<int64_t>{1}) {
       return absl::InvalidArgumentError(absl::StrCat(

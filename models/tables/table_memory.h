@@ -66,10 +66,10 @@ absl::StatusOr<LoadedTables> LoadTables(const WeightStore& store,
                                         const LoadTablesOptions& options);
 
 // Reads the mapped weights `names` of `store` into the page cache and the page
-// table of the process, file by file, so that requests do not wait for the disk.
-// `go_on` is called after each piece of 8 MiB, with bytes; false ends the work.
-// The calling thread does the work; weights that `store` does not map are left
-// out.
+// table of the process, file by file, so that requests do not wait for the
+// disk. `go_on` is called after each piece of 8 MiB, with bytes; false ends the
+// work. The calling thread does the work; weights that `store` does not map are
+// left out.
 void ReadMappedTables(
     const WeightStore& store, const std::set<std::string>& names,
     const std::function<bool(uint64_t done, uint64_t total)>& go_on);

@@ -125,8 +125,8 @@ class Encoder {
   absl::StatusOr<absl::Span<const base::TensorSpec>> Prepare(
       absl::Span<const base::TensorView> values);
   // The same for values of which equal rows are known: a value with an index
-  // has its distinct rows only, in the order of the index; null: all rows, which
-  // are sent. No form may be one that does not fit every element (int32).
+  // has its distinct rows only, in the order of the index; null: all rows,
+  // which are sent. No form may be one that does not fit every element (int32).
   // `values` need no data before SetValues().
   absl::StatusOr<absl::Span<const base::TensorSpec>> Prepare(
       absl::Span<const base::TensorView> values,

@@ -32,16 +32,16 @@ void WriteIndex(absl::Span<const int32_t> index, std::byte* to) {
 
 absl::Status Encoder::CheckForm(const Codec::Value& value,
                                 const base::TensorView& view) const {
-  const bool needs_rows = value.form.unique_rows ||
-                          models::RecordOf(value.form.type).row_extra > 0;
+  const bool needs_rows =
+      value.form.unique_rows || models::RecordOf(value.form.type).row_extra > 0;
   if ((value.form.is_plain() || view.dtype == value.dtype) &&
       !(needs_rows && view.dims.empty())) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "value '", value.name, "' is ", base::Name(view.dtype),
-      base::DimsToString(view.dims),
-      ", which its planned wire form cannot encode"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("value '", value.name, "' is ", base::Name(view.dtype),
+                   base::DimsToString(view.dims),
+                   ", which its planned wire form cannot encode"));
 }
 
 void Encoder::AddSpecs(const Codec::Value& value, const base::TensorView& view,

@@ -75,14 +75,15 @@ void PrintTo(const Case& setup, std::ostream* out) { *out << setup.name; }
 std::vector<Case> AllCases() {
   const WireForm half = {WireType::kFloat16, false};
   const WireForm unique = {WireType::kFloat16, true};
-  return {{.name = "Plain"},
-          {.name = "OverTcp", .path = transport::PathPreference::kTcp},
-          {.name = "Encoded", .up = {half, unique}, .down = {half}},
-          {.name = "DistinctIds", .up = {half, unique}, .rows_for_hn_only = true},
-          {.name = "Unsplit", .split = false},
-          {.name = "Padded", .min_batch = 4},
-          {.name = "TwoModels", .models = 2},
-          {.name = "ThreeNodes", .nodes = 3}};
+  return {
+      {.name = "Plain"},
+      {.name = "OverTcp", .path = transport::PathPreference::kTcp},
+      {.name = "Encoded", .up = {half, unique}, .down = {half}},
+      {.name = "DistinctIds", .up = {half, unique}, .rows_for_hn_only = true},
+      {.name = "Unsplit", .split = false},
+      {.name = "Padded", .min_batch = 4},
+      {.name = "TwoModels", .models = 2},
+      {.name = "ThreeNodes", .nodes = 3}};
 }
 
 // GPU nodes hold requests back until this many have arrived, so that every

@@ -162,8 +162,8 @@ TEST(WireFormsTest, WrongIdsOfDistinctRowsAreReportedAsOfAllRows) {
   EXPECT_THAT(std::string(refused.answer.status.message()),
               HasSubstr("position 5"));
   for (const bool unique : {false, true}) {
-    const Served zero = Serve(
-        RowsForHnOnly(unique, models::IdPolicy::kZeroRow), with_wrong_ids());
+    const Served zero = Serve(RowsForHnOnly(unique, models::IdPolicy::kZeroRow),
+                              with_wrong_ids());
     ASSERT_TRUE(zero.answer.status.ok()) << zero.answer.status;
     EXPECT_EQ(zero.answer.replaced_ids, 3);
   }

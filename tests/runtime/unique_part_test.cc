@@ -17,10 +17,11 @@ namespace {
 
 using base::DType;
 using models::SymExpr;
+using models::ValueId;
 using models::WireForm;
 using models::WireType;
-using models::ValueId;
 using testing::Bool;
+using ::testing::HasSubstr;
 using testing::Int;
 using testing::Ints;
 using testing::List;
@@ -28,7 +29,6 @@ using testing::Must;
 using testing::MustBeOk;
 using testing::Ref;
 using testing::Sym;
-using ::testing::HasSubstr;
 
 constexpr int64_t kRows = 50;
 constexpr int64_t kDim = 8;
@@ -42,13 +42,14 @@ class UniquePartTest : public ::testing::Test {
   void Build(WireType type, bool last_offset = false, bool weighted = false,
              bool read_by_post = false) {
     const SymExpr batch = Sym("B");
-    const std::vector<float> table = testing::RandomFloats(kRows * kDim, random_);
+    const std::vector<float> table =
+        testing::RandomFloats(kRows * kDim, random_);
     const ValueId t1 = graph_.Weight<float>("t1", {kRows, kDim}, table);
     const ValueId t2 = graph_.Weight<float>("t2", {kRows, kDim}, table);
     const ValueId users = graph_.Input("users", DType::kInt64, {batch, 2});
     const ValueId ids = graph_.Input("ids", DType::kInt64, {Sym("L")});
-    const ValueId offsets = graph_.Input(
-        "offsets", DType::kInt32, {last_offset ? batch + 1 : batch});
+    const ValueId offsets = graph_.Input("offsets", DType::kInt32,
+                                         {last_offset ? batch + 1 : batch});
     const ValueId sequence =
         graph_.Input("sequence", DType::kInt64, {batch, kSequence});
     const ValueId dense = graph_.Input("dense", DType::kFloat32, {batch, 2});
@@ -56,9 +57,9 @@ class UniquePartTest : public ::testing::Test {
     const ValueId user = graph_.Node(
         "aten.select.int", {Ref("self", users), Int("dim", 1), Int("index", 1)},
         {DType::kInt64, {batch}});
-    const ValueId by_id = graph_.Node(
-        "aten.embedding.default", {Ref("weight", t1), Ref("indices", user)},
-        {DType::kFloat32, {batch, kDim}});
+    const ValueId by_id = graph_.Node("aten.embedding.default",
+                                      {Ref("weight", t1), Ref("indices", user)},
+                                      {DType::kFloat32, {batch, kDim}});
     std::vector<models::NamedArgument> bag = {
         Ref("weight", t2), Ref("indices", ids), Ref("offsets", offsets),
         Int("mode", 0), Bool("include_last_offset", last_offset)};
@@ -96,8 +97,8 @@ class UniquePartTest : public ::testing::Test {
     graph_.graph().batch_symbol = "B";
     plan_ = testing::PlanOf(graph_.graph(), stages);
     for (const ValueId id : plan_.up) {
-      const bool unique = id == by_id || id == by_bag || id == by_sequence ||
-                          id == dense;
+      const bool unique =
+          id == by_id || id == by_bag || id == by_sequence || id == dense;
       plan_.up_forms.push_back(
           {graph_.graph().value(id).dtype == DType::kFloat32 ? type
                                                              : WireType::kAsIs,
@@ -129,8 +130,8 @@ class UniquePartTest : public ::testing::Test {
     request.push_back(testing::MakeTensor<int64_t>({count}, ids(count)));
     request.push_back(testing::MakeTensor<int32_t>(
         {static_cast<int64_t>(offsets.size())}, offsets));
-    request.push_back(testing::MakeTensor<int64_t>({rows, kSequence},
-                                                   ids(rows * kSequence)));
+    request.push_back(
+        testing::MakeTensor<int64_t>({rows, kSequence}, ids(rows * kSequence)));
     std::vector<float> dense;
     for (const int64_t value : ids(2 * rows)) {
       dense.push_back(value % 2 == 0 ? 0.0f : -0.0f);
@@ -199,9 +200,8 @@ TEST_P(UniquePartFormsTest, TheReceiverHasTheSameValues) {
   const auto [type, last_offset] = GetParam();
   Build(type, last_offset);
   ASSERT_NE(part_, nullptr);
-  const auto whole = Must(
-      Program::Compile(graph_.graph(), Part::CnPre(graph_.graph(), plan_),
-                       weights_, {}));
+  const auto whole = Must(Program::Compile(
+      graph_.graph(), Part::CnPre(graph_.graph(), plan_), weights_, {}));
   const auto distinct =
       Must(Program::Compile(part_->graph(), part_->part(), weights_, {}));
   const auto memory = part_->Acquire();
@@ -253,7 +253,8 @@ TEST_F(UniquePartTest, LooksEachDistinctRowUpOnce) {
   std::set<std::string> one_row;
   for (size_t i = 0; i < plan_.up.size(); ++i) {
     ASSERT_TRUE(specs[i].has_value());
-    if (specs[i]->dims[0] == 1) one_row.insert(graph_.graph().value(plan_.up[i]).name);
+    if (specs[i]->dims[0] == 1)
+      one_row.insert(graph_.graph().value(plan_.up[i]).name);
   }
   EXPECT_THAT(one_row, ::testing::ElementsAre("v1_0"));  // of the user's id
 }

@@ -541,8 +541,8 @@ int64_t PrefetchFirst(const LookUp& look_up, int64_t before) {
     return before;
   }
   // Of a tile's bags: other look-ups follow it.
-  const int64_t end = std::min(
-      {look_up.ids->num_elements(), kTileBags, kFirstRows - before});
+  const int64_t end =
+      std::min({look_up.ids->num_elements(), kTileBags, kFirstRows - before});
   const auto bytes =
       std::min(static_cast<int64_t>(table.row_bytes), kFirstRowBytes);
   for (int64_t i = 0; i < end; ++i) {

@@ -32,8 +32,8 @@ std::shared_ptr<const models::LoadedModel> Model(const std::string& name) {
 int QuestionsWith(const std::string& available_kib,
                   const std::string& mapped_kib, bool go_on) {
   TempDir root;
-  root.Write("proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: " +
-                                 available_kib + " kB\n");
+  root.Write("proc/meminfo",
+             "MemTotal: 1000 kB\nMemAvailable: " + available_kib + " kB\n");
   root.Write("proc/self/status", "RssFile: " + mapped_kib + " kB\n");
   int questions = 0;
   ReadTablesAhead(
@@ -73,8 +73,8 @@ TEST(TableReadAheadTest, ReadsOneVersionAfterTheOther) {
   ASSERT_TRUE(reading.ok()) << reading.status();
   done.WaitForNotification();
   EXPECT_EQ(read[0], std::make_pair(std::string("first"), kTables));
-  EXPECT_EQ(read[1],
-            std::make_pair(std::string("last"), std::set<std::string>{"other"}));
+  EXPECT_EQ(read[1], std::make_pair(std::string("last"),
+                                    std::set<std::string>{"other"}));
 }
 
 TEST(TableReadAheadTest, StopsWithinAVersion) {
@@ -98,19 +98,19 @@ TEST(TableReadAheadTest, GivesUpAVersionThatIsUnloaded) {
   const std::weak_ptr<const models::LoadedModel> memory = unloaded;
   absl::Notification begun;
   absl::Notification done;
-  const auto reading = TableReadAhead::Start(
-      {{unloaded, kTables}, {next, kTables}},
-      [&](const models::LoadedModel& model, const auto&,
-          const std::function<bool()>& go_on) {
-        if (model.name == "next") {
-          EXPECT_TRUE(memory.expired());
-          return done.Notify();
-        }
-        begun.Notify();
-        while (go_on()) continue;
-        // The mapping lives until here.
-        EXPECT_TRUE(model.weights->Get("table").ok());
-      });
+  const auto reading =
+      TableReadAhead::Start({{unloaded, kTables}, {next, kTables}},
+                            [&](const models::LoadedModel& model, const auto&,
+                                const std::function<bool()>& go_on) {
+                              if (model.name == "next") {
+                                EXPECT_TRUE(memory.expired());
+                                return done.Notify();
+                              }
+                              begun.Notify();
+                              while (go_on()) continue;
+                              // The mapping lives until here.
+                              EXPECT_TRUE(model.weights->Get("table").ok());
+                            });
   ASSERT_TRUE(reading.ok()) << reading.status();
   begun.WaitForNotification();
   unloaded.reset();

@@ -98,8 +98,8 @@ REFRACT_GATHER_INLINE void PoolColumns(const GatheredBags& bags, int64_t begin,
       PrefetchRow(bags, i);
     }
     // Columns of the loops below are constants, hence part of the instructions
-    // that load them: the fewer instructions a row takes, the more rows are read
-    // at a time.
+    // that load them: the fewer instructions a row takes, the more rows are
+    // read at a time.
     const Row<V, kElement> row(bags, bags.rows[i], column);
     if constexpr (kMax) {
       for (int k = 0; k < kRegs; ++k) {
@@ -110,8 +110,7 @@ REFRACT_GATHER_INLINE void PoolColumns(const GatheredBags& bags, int64_t begin,
     } else if (bags.weights != nullptr) {
       const typename V::Reg weight = V::Set1(bags.weights[i]);
       for (int k = 0; k < kRegs; ++k) {
-        sum[k] =
-            V::Add(sum[k], V::Mul(weight, row.Values(k * V::kLanes)));
+        sum[k] = V::Add(sum[k], V::Mul(weight, row.Values(k * V::kLanes)));
       }
     } else {
       for (int k = 0; k < kRegs; ++k) {

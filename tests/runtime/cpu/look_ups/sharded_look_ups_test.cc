@@ -317,8 +317,7 @@ bool HasOneOwner(const Table& table, const Request& request, int64_t bag) {
   for (int64_t i = request.First(bag); i < request.First(bag + 1); ++i) {
     const int64_t row = request.rows[static_cast<size_t>(i)];
     const int64_t id = request.ids[static_cast<size_t>(i)];
-    if (request.look_up.padding_id >= 0 &&
-        row == request.look_up.padding_id) {
+    if (request.look_up.padding_id >= 0 && row == request.look_up.padding_id) {
       continue;
     }
     // The owner of an id outside the table depends on the policy.
