@@ -95,10 +95,12 @@ def gather(name):
 
 def gather_cores():
     """Rate of two cores ÷ that of one."""
-    text = header("batch × look-ups", "two cores ÷ one")
-    for result in report("xeon207/gather_cores.json")["results"]:
-        text += row(f"{result['batch']} × {result['look_ups']}",
-                    quartiles({**result["rate_of_two_over_one"], "reached": True}))
+    runs = [report(f"{machine}/gather_cores.json")["results"] for machine in ("xeon207", "zen3")]
+    text = header("batch × look-ups", "Xeon", "Zen 3")
+    for results in zip(*runs):
+        text += row(f"{results[0]['batch']} × {results[0]['look_ups']}",
+                    *(quartiles({**result["rate_of_two_over_one"], "reached": True})
+                      for result in results))
     return text
 
 
