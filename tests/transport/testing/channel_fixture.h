@@ -168,29 +168,39 @@ inline void ExpectTensors(absl::Span<const base::TensorView> tensors,
   }
 }
 
-// One call from start to end.
+// One call from start to end. May be destroyed before its answer, as by a test
+// that gave up waiting.
 class Call {
  public:
+  Call() = default;
+  Call(const Call&) = delete;
+  // The message ends here, not with the callback on the polling thread.
+  ~Call() {
+    if (done()) state_->response = absl::UnknownError("gone");
+  }
   Client::Callback callback() {
-    return [this](absl::StatusOr<IncomingMessage> response) {
-      response_ = std::move(response);
-      done_.Notify();
+    return [state = state_](absl::StatusOr<IncomingMessage> response) {
+      state->response = std::move(response);
+      state->done.Notify();
     };
   }
   absl::StatusOr<IncomingMessage>& Await() {
-    if (!done_.WaitForNotificationWithTimeout(kPatience)) {
+    if (!state_->done.WaitForNotificationWithTimeout(kPatience)) {
       ADD_FAILURE() << "no answer";
       static auto* none = new absl::StatusOr<IncomingMessage>(
           absl::UnknownError("the test gave up"));
       return *none;
     }
-    return response_;
+    return state_->response;
   }
-  bool done() const { return done_.HasBeenNotified(); }
+  bool done() const { return state_->done.HasBeenNotified(); }
 
  private:
-  absl::StatusOr<IncomingMessage> response_ = absl::UnknownError("none yet");
-  absl::Notification done_;
+  struct State {
+    absl::StatusOr<IncomingMessage> response = absl::UnknownError("none yet");
+    absl::Notification done;
+  };
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 // Hands everything on but the ends of offers, which come when the handler of a
