@@ -143,8 +143,6 @@ bool GpuNode::Wanted(const Version& version) const {
 }
 
 void GpuNode::KeepModels() {
-  // Serving goes before loading.
-  base::TakeIdleTimeOnly();
   if (options_.wanted != nullptr) {
     // Until the first poll, the versions of the start count as listed.
     absl::MutexLock lock(&models_mu_);
@@ -267,8 +265,13 @@ void GpuNode::LoadVersion(size_t number) {
   std::shared_ptr<const DeviceModel> model;
   ScheduledModel described;
   const absl::Status status = base::WithinMemory([&]() -> absl::Status {
-    REFRACT_ASSIGN_OR_RETURN(model, options_.load(name, version));
-    if (offer.has_value()) REFRACT_RETURN_IF_ERROR(model->CheckOffer(*offer));
+    // Serving goes before loading. Only work without locks is done in idle
+    // time: a lock of the scheduler or of the device, held by a thread that
+    // does not run, would hold up requests.
+    REFRACT_RETURN_IF_ERROR(base::RunInIdleTime([&]() -> absl::Status {
+      REFRACT_ASSIGN_OR_RETURN(model, options_.load(name, version));
+      return offer.has_value() ? model->CheckOffer(*offer) : absl::OkStatus();
+    }));
     // Checked twice: the least batch before the device takes time to load the
     // model, the bytes once the device knows them.
     REFRACT_RETURN_IF_ERROR(CheckFits(*model, 0));
@@ -284,7 +287,14 @@ void GpuNode::LoadVersion(size_t number) {
       // would also delay the requests.
       const std::optional<scheduling::ExecutionTimes> before =
           TimesOfOther(*model);
-      described.times = before.has_value() ? *before : Measure(*model);
+      if (before.has_value()) {
+        described.times = *before;
+      } else {
+        REFRACT_RETURN_IF_ERROR(base::RunInIdleTime([&] {
+          described.times = Measure(*model);
+          return absl::OkStatus();
+        }));
+      }
       described.measuring = false;
     }
     return absl::OkStatus();
