@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/graph/constants.h"
-#include "models/operators/operator.h"
+#include "models/graph/op_traits.h"
 #include "runtime/cpu/look_ups/ids.h"
 #include "runtime/wire/elements.h"
 
@@ -19,11 +19,9 @@ namespace {
 using models::NodeId;
 using models::ValueId;
 
-bool IsLookUp(const models::Node& node) {
-  const models::Lowering lowering = models::LoweringOf(node.op);
-  return lowering == models::Lowering::kEmbedding ||
-         lowering == models::Lowering::kEmbeddingBag ||
-         lowering == models::Lowering::kIndexSelect;
+bool IsLookUp(const models::Graph& graph, NodeId node) {
+  return models::ClassOf(graph, graph.nodes[node]) ==
+         models::OpClass::kEmbedding;
 }
 
 // The nodes of `nodes` that `outputs` need, in order.
@@ -105,7 +103,7 @@ absl::StatusOr<std::unique_ptr<const UniquePart>> UniquePart::Create(
   if (result->values_.empty()) return nullptr;
   before.nodes = NeededBy(graph, pre.nodes, before.outputs);
   for (const NodeId node : before.nodes) {
-    if (IsLookUp(graph.nodes[node])) return nullptr;
+    if (IsLookUp(graph, node)) return nullptr;
   }
   result->part_.nodes =
       NeededBy(result->graph_, pre.nodes, result->part_.outputs);
@@ -153,7 +151,7 @@ bool UniquePart::Add(const models::Graph& graph, const models::SplitPlan& plan,
   };
 
   const NodeId producer = crossing.producer;
-  if (producer == models::kNoNode || !IsLookUp(graph.nodes[producer])) {
+  if (producer == models::kNoNode || !IsLookUp(graph, producer)) {
     if (!is_dense(id)) return false;
     const auto [place, input] = give(id, rows);
     value.given = place;
@@ -170,21 +168,17 @@ bool UniquePart::Add(const models::Graph& graph, const models::SplitPlan& plan,
     if (std::find(read.begin(), read.end(), id) != read.end()) return false;
   }
   models::Node& node = graph_.nodes[producer];
-  const models::Lowering lowering = models::LoweringOf(node.op);
-  const bool select = lowering == models::Lowering::kIndexSelect;
-  value.in_bags = lowering == models::Lowering::kEmbeddingBag;
-  const ValueId table = node.ValueArg(select ? "self" : "weight");
-  const ValueId ids = node.ValueArg(select ? "index" : "indices");
+  const models::EmbeddingArgs args = models::EmbeddingArgsOf(node.op);
+  if (args.weight.empty()) return false;
+  value.in_bags = !args.offsets.empty();
+  const ValueId table = node.ValueArg(args.weight);
+  const ValueId ids = node.ValueArg(args.indices);
   if (table == models::kNoValue || !graph.value(table).is_weight() ||
       !is_dense(ids) || node.outputs[0] != id) {
     return false;
   }
-  if (select) {
-    const auto* dim = std::get_if<int64_t>(node.FindArg("dim"));
-    if (dim == nullptr || *dim != 0) return false;
-  }
   if (value.in_bags) {
-    const ValueId offsets = node.ValueArg("offsets");
+    const ValueId offsets = node.ValueArg(args.offsets);
     const models::Argument* const last = node.FindArg("include_last_offset");
     const models::Argument* const weights = node.FindArg("per_sample_weights");
     if (!is_dense(offsets) || graph.value(ids).shape.size() != 1 ||

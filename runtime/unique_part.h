@@ -26,18 +26,18 @@ namespace refract::runtime {
 // Immutable and thread-safe; each request has a Request of its own.
 class UniquePart {
  public:
-  // Null where equal rows show only once all rows have been computed: a plan
-  // without unique rows, or with unique rows that CN-post reads as well, that
-  // are results of further operators on looked-up rows, or of weighted bags; or
-  // with a value whose form depends on its elements (int32).
+  // Null where CN-pre has to compute all rows: a plan without unique rows, or
+  // with unique rows that CN-post reads as well or that are results of weighted
+  // bags, of index_select, or of further operators on looked-up rows; or with a
+  // value whose form depends on its elements (int32).
   // Errors: as Program::Compile().
   static absl::StatusOr<std::unique_ptr<const UniquePart>> Create(
       const models::Graph& graph, const models::SplitPlan& plan,
       std::shared_ptr<const models::WeightStore> weights,
       const CompileOptions& options);
 
-  // What is to be compiled instead of CN-pre: its nodes and values have the
-  // same numbers, and its outputs are those of CN-pre in the same order. Values
+  // The graph and the part that a CPU node compiles instead of CN-pre. Nodes and
+  // values keep the numbers of CN-pre, and outputs its order. Values
   // with unique rows may have fewer rows than the request. Inputs: those of
   // CN-pre, then the ids (or rows) of the values with unique rows.
   const models::Graph& graph() const { return graph_; }
