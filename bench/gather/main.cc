@@ -1,5 +1,5 @@
 // Look-ups of many tables in one request, through the engine, beside LibTorch
-// and FBGEMM on the same bytes (docs/measurements/benchmarking.md). One thread.
+// and FBGEMM on the same bytes (docs/measurements/look_ups.md). One thread.
 
 #include <algorithm>
 #include <cmath>

@@ -30,7 +30,7 @@ constexpr int64_t kTileBags = 16;
 constexpr int64_t kIdsPerPooledBag = 4;
 
 // Rows that are prefetched into the cache of second level, and longer rows of
-// which only the ends are prefetched (figures: docs/measurements/benchmarking.md).
+// which only the ends are prefetched (figures: docs/measurements/look_ups.md).
 constexpr int64_t kShortestRowBytes = 320;
 constexpr int64_t kShortRowBytes = 512;
 // Rows, and bytes of each, that are prefetched before the loops.
