@@ -316,7 +316,7 @@ absl::StatusOr<absl::Span<const base::TensorView>> ServedModel::ReadAnswer(
     return absl::InternalError(
         absl::StrCat("of the GPU node's answer: ", values.status().message()));
   }
-  // Checked below and used later: the GPU node must not change them between.
+  // The GPU node must not change values between this check and their use.
   if (!answer.settled()) {
     *values = stable.Hold(*values, post_->sizes_depend_on_data());
   }

@@ -45,8 +45,8 @@ std::vector<NodeId> NeededBy(const models::Graph& graph,
   return needed;
 }
 
-// A row of `value`, as one of dimension 0; nullopt if its size differs between
-// requests.
+// Dtype and dims of one row of `value`, dimension 0 being 1; nullopt if the
+// size of a row differs between requests.
 std::optional<base::TensorSpec> RowOf(const models::Value& value) {
   if (value.kind != models::ValueKind::kTensor || !value.has_shape ||
       value.shape.empty()) {
@@ -115,8 +115,8 @@ absl::StatusOr<std::unique_ptr<const UniquePart>> UniquePart::Create(
   return result;
 }
 
-// Gives value `number` of the plan its own ids in graph_ if it is a look-up,
-// and its own rows otherwise. False: CN-pre has to compute all rows.
+// Adds inputs to graph_ for value `number` of the plan: the distinct ids if a
+// look-up produces it, else its distinct rows. False: CN-pre computes all rows.
 bool UniquePart::Add(const models::Graph& graph, const models::SplitPlan& plan,
                      size_t number, Part& before) {
   const ValueId id = plan.up[number];
@@ -128,7 +128,7 @@ bool UniquePart::Add(const models::Graph& graph, const models::SplitPlan& plan,
   value.row_bytes = base::ByteSize(row->dtype, row->dims).value_or(0);
   value.wire_row_bytes = wire::WireRowBytes(*row, plan.up_form(number).type);
   if (value.row_bytes == 0) return false;
-  // Equal rows are counted anew in each request.
+  // A symbol per value: each has its own number of distinct rows.
   const models::SymExpr rows =
       models::SymExpr::Symbol(absl::StrCat("unique_rows_", number));
   // Makes an input of part_ from the value `from`, which before_ returns.
@@ -159,7 +159,7 @@ bool UniquePart::Add(const models::Graph& graph, const models::SplitPlan& plan,
     values_.push_back(value);
     return true;
   }
-  // Nothing else on this node reads the rows: it would need all of them.
+  // A reader of the rows on this node would need all of them.
   if (std::count(part_.outputs.begin(), part_.outputs.end(), id) > 1) {
     return false;
   }
@@ -207,7 +207,7 @@ bool UniquePart::Add(const models::Graph& graph, const models::SplitPlan& plan,
   return true;
 }
 
-// Finds the equal rows of `value`. False: all rows are to be sent.
+// Finds the equal rows of `value`. False: all rows must be sent.
 bool UniquePart::FindRows(const Value& value, Request& request,
                           wire::UniqueRows& rows) const {
   const base::TensorView& given = request.given_[value.given];
@@ -215,7 +215,7 @@ bool UniquePart::FindRows(const Value& value, Request& request,
   if (value.in_bags) {
     const base::TensorView& offsets = request.given_[value.offsets];
     count = offsets.dims[0] - (value.last_offset ? 1 : 0);
-    // Wrong offsets, and ids behind the last bag, are the look-up's to check.
+    // The look-up reports wrong offsets and ids behind the last bag.
     const int64_t ids = given.num_elements();
     if (count < 1 || !cpu::CheckOffsets("", offsets, ids).ok() ||
         (value.last_offset && cpu::IntAt(offsets, count) != ids)) {
@@ -263,7 +263,7 @@ absl::Status UniquePart::AddInputs(
     const Value& value = values_[v];
     base::TensorView ids = request.given_[value.given];
     wire::UniqueRows& rows = request.rows_[v];
-    // The receiver refuses messages that expand to more.
+    // The receiver refuses messages that expand to more than kMaxExpandedBytes.
     const auto grown = [&] {
       return static_cast<size_t>(rows.num_rows) *
              (value.row_bytes + wire::kExpandedRowExtra);

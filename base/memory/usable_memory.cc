@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
 
-// Of proc/meminfo, whose fields are in KiB.
+// A field of proc/meminfo, which has KiB, in bytes.
 uint64_t MachineMemory(const std::string& root, absl::string_view field) {
   std::ifstream file(absl::StrCat(root, "/proc/meminfo"));
   std::string name, unit;
@@ -84,7 +84,7 @@ uint64_t LimitOf(const std::string& mount, absl::string_view group,
   return std::min(limit, LimitIn(mount, files, left));
 }
 
-// Of the groups of this process.
+// The smallest limit of the control groups of this process.
 uint64_t GroupMemory(const std::string& root, bool left) {
   uint64_t bytes = kNone;
   // Lines "hierarchy:controllers:path"; v2 is "0::path".

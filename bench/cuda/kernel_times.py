@@ -50,7 +50,7 @@ def show(what, run):
     total = 0
     for place in range(length):
         took = statistics.median(run[place].time_range.elapsed_us() for run in runs)
-        # Before the first kernel: since the run before.
+        # The gap before the first kernel begins at the end of the previous run.
         gap = statistics.median(
             runs[i][place].time_range.start
             - (runs[i][place - 1] if place else runs[i - 1][-1]).time_range.end

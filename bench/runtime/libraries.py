@@ -58,7 +58,7 @@ add("fm_nfm", lambda: nfm.NeuralFactorizationMachineModel(FIELDS, DIM, MLP, DROP
 add("fm_dcn", lambda: dcn.DeepCrossNetworkModel(FIELDS, DIM, 3, MLP, 0.2))
 add("fm_ipnn", lambda: pnn.ProductNeuralNetworkModel(FIELDS, DIM, MLP, 0.2, "inner"))
 add("fm_opnn", lambda: pnn.ProductNeuralNetworkModel(FIELDS, DIM, MLP, 0.2, "outer"))
-# Without the dropout that it does in evaluation too.
+# Without dropout, which this model applies in evaluation, too.
 add("fm_afm", lambda: afm.AttentionalFactorizationMachineModel(FIELDS, DIM, 16, (0, 0)))
 add("fm_afn", lambda: afn.AdaptiveFactorizationNetwork(FIELDS, DIM, 64, MLP, DROP))
 add(

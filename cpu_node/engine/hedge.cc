@@ -196,7 +196,7 @@ void Engine::OnAttemptEnd(const std::shared_ptr<Race>& race, size_t attempt,
     }
   }
   if (task == nullptr) {
-    // Says how long the node took at least, and nothing else about its health.
+    // A lost attempt only shows how long its node took at least.
     node->Finish(status, now - sent);
     return;
   }

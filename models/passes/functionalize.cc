@@ -140,7 +140,7 @@ class Functionalizer {
       return VisitReshape(node, functional);
     }
     if (!functional.empty()) return VisitWrite(node, functional);
-    // Neither a known write nor a result.
+    // An operator that is no known write and has no result.
     if (node.outputs.empty()) {
       if (IsCheck(node.op)) return absl::OkStatus();
       return absl::UnimplementedError(
@@ -313,7 +313,7 @@ class Functionalizer {
     ValueId child = object;
     while (objects_[child].parent != kNoValue && !objects_[child].undecided) {
       child = objects_[child].parent;
-      // An earlier write could not be put into it: it must not be read again.
+      // An earlier write is missing in this parent, which must not be read.
       if (!objects_[child].lost.empty()) break;
       REFRACT_ASSIGN_OR_RETURN(const ValueId old, ReadObject(child));
       parents.push_back({child, old});

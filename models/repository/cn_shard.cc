@@ -85,14 +85,14 @@ WeightEntry EntryOfId(const WeightEntry& ids, absl::string_view table,
   return entry;
 }
 
-// Makes `entry`, a whole table, the `count` rows of it from `first` on.
+// Cuts `entry`, a whole table, to the `count` rows from row `first` on.
 absl::Status TakeRows(int64_t first, int64_t count, WeightEntry& entry) {
   const int64_t element = static_cast<int64_t>(base::SizeOf(entry.dtype));
   int64_t row_bytes = 0;
   if (entry.rows) {
     row_bytes = entry.rows->stride;
   } else {
-    // CheckShards(): a matrix.
+    // CheckShards() has accepted the table, so it is a matrix.
     // The stride of a dimension of size 1 is never used, so it may be anything.
     if (entry.sizes.size() != 2 || entry.strides.size() != 2 ||
         (entry.strides[1] != 1 && entry.sizes[1] != 1) ||
@@ -135,7 +135,7 @@ absl::StatusOr<std::optional<CnShard>> ReadCnShard(const std::string& folder,
   for (const TableShards& shards : model.plan->shards) {
     const WeightEntry* const entry = Find(*table, shards.table);
     const int64_t rows = shards.rows(result.shard);
-    // Perhaps with row 0 of another shard (OwnIds::StoredRows()).
+    // Row 0 of the table may be there besides the owned rows (OwnIds).
     const int64_t most = rows + (shards.by_ids && !shards.sole_owner() ? 1 : 0);
     if (entry == nullptr || entry->sizes.empty() || entry->sizes[0] < rows ||
         entry->sizes[0] > most) {
@@ -222,7 +222,7 @@ absl::StatusOr<Package> PackageCnShard(const LoadedModel& model, size_t shard,
     };
     chosen[shards.table] = takes;
     chosen[NameOfIds(shards.table)] = takes;
-    // A shard that asks for bags leaves padding out, whoever has the row.
+    // A shard that asks for bags leaves padding out, whichever shard owns it.
     const WeightEntry all = *Find(weights, NameOfIds(shards.table));
     for (const int64_t row :
          PaddingRows(model.graph, shards.table, shards.ends.back())) {
@@ -245,7 +245,7 @@ absl::StatusOr<Package> PackageCnShard(const LoadedModel& model, size_t shard,
             base::WriteText(absl::StrCat(folder, "/", kCnShardFile),
                             stored.SerializeAsString()));
         NoteFiles(folder, packaged);
-        // The group answers them before it serves the version.
+        // The group answers golden requests before it serves the version.
         const std::string golden = absl::StrCat(model.folder, "/", kGoldenFile);
         std::error_code error;
         if (std::filesystem::exists(golden, error)) {

@@ -63,7 +63,7 @@ absl::StatusOr<CsvTable> CsvTable::Parse(std::string path, std::string text) {
         size_t comma = all.find(',', field);
         if (comma == absl::string_view::npos || comma > end) comma = end;
         table.fields_.push_back({field, comma - field});
-        // Within quotes a comma would not end a column.
+        // Quotes are refused: a comma within them would not end a column.
         if (all[field] == '"' && field < comma) {
           return absl::InvalidArgumentError(absl::StrCat(
               table.path_, ":", line, ", column ",

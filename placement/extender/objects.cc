@@ -86,7 +86,7 @@ absl::StatusOr<Quantities> RequestsOf(const JsonValue& spec) {
 }
 
 int64_t RoundedUp(double value) {
-  // More than any check accepts, so that the sum cannot overflow.
+  // The bound is more than any check accepts; sums of it do not overflow.
   return static_cast<int64_t>(std::ceil(std::min(value, 1e15)));
 }
 

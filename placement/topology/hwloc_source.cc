@@ -45,7 +45,7 @@ absl::StatusOr<HwlocTopology> Load() {
   return topology;
 }
 
-// Has hwloc read a copied tree while this lives.
+// Makes hwloc read a copied tree for the life of the object.
 class OtherRoot {
  public:
   explicit OtherRoot(const std::string& root) {
@@ -103,7 +103,7 @@ class Reader {
     }
   }
 
-  // The one NUMA node that a device is near; -1: several or an unknown one.
+  // The NUMA node that a device is near; -1: several nodes, or unknown.
   int NumaNodeOf(hwloc_obj_t object) const {
     const hwloc_obj_t near = hwloc_get_non_io_ancestor_obj(source_, object);
     if (near == nullptr || near->nodeset == nullptr ||
@@ -113,7 +113,7 @@ class Reader {
     return hwloc_bitmap_first(near->nodeset);
   }
 
-  // Adds a PCI device and the bridges above; -1: the object is none.
+  // Adds a PCI function and the bridges above; -1: the object is none.
   int AddPci(hwloc_obj_t object) {
     const bool is_bridge = object->type == HWLOC_OBJ_BRIDGE;
     if (is_bridge &&
@@ -143,7 +143,7 @@ class Reader {
           absl::StrFormat("pci%04x:%02x", bus.domain, bus.secondary_bus);
     }
     function.numa_node = NumaNodeOf(object);
-    function.gbps = pci.linkspeed * 8;  // of GB/s
+    function.gbps = pci.linkspeed * 8;  // hwloc has GB/s
     const int index = static_cast<int>(topology_.pci.size());
     added_[function.address] = index;
     topology_.pci.push_back(std::move(function));
@@ -180,7 +180,7 @@ class Reader {
           if (state.empty()) break;
           NicPort& port = nic.ports.emplace_back();
           port.number = number;
-          // Only the number: 4 is ACTIVE (verbs.h).
+          // hwloc has the number alone: 4 is IBV_PORT_ACTIVE (verbs.h).
           port.state = state == "4" ? "ACTIVE" : "DOWN";
         }
         topology_.nics.push_back(std::move(nic));
@@ -193,6 +193,7 @@ class Reader {
     hwloc_obj_t object = nullptr;
     while ((object = hwloc_get_next_pcidev(source_, object)) != nullptr) {
       const PciAttributes& pci = object->attr->pcidev;
+      // NVIDIA's VGA and 3D controllers, by the PCI IDs of vendors and classes.
       if (pci.vendor_id != 0x10de ||
           (pci.class_id != 0x0300 && pci.class_id != 0x0302)) {
         continue;

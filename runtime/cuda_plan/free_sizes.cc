@@ -122,7 +122,7 @@ absl::StatusOr<SizeValues> FreeSizes::Of(
     if (!solution.has_value()) {
       return absl::InvalidArgumentError(
           absl::StrCat("input '", one.input_name, "': ", shown,
-                       " is not a value ", "of ", one.expr.ToString()));
+                       " is not a value of ", one.expr.ToString()));
     }
     if (solution->value > one.max) {
       return absl::InvalidArgumentError(absl::StrCat(

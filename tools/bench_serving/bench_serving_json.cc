@@ -45,7 +45,7 @@ Json OptionsJson(const ServingOptions& options, const ServingReport& report) {
           {"memory_mib", options.memory_mib}};
 }
 
-// At most this many stretches, of 100 ms at least.
+// Most points of a timeline; each stands for 100 ms at least.
 constexpr int kTimelinePoints = 120;
 
 void AddSeries(const ServingOptions& options, const ServingReport& report,

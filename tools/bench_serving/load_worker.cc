@@ -119,7 +119,7 @@ absl::Status LoadWorker::ReadContentOptions() {
   return absl::OkStatus();
 }
 
-// Draws the contents that a trace does not have.
+// The maker draws the contents of requests that a trace does not give.
 absl::Status LoadWorker::MakeRequestMaker() {
   REFRACT_ASSIGN_OR_RETURN(loadgen::RequestPlan plan,
                            loadgen::PlanRequests(model_, rows_, table_ids_));
@@ -167,8 +167,8 @@ absl::Status LoadWorker::PrepareRequests(size_t count) {
   return absl::OkStatus();
 }
 
-// The n-th request of the trace is the n-th prepared request, as far as there
-// is room for them.
+// Prepares this process's requests of the trace in their order, until the
+// memory for requests is used up.
 absl::Status LoadWorker::ReadArrivals() {
   const std::string path(
       absl::StripPrefix(options_.arrivals, kTracePrefix));
@@ -207,9 +207,9 @@ absl::Status LoadWorker::ReadArrivals() {
   return absl::OkStatus();
 }
 
-// Sends a request before the load. If the server refuses such requests for good,
-// latencies mean nothing and the run ends here. Any other error may be over when
-// the load begins.
+// Sends a request before the load. If the server refuses such requests for
+// good, latencies mean nothing and the run ends here. The cause of any other
+// error may have passed when the load begins.
 absl::Status LoadWorker::Probe() {
   const loadgen::PlannedQuery query{.items = items_[0], .request = 0};
   const std::vector<loadgen::QueryResult> results =
@@ -276,11 +276,11 @@ absl::Status LoadWorker::Prepare(double qps) {
 
 LoadRun LoadWorker::Run(absl::Time start) {
   LoadRun run;
-  // The server's counters at both ends of the run; their difference is the
-  // run's, if nobody else sends requests.
+  // The server's counters are read at both ends of the run. Their difference is
+  // the run's, if nobody else sends requests.
   const auto before = target_->Statistics(model_);
   run.started = absl::Now();
-  // `start` is of the steady clock; reports want the wall clock.
+  // `start` is a time of the steady clock; reports have times of day.
   if (const absl::Duration wait = start - clock_.Now();
       wait > absl::ZeroDuration()) {
     run.started += wait;
@@ -315,7 +315,7 @@ absl::Status LoadWorker::WriteRecords() const {
   using NamedViews = std::vector<std::pair<std::string, base::TensorView>>;
   for (size_t i = 0; i < recorded_.size(); ++i) {
     absl::StatusOr<loadgen::RecordedResponse> response = target_->Recorded(i);
-    if (absl::IsNotFound(response.status())) continue;  // it failed
+    if (absl::IsNotFound(response.status())) continue;  // failed
     REFRACT_RETURN_IF_ERROR(response.status());
     NamedViews request;
     for (size_t k = 0; k < recorded_[i].size(); ++k) {

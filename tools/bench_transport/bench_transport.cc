@@ -42,7 +42,7 @@ absl::StatusOr<transport_bench::Config> ParseOptions(
   return config;
 }
 
-// Progress: a line of a terminal that is written over; nothing when piped.
+// Overwrites one line of the terminal; writes nothing if stderr is no terminal.
 class RunProgress {
  public:
   void Show(const std::string& what) {
@@ -56,9 +56,9 @@ class RunProgress {
   const bool terminal_ = isatty(STDERR_FILENO) == 1;
 };
 
-// Suppresses the log below errors: connections come and go by the thousand here,
-// and the report names their failures. Holds in both processes, since the child
-// begins as a copy.
+// Suppresses the log below errors: connections come and go by the thousand
+// here, and the report names their failures. The child process, which begins as
+// a copy of this process, is quiet, too.
 class QuietLog {
  public:
   QuietLog() : before_(FLAGS_minloglevel) {

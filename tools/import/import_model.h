@@ -18,7 +18,7 @@ struct ImportRequest {
   absl::flat_hash_map<std::string, std::vector<std::string>> keys;
   std::string sample_file;  // empty: `sample.safetensors` beside a TorchScript
   std::vector<std::string> op_libraries;  // loaded already
-  // Requests with answers, and whether PyTorch is asked for its own: golden.h.
+  // Files with answers; whether PyTorch answers the sample, too: golden.h.
   std::vector<std::string> expected;
   bool record_golden = true;
   // A folder for files of this import that AddVersion() copies.

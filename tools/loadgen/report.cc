@@ -81,8 +81,8 @@ Measurement Measure(absl::Span<const PlannedQuery> schedule,
   return result;
 }
 
-// Late in earnest: by more than timers are precise to, and by more than a tenth
-// of what is measured.
+// Lateness counts if its p99 exceeds the precision of timers, 1 ms, and a tenth
+// of the median latency.
 bool ClientWasLate(const Measurement& measurement) {
   return measurement.lateness.p99 > absl::Milliseconds(1) &&
          measurement.lateness.p99 > measurement.latency.p50 / 10;

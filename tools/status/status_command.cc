@@ -21,7 +21,7 @@ namespace refract::tools {
 namespace {
 
 constexpr absl::Duration kNodeTimeout = absl::Seconds(3);
-// Seconds over which a single report measures rates.
+// Time over which a single report measures rates.
 constexpr absl::Duration kFirstInterval = absl::Milliseconds(500);
 
 struct StatusOptions {
@@ -117,7 +117,7 @@ absl::Status Show(const StatusOptions& options, std::ostream& out) {
     if (options.json == "-") {
       out << text;
     } else {
-      // From the top of an empty screen.
+      // Cursor to the top left, then clear the screen.
       if (options.watch && terminal) out << "\x1b[H\x1b[2J";
       PrintFleet(json, out);
     }

@@ -204,8 +204,8 @@ class ClientAttempt {
     session_status_ = session_.Send(FrameKind::kPathStart, start);
     REFRACT_RETURN_IF_ERROR(session_status_);
     const absl::StatusOr<SessionFrame> frame = Expect(FrameKind::kPathReply);
-    // The server says so (FailedPrecondition: it has no address that reaches
-    // ours), or the own device does, below.
+    // The server finds that there is no route (FailedPrecondition: none of its
+    // addresses reaches ours), or the own device does, below.
     no_way_ = !rail_.empty() && (absl::IsUnavailable(frame.status()) ||
                                  absl::IsFailedPrecondition(frame.status()));
     REFRACT_RETURN_IF_ERROR(frame.status());
@@ -264,7 +264,7 @@ class ClientAttempt {
   SessionSocket session_;
   absl::Status session_status_;
   proto::HelloReply reply_;
-  int more_starts_ = 0;  // that the server accepts
+  int more_starts_ = 0;  // further PathStarts that the server accepts
   std::string rail_;     // of the path tried last; empty: none
   bool no_way_ = false;  // no route: try another address
 };

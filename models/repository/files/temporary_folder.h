@@ -10,7 +10,7 @@
 
 namespace refract::models {
 
-// Names of folders that are no versions begin so.
+// Names of folders that are not versions yet begin with it.
 inline constexpr absl::string_view kTemporaryPrefix = ".tmp-";
 
 // Bytes of all files under `folder`; files that vanish count nothing.

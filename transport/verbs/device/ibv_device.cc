@@ -31,8 +31,8 @@ absl::Status SetNonBlocking(int fd) {
   return absl::OkStatus();
 }
 
-// A failing destroy leaves the object to the device: its memory may still be
-// used, which callers cannot know.
+// After a failed destroy the device may still use the object's memory. The log
+// says so, because no caller can find out.
 void CheckDestroyed(int error, const char* what) {
   if (error != 0) {
     LOG(ERROR) << "destroying an RDMA " << what
@@ -144,7 +144,7 @@ class IbvQueuePair final : public QueuePair {
   uint32_t number() const override { return pair_->qp_num; }
   uint32_t max_inline() const override { return max_inline_; }
   int Modify(const ibv_qp_attr& attributes, int mask) override {
-    // The call takes its argument as not const.
+    // ibv_modify_qp() takes a pointer to non-const.
     ibv_qp_attr copy = attributes;
     return ibv_modify_qp(pair_, &copy, mask);
   }
