@@ -11,6 +11,7 @@ import logging
 import os
 import pathlib
 import random
+import resource
 import unittest
 
 import torch
@@ -39,8 +40,17 @@ MODULE = (
 )
 SEED = int(os.environ.get("REFRACT_TEST_SEED", random.randrange(2**31)))
 ROUNDS = 25  # random calls of each operator
+# What a child may allocate. A random size of 2^31 is a good one where it is only that
+# of an answer, which then fills 16 GiB of memory and takes a minute.
+MEMORY = 1 << 30
 
 ODD = (-(2**62), -(2**31), -3, -1, 0, 1, 2, 7, 100, 2**31 - 1, 2**31, 2**62)
+
+
+def mapped_bytes():
+    """Address space of this process."""
+    pages = pathlib.Path("/proc/self/statm").read_text().split()[0]
+    return int(pages) * resource.getpagesize()
 
 
 def in_child(tries):
@@ -51,12 +61,16 @@ def in_child(tries):
     pid = os.fork()
     if pid == 0:
         os.close(reader)
+        limit = mapped_bytes() + MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         for each in tries:
             said = ""
             try:
                 each()
-            except (RuntimeError, ValueError, IndexError, TypeError) as error:
-                said = str(error).strip().splitlines()[0] or "?"
+            except (
+                RuntimeError, ValueError, IndexError, TypeError, MemoryError,
+            ) as error:  # fmt: skip
+                said = (str(error).strip() or "?").splitlines()[0]
             os.write(writer, said.encode()[:1000] + b"\n")
         os._exit(0)
     os.close(writer)
