@@ -11,6 +11,9 @@
 namespace refract::cpu_node {
 namespace {
 
+// Interval at which model control looks whether others have let go.
+constexpr absl::Duration kLook = absl::Milliseconds(2);
+
 // The level, counted from 0, of a request that asks for `priority`, by Triton's
 // rule: the model's default for 0 and for levels that the model does not have.
 uint8_t LevelOf(uint64_t priority, const models::ServingConfig& serving) {
@@ -175,11 +178,12 @@ void Engine::Publish(std::vector<Catalog::Entry> entries) {
   next->ChooseDefaults([this](const ServedModel& model) {
     return Usable(model);
   });
-  {
-    absl::MutexLock lock(&catalog_mu_);
-    // The old catalog is freed by its last reader.
-    catalog_.swap(next);
-  }
+  // A writer that waits holds up all later readers, which are requests. It could
+  // wait for DeltaWatch, a reader that gets a processor only in idle time.
+  while (!catalog_mu_.TryLock()) absl::SleepFor(kLook);
+  // The old catalog is freed by its last reader.
+  catalog_.swap(next);
+  catalog_mu_.Unlock();
   // Chooses defaults again: a node may have become ready meanwhile.
   NotifyReadiness();
 }
@@ -187,7 +191,6 @@ void Engine::Publish(std::vector<Catalog::Entry> entries) {
 void Engine::Retire(std::shared_ptr<ServedModel> model) {
   // Requests that hold the model end by their deadlines; no new request gets
   // it.
-  constexpr absl::Duration kLook = absl::Milliseconds(2);
   // A check holds the model as a request does, so no further check may begin.
   if (model->split()) checks_->Remove(model->places().offer);
   while (model.use_count() > 1) absl::SleepFor(kLook);
