@@ -467,6 +467,19 @@ absl::Status RunSome(absl::Span<const LookUp> look_ups, RunStats& stats) {
   return absl::OkStatus();
 }
 
+// Bags leave out the padding row's id also in states that have removed the row:
+// padding is no look-up. `rows`: of the request's ids, as RowOverlay::FindRows().
+void KeepPadding(const LookUp& look_up, int64_t* rows) {
+  if (look_up.padding_id < 0) return;
+  const int64_t count = look_up.ids->num_elements();
+  for (int64_t i = 0; i < count; ++i) {
+    if (rows[i] == models::IdIndex::kNoRow &&
+        look_up.table.ids->Find(IntAt(*look_up.ids, i)) == look_up.padding_id) {
+      rows[i] = look_up.padding_id;
+    }
+  }
+}
+
 // Look-ups whose ids are row numbers: the request's, or found in the index.
 class WithRowNumbers {
  public:
@@ -498,7 +511,10 @@ class WithRowNumbers {
       } else {
         table.overlay->FindRows(given.as<int32_t>(), table.at, rows);
       }
-      if (table.changed()) copies_[i].table.rows = table.overlay->row_bound();
+      if (table.changed()) {
+        copies_[i].table.rows = table.overlay->row_bound();
+        KeepPadding(look_ups[i], rows);
+      }
       views_[i] = given;
       views_[i].dtype = base::DType::kInt64;
       views_[i].data = reinterpret_cast<const std::byte*>(rows);
