@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`python3 -c CODE ARGUMENT…` and `python3 -m MODULE ARGUMENT…` in a process that
-already holds PyTorch.
+"""`python3 -c CODE ARGUMENT…`, `python3 -m MODULE ARGUMENT…` and `python3 FILE.py
+ARGUMENT…` in a process that already holds PyTorch.
 
 PyTorch and its reader of .pt2 files take 6 s of CPU time to import; the model of a
 test then runs in milliseconds. Tests therefore run under this file and name it as
@@ -104,7 +104,7 @@ def reach_server():
 
 
 def call(arguments):
-    """Runs -c CODE ARGUMENT… or -m MODULE ARGUMENT…; ends as that process ended."""
+    """Runs -c CODE, -m MODULE or FILE.py with arguments; ends as that process ended."""
     connection = None
     with contextlib.suppress(OSError):
         connection = reach_server()
@@ -153,11 +153,15 @@ def be(message, files):
     os.chdir(message["folder"])
     os.environ.clear()
     os.environ.update(message["environment"])
-    option, code, *arguments = message["arguments"]
-    sys.argv = [option, *arguments]
+    what, *arguments = message["arguments"]
+    code, first = None, os.path.dirname(os.path.abspath(what))
+    if what in ("-c", "-m"):
+        code, *arguments = arguments
+        first = ""
+    sys.argv = [what, *arguments]
     added = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     # Without this file's folder.
-    sys.path[:] = ["", *filter(None, added), *sys.path[1:]]
+    sys.path[:] = [first, *filter(None, added), *sys.path[1:]]
     sys.stdin = open(0, closefd=False)
     sys.stdout = open(1, "w", buffering=1, closefd=False)
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
@@ -169,10 +173,14 @@ def be(message, files):
     sys.modules["__main__"] = main
     status = 0
     try:
-        if option == "-m":
+        if what == "-m":
             runpy.run_module(code, run_name="__main__", alter_sys=True)
         else:
-            exec(compile(code, "<string>", "exec"), main.__dict__)
+            name = "<string>"
+            if code is None:
+                name = main.__file__ = os.path.abspath(what)
+                code = pathlib.Path(name).read_bytes()
+            exec(compile(code, name, "exec"), main.__dict__)
     except SystemExit as end:
         status = end.code
         if status is None:
@@ -267,7 +275,9 @@ def main():
     arguments = sys.argv[1:]
     if arguments[:1] == ["--serve"]:
         serve(int(arguments[1]))
-    elif len(arguments) > 1 and arguments[0] in ("-c", "-m"):
+    elif arguments[:1] in (["-c"], ["-m"]) and len(arguments) > 1:
+        call(arguments)
+    elif arguments and arguments[0].endswith(".py"):
         call(arguments)
     else:
         os.execv(interpreter(), [interpreter(), *arguments])

@@ -18,8 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from scripts.lib import deltas
-from scripts.lib.nodes import program
-from scripts.lib.repository import run
+from scripts.lib.repository import refract
 
 # Beside a version's tables: the dense weights that are not those of the model's file.
 DENSE = "dense.safetensors"
@@ -62,7 +61,7 @@ def make(version, weights, tables=None, golden=True, folder=None):
 
 
 def _refract(*arguments):
-    done = run(program("refract"), *arguments, check=False, timeout=None)
+    done = refract(*arguments, check=False, timeout=None)
     if done.returncode:
         raise deltas.DeltaError(done.stderr.strip())
 

@@ -1,13 +1,17 @@
 """Models and inputs for the end-to-end tests, and the processes of nodes.py."""
 
+import os
 import random
 import socket
+import sys
 
 from models.zoo import inputs as zoo_inputs
 from models.zoo import safetensors_io
 from scripts.lib.nodes import GPU, SOURCE, cpu_node, gpu_node, program, wait_until
 from scripts.lib.repository import add_model, export, refract, run
 
+# For scripts that import PyTorch: warm_python.py under ctest.
+PYTHON = os.environ.get("REFRACT_PYTHON", sys.executable)
 MODELS = ("dlrm", "dlrm_dcnv2", "wide_deep", "deepfm", "din", "two_tower")
 
 

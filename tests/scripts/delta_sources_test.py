@@ -7,6 +7,7 @@ The tracker is TorchRec's own, in a model that TorchRec trains.
 import contextlib
 import io
 import logging
+import os
 import pathlib
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from safetensors.torch import save_file
 from scripts.lib import delta_sources, deltas
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# tests/warm_python.py under ctest.
+PYTHON = os.environ.get("REFRACT_PYTHON", sys.executable)
 DIM = 4
 
 try:
@@ -105,7 +108,7 @@ class Sources(unittest.TestCase):
 
     def delta(self, *arguments, status=0):
         ran = subprocess.run(
-            [sys.executable, "scripts/delta.py", *map(str, arguments)],
+            [PYTHON, "scripts/delta.py", *map(str, arguments)],
             cwd=ROOT, text=True, capture_output=True,
         )
         self.assertEqual(ran.returncode, status, ran.stderr)

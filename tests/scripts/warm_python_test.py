@@ -73,6 +73,26 @@ class WarmPython(unittest.TestCase):
             self.assertIn("test_right (tried.Tried.test_right) ... ok", done.stderr)
         self.assertIn("AssertionError: so", done.stderr)
 
+    def test_a_file_is_run_as_by_the_interpreter(self):
+        folder = self.folder / "programs"
+        folder.mkdir()
+        (folder / "beside.py").write_text("value = 3\n")
+        (folder / "main.py").write_text(
+            "import sys, beside\n"
+            "print(__name__, __file__, sys.argv, sys.path[0], beside.value, 'torch' in sys.modules)\n"
+            "sys.exit(4)\n"
+        )
+        ran = [
+            subprocess.run(
+                [python, "programs/main.py", "x", "-m"], capture_output=True, text=True,
+                check=False, cwd=self.folder, env=self.environment,
+            )
+            for python in (WARM, sys.executable)
+        ]  # fmt: skip
+        warm, own = ([done.stdout, done.stderr, done.returncode] for done in ran)
+        self.assertTrue(warm[0].endswith(" True\n"), warm)
+        self.assertEqual([warm[0].replace(" True\n", " False\n"), *warm[1:]], own)
+
     def test_calls_draw_different_numbers(self):
         code = "import random, numpy; print(random.random(), numpy.random.random())"
         one, other = (self.run_code(code).stdout.split() for _ in range(2))

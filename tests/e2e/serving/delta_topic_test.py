@@ -4,7 +4,6 @@ librdkafka's mock cluster, in this process, is the broker. The oracle is the PyT
 with the changed tables.
 """
 
-import sys
 import unittest
 import urllib.request
 
@@ -41,7 +40,7 @@ class DeltaTopic(deltas_test.Deltas):
 
     def push(self, folder, *arguments):
         return support.run(
-            sys.executable, "scripts/delta.py", "push", f"{deltas_test.MODEL}/1",
+            support.PYTHON, "scripts/delta.py", "push", f"{deltas_test.MODEL}/1",
             "--folder", folder.path, "--kafka", self.address, *arguments,
         ).stdout
 

@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import shutil
-import sys
 import tempfile
 import threading
 import unittest
@@ -137,7 +136,7 @@ class Deltas(unittest.TestCase):
 
     def delta(self, command, *arguments):
         return support.run(
-            sys.executable, "scripts/delta.py", command, self.version, *arguments
+            support.PYTHON, "scripts/delta.py", command, self.version, *arguments
         ).stdout
 
     def change(self, count, folder=None):

@@ -6,7 +6,6 @@ The oracle is the PyTorch model with the weights and tables of each state.
 import os
 import pathlib
 import shutil
-import sys
 import tempfile
 import threading
 import unittest
@@ -119,7 +118,7 @@ class NextVersion(unittest.TestCase):
                     self.model.get_parameter(name).copy_(value)
             self.expected[state] = self.scores()
         return support.run(
-            sys.executable, "scripts/delta.py", "version",
+            support.PYTHON, "scripts/delta.py", "version",
             self.repository / MODEL / str(version), *arguments, "--no-golden", check=check,
         )
 
