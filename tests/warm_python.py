@@ -33,7 +33,7 @@ import sys
 
 IDLE_S = 60
 SOCKET = "socket"
-# What torch.export.load imports when it is called.
+# Modules that torch.export.load imports when it is called.
 PRELOADED = (
     "torch", "torch._export.serde.serialize", "torch._functorch.aot_autograd",
     "torch.export._trace", "torch.export._unlift",
@@ -256,7 +256,7 @@ def serve(ready):
         except (TimeoutError, BlockingIOError):
             if ending:
                 return
-            # Later calls start another server; those that have connected are taken.
+            # Later calls start another server; connected calls are taken.
             ending = True
             os.unlink(SOCKET)
             listener.setblocking(False)

@@ -248,7 +248,7 @@ TEST(DefaultVersionTest, FollowsWhatGpuNodesHave) {
   options.nodes.addresses = {old.address()};
   auto engine = Engine::Create(MakeCatalog({v1, v2}), options);
   ASSERT_TRUE(engine.ok()) << engine.status();
-  // It was never ready: no GPU node had version 2.
+  // Version 2 was never ready: no GPU node had it.
   ASSERT_TRUE(ReadinessWatch(**engine).Await(true));
   const Answer answer = Infer(**engine, MakeRequest("m", 3));
   ExpectRight(answer, 3);

@@ -143,7 +143,7 @@ TEST(EngineTest, NamesTheTableOfAnIdOutsideIt) {
   EXPECT_EQ(answer.status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(answer.status.message()),
               AllOf(HasSubstr("table"), HasSubstr("10")));
-  // Nothing is lost by it.
+  // The refusal costs later requests nothing.
   ExpectRight(Infer(*engine, MakeRequest("split", 3)), 3);
   engine->Stop();
 }
@@ -203,7 +203,7 @@ TEST(EngineTest, WhatIsGivenUpAtTheGpuNodeIsDroppedThere) {
     EXPECT_EQ(unwanted.Wait().status.code(), absl::StatusCode::kCancelled);
     auto calls = holder.Take();
     ASSERT_TRUE(node.AwaitAbandoned(batch == 2 ? 1 : 2));
-    // As if the device had been busy until now.
+    // The GPU node gets the calls late, as if its device had been busy.
     for (auto& call : calls) node.node().OnRequest(std::move(call));
     ExpectRight(wanted.Wait(), 3);
   }

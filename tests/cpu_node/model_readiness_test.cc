@@ -68,7 +68,7 @@ TEST(ModelReadinessTest, OneModelThatANodeCannotServeNow) {
   EXPECT_EQ(node.requests(), 1);
   const Answer refused = Infer(*engine, MakeRequest("b", 3));
   EXPECT_EQ(refused.status.code(), absl::StatusCode::kUnavailable);
-  // It was not even sent.
+  // The request was not even sent.
   EXPECT_EQ(node.requests(), 1);
 
   node.server().SetModelStatus(1, absl::OkStatus());
@@ -199,7 +199,7 @@ TEST(RefusalTest, WhatOneNodeHasNoRoomForGoesToAnother) {
     request.deadline = engine->clock().Now() + kPatience;
     ExpectRight(Infer(*engine, std::move(request)), 2);
   }
-  // It was asked, and each time the other one was afterwards.
+  // The full node was asked, and each time the free node afterwards.
   EXPECT_GT(full.requests(), 1);
   EXPECT_EQ(free.requests(), before + 50);
 }

@@ -20,7 +20,7 @@ using transport::Eventually;
 
 constexpr size_t kNodes = 16;
 
-// Of this process, as the kernel counts them.
+// Threads of this process, as the kernel counts them.
 size_t NumThreads() {
   size_t count = 0;
   for ([[maybe_unused]] const auto& entry :

@@ -100,9 +100,9 @@ class TestGpuNode : public transport::Handler {
   void OnWithdrawn(size_t model) override { node_->OnWithdrawn(model); }
 
   int port() const { return server_->port(); }
-  // That have arrived, payload and all.
+  // Requests that have arrived with their payload.
   int requests() const { return requests_; }
-  // Whether it has heard so often of requests given up while it had them.
+  // Whether the node hears of `count` cancelled requests that it holds.
   bool AwaitAbandoned(int count) {
     const auto heard = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
       return abandoned_ >= count;

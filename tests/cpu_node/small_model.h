@@ -137,7 +137,7 @@ inline void WriteWeights(const std::string& path, int variant) {
              static_cast<std::streamsize>(values.size() * sizeof(float)));
 }
 
-// Of the weights in `file`.
+// The table of the weights in `file`.
 inline models::WeightTable MakeWeightTable(const std::string& file) {
   models::WeightTable table;
   const auto add = [&](std::string name, size_t begin, size_t count,

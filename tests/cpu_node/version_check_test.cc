@@ -152,7 +152,7 @@ TEST_F(VersionCheckTest, AGpuNodeAnswersBeforeItGetsRequests) {
   ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
   EXPECT_EQ(node.requests(), 2);  // no more: each golden request once
   ExpectRight(Infer(*engine, MakeRequest("split", 5)), 5);
-  // They count for nobody.
+  // Golden requests do not count in the model's statistics.
   const auto statistics =
       (*engine->catalog()->Find("split", ""))->statistics().snapshot();
   EXPECT_EQ(statistics.success.count, 1);

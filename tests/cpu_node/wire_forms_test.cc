@@ -54,8 +54,8 @@ struct Served {
 };
 Served Serve(const std::shared_ptr<const models::LoadedModel>& model,
              InferRequest request) {
-  // What the GPU node gets is what was sent. Counted by its thread: nothing but
-  // memory that both nodes share tells that it did so before the answer.
+  // The GPU node's thread counts the bytes that it gets. Only memory that both
+  // nodes share shows that it counted before the answer.
   std::atomic<uint64_t> bytes = 0;
   std::unique_ptr<gpu_node::GpuNode> real =
       *gpu_node::GpuNode::Create(DeviceModelsOf({model}), {});

@@ -66,7 +66,7 @@ class HttpTest(unittest.TestCase):
         return support.cpu_node(cls.repository, [], *arguments)
 
     def setUp(self):
-        # Whatever a test did, others are served and nothing stays.
+        # After every test the node serves other clients and holds no memory of it.
         self.addCleanup(self.check_alive)
 
     def check_alive(self):

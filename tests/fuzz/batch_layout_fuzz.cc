@@ -30,7 +30,7 @@ enum : size_t { kX, kEmpty, kCount, kSame, kIds, kWeights, kOffsets };
 constexpr size_t kInputs = 7;
 constexpr int64_t kColumns = 3;
 
-// Of a case.
+// Flags of a case.
 constexpr uint8_t kIncludeLast = 1;
 constexpr uint8_t kNarrow = 2;  // offsets of 32 bits
 
@@ -121,7 +121,7 @@ struct Request {
 // Says its sizes; its bytes are what they make.
 bool AddTensor(Request& request, DType dtype, base::Dims dims) {
   const auto bytes = base::ByteSize(dtype, dims);
-  // As what comes in a message: no size is negative, no more bytes than sent.
+  // Tensors of a message have no negative size and no more bytes than it.
   if (!bytes.ok() || *bytes > 65536) return false;
   void* data = nullptr;
   CHECK_EQ(posix_memalign(&data, base::kTensorAlignBytes, *bytes), 0);

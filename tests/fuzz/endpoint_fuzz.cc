@@ -262,7 +262,7 @@ class Harness final : public MessageSink {
     }
     held.message = std::move(message);
     held_.push_back(std::move(held));
-    // As much as one client may have open, then it is turned away.
+    // A client that has more requests open is turned away.
     if (held_.size() > 2 * kSlots) held_.erase(held_.begin());
     return absl::OkStatus();
   }

@@ -82,7 +82,7 @@ class Peer : public base::Clock {
     Accept();
     Listen();
     if (input_.empty()) {
-      // Nothing more will come.
+      // No input is left: the clock runs on to every time-out.
       now_ += absl::Hours(1);
       return;
     }
@@ -319,7 +319,7 @@ Script& AddFrame(Script& script, FrameKind kind, absl::string_view body) {
   return script.U8(kFrame).U8(static_cast<uint8_t>(kind)).Text(body);
 }
 
-// To the point where the client attached and told its regions.
+// Frames up to the client's attachment and its regions.
 Script ClientScript() {
   proto::Hello hello;
   hello.add_paths(proto::TRANSPORT_PATH_TCP);

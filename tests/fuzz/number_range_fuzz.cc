@@ -48,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     CHECK(wrong.rfind(text, 0) == 0);
     return 0;
   }
-  // As options of this type are read.
+  // CLI11 reads options of this type by lexical_cast().
   double value = 0;
   if (!CLI::detail::lexical_cast(text, value)) return 0;
   CHECK(least <= value && value <= most) << text << " is read as " << value;

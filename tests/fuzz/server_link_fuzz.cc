@@ -320,7 +320,7 @@ class Harness final : private Handler {
     std::array<char, 4096> said;
     while (read(client_.get(), said.data(), said.size()) > 0) {
     }
-    // What was read comes after what lay in the slots.
+    // Answers that the client reads follow the contents of the slots.
     for (uint64_t name = 0; name < kIds; ++name) {
       Id& id = ids_[name];
       if (id.state == State::kIgnored && !IsRead(name)) id.state = State::kFree;

@@ -35,7 +35,7 @@ RegionDescription Honest() {
   return region;
 }
 
-// As an input that is encoded again, so that mutations reach the fields.
+// The bytes inside base64, so that mutations reach the fields.
 std::string Unwrapped(const RegionDescription& region) {
   std::string bytes;
   CHECK(absl::Base64Unescape(EncodeRegion(region).substr(6), &bytes));

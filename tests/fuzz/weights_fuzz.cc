@@ -38,7 +38,7 @@ void CheckElements(const WeightEntry& entry, const WeightView& view,
   for (const int64_t size : entry.sizes) {
     if (size == 0) return;
   }
-  // As an odometer; the first and the last ones, and some between.
+  // Counts the index like an odometer: the first, the last, some between.
   std::vector<int64_t> at(entry.sizes.size(), 0);
   for (uint64_t looked = 0; looked < kMostLooked; ++looked) {
     Wide index = 0;  // in elements, from [0, …, 0] on

@@ -105,7 +105,7 @@ TEST(GpuNodeOffersTest, AcceptsOnlyOffersOfTheSameSettings) {
        "'dense_weights': 'int8' on the CN, 'bf16' on the HN"},
       {Settings{{"dense_weights", "bf16"}, {"gpu_precision", "tf32"}},
        "'gpu_precision': 'tf32' on the CN, the default on the HN"},
-      // Of a later version, which this one does not have.
+      // A setting of a later release, which this one does not know.
       {Settings{{"dense_weights", "bf16"}, {"magic", "\n2"}},
        "'magic': '\\n2' on the CN, the default on the HN"},
   };

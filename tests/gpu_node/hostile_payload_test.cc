@@ -59,7 +59,7 @@ class HostilePayloadTest : public testing::Test {
     std::memcpy(theirs_->data(), good_.data(), good_.bytes());
   }
 
-  // As the CPU device runs a request, `max_rows` rows at a time. `write`: what
+  // Runs a request as the CPU device does, `max_rows` rows each. `write`: what
   // the client does meanwhile.
   absl::Status Execute(int64_t max_rows, std::function<void()> write) {
     Batch batch;

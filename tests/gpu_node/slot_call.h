@@ -47,7 +47,7 @@ class SlotCall : public transport::ServerCall {
   void Reply(transport::OutgoingMessage) override { FAIL(); }
   void Fail(const absl::Status& why) override { FAIL() << why; }
 
-  // Of the reply that was allocated last.
+  // Tensors of the reply that was allocated last.
   const std::vector<base::TensorSpec>& reply_specs() const { return specs_; }
 
  private:

@@ -210,7 +210,7 @@ class TickingClock final : public base::Clock {
   }
   bool AwaitWithDeadline(absl::Mutex& mu, const absl::Condition& condition,
                          absl::Time deadline) override {
-    // What waits for long, such as for an execution that may never end, does
+    // A long wait, such as for an execution that may never end, does
     // not make time go on: executions would take as long as this machine is
     // busy.
     while ((deadline - Seen() > kLong ? Seen() : Now()) < deadline) {
@@ -284,7 +284,7 @@ class Answers {
   int64_t failed_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// As a transport's. All threads of the node meet one sooner or later, and are
+// A call like a transport's. Each thread of the node meets a call and is
 // counted from then on.
 class CountedCall final : public transport::ServerCall {
  public:
@@ -341,7 +341,7 @@ class CountedCall final : public transport::ServerCall {
 
 class WarmRequestTest : public testing::TestWithParam<Case> {
  protected:
-  // Of a request.
+  // Most rows of a request.
   static constexpr int64_t kLargest = 2;
   // Together on an instance.
   static constexpr int kMostTogether = 4;
@@ -402,7 +402,7 @@ class WarmRequestTest : public testing::TestWithParam<Case> {
 
   // Requests of `rows` rows keep all instances busy, and then more of the same
   // execute on the instance whose request was taken at place `instance`.
-  // Whether these took as few executions as can be.
+  // Whether these requests took as few executions as possible.
   bool Fill(size_t model, int64_t rows, int instance) {
     answers_.Reset();
     const int instances = GetParam().instances;
@@ -440,7 +440,7 @@ class WarmRequestTest : public testing::TestWithParam<Case> {
         ASSERT_EQ(full, 8);
       }
     }
-    // As many requests as the node remembers the times of.
+    // More requests than the node keeps times of.
     for (int i = 0; i < 100; ++i) SendSome(1);
   }
 

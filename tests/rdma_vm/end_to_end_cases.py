@@ -30,7 +30,7 @@ REQUEST_LIMIT_S = 30
 # Errors that a client may get while a node or a link is lost. Everything else,
 # and above all a wrong score, is a defect.
 LOST_NODE = {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
-# Of each connection: short messages, and reads of long ones.
+# Queue pairs of a connection: for short messages, and for reads of long ones.
 QUEUE_PAIRS = 2
 
 

@@ -13,7 +13,7 @@ end() {
   sleep 60
 }
 
-# Whatever ends this script ends the machine, else the kernel would panic.
+# Every end of this script ends the machine, or the kernel would panic.
 trap end EXIT
 
 fail() {

@@ -28,7 +28,7 @@ class BackgroundCommand {
   BackgroundCommand(const BackgroundCommand&) = delete;
   BackgroundCommand& operator=(const BackgroundCommand&) = delete;
 
-  // It has ended; without success, this is a test failure.
+  // Whether the command has ended; its failure is a test failure.
   bool ended();
 
  private:

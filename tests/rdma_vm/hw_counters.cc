@@ -15,7 +15,7 @@ constexpr std::chrono::milliseconds kCacheLifetime(10);
 }  // namespace
 
 std::map<std::string, int64_t> ReadHwCounters(const std::string& device) {
-  // Not for another thread to act: the kernel serves values this old.
+  // The kernel serves values of this age; no thread is waited for.
   std::this_thread::sleep_for(2 * kCacheLifetime);
   std::map<std::string, int64_t> counters;
   std::error_code error;

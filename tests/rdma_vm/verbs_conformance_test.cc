@@ -17,7 +17,7 @@ std::shared_ptr<PollGroup> Group() {
   return std::make_shared<PollGroup>(DeviceRegistry::System(), HubOptions());
 }
 
-// As between two machines: nothing in common.
+// Two ends that share nothing, as on two machines.
 PathPair Apart() { return rdma_vm::MakeVerbsPair(Group(), Group()); }
 
 // Both ends on one set of completion queues, though the suite uses them from

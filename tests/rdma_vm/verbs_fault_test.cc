@@ -144,7 +144,7 @@ class VerbsFaultTest : public testing::Test {
         side->source.data()[put_offset + i] = std::byte(random());
       }
     }
-    // Not what an overlapping get reads meanwhile: sources are filled by now.
+    // Overlapping gets read sources that are filled by now, not these buffers.
     for (Side* side : {&a(), &b()}) {
       std::memset(side->inbox.data(), 0, kRegionBytes);
       std::memset(side->local.data(), 0, kRegionBytes);
@@ -186,7 +186,7 @@ class VerbsFaultTest : public testing::Test {
 
 // ------------------------------------------------------------ a bad network
 
-// Of both devices together.
+// Counters of both devices together.
 struct Traffic {
   int64_t sent = 0;
   int64_t received = 0;
@@ -209,7 +209,7 @@ Traffic ReadTraffic() {
 struct BadNetwork {
   const char* name;
   const char* netem;
-  // It did what it is for, as the devices saw it.
+  // Whether the devices' counters show the effect of `netem`.
   bool (*acted)(const Traffic& before, const Traffic& after);
 };
 
@@ -252,7 +252,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(BadNetwork{"Loss", "loss 2%", Lost},
                     BadNetwork{"Corruption", "corrupt 2%", Lost},
                     BadNetwork{"Duplicates", "duplicate 5%", Repeated},
-                    // One in fifty comes a millisecond late. Jitter would
+                    // Of fifty packets, one is a millisecond late. Jitter would
                     // reorder nearly all, and reliable connections, which start
                     // again at the first packet that is not the next, make no
                     // progress then.
@@ -358,7 +358,7 @@ TEST_F(VerbsFaultTest, WhatArrivesAfterItsPathIsGoneIsWrittenNowhere) {
       ASSERT_EQ(a().PutNotify(i * kBytes, kBytes, i), PostResult::kPosted);
     }
     a().end.Poll();
-    // As after a reconnect: the memory stays, and other messages use it.
+    // After a reconnect the memory stays, and other messages use it.
     const Region memory = b().inbox;
     b_.reset();
     std::memset(memory.data(), 0x11, kRegionBytes);

@@ -228,7 +228,7 @@ class VerbsSmokeTest : public ::testing::Test {
     ASSERT_NO_FATAL_FAILURE(Connect(right_, left_));
   }
 
-  // Of the device, or of both: the sum of one device twice moves the same way.
+  // Sum over both ends. Where both are one device it counts twice: no harm.
   int64_t NotReady() const {
     return ReadReceiverNotReady(left_.device) +
            ReadReceiverNotReady(right_.device);

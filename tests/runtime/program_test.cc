@@ -183,7 +183,7 @@ TEST(ProgramTest, FoldsWhatDependsOnWeightsAlone) {
   for (const std::string& line : lines) {
     EXPECT_THAT(line, ::testing::Not(HasSubstr("aten.permute")));
   }
-  // Too large to fold: addmm reads the weight with its strides, to the same
+  // A weight too large to fold: addmm reads it with its strides, to the same
   // bits.
   CompileOptions options;
   options.max_folded_bytes = 8;

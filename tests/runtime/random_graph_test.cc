@@ -46,7 +46,7 @@ class RandomGraph {
     const size_t weight = flat_.size() - 1;
     for (int i = 0; i < 40; ++i) AddNode(weight);
     for (int i = 0; i < 4; ++i) {
-      // Not the weight, whose rows are not those of the batch.
+      // The weight is no output: its rows are not rows of the batch.
       ValueId id = Flat();
       while (id == flat_[weight]) id = Flat();
       builder_.Output(id);
@@ -169,7 +169,7 @@ class RandomGraph {
 };
 
 // Tolerance: 40 operators on numbers below 2^20 amplify the last bits of tanh.
-// What overflows must do so to the same side; an infinity beside a number that
+// An overflow must have the same sign; an infinity beside a number that
 // is within the tolerance of the largest one is the same sum, rounded.
 void ExpectNear(const base::Tensor& ours, const base::Tensor& torch) {
   ASSERT_EQ(ours.dims(), torch.dims());

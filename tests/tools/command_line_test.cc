@@ -75,7 +75,7 @@ TEST_F(CommandLineTest, JsonAloneGoesToStdout) {
   EXPECT_FALSE(std::filesystem::exists("-"));
 }
 
-// Nothing that these name exists: the file is looked at first.
+// No input of these commands exists: output files are checked first.
 TEST_F(CommandLineTest, AFileThatCannotBeWrittenIsFoundBeforeTheWork) {
   const std::string bad = folder_ / "no/such/folder/x";
   const std::vector<std::vector<std::string>> commands = {

@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kServers = 16;
 
-// Of this process, as the kernel counts them.
+// Threads of this process, as the kernel counts them.
 size_t NumThreads() {
   size_t count = 0;
   for ([[maybe_unused]] const auto& entry :
@@ -111,7 +111,7 @@ TEST_F(ClientHubTest, ThreadsDoNotGrowWithPeers) {
   for (const auto& client : clients) ASSERT_TRUE(AwaitConnected(*client));
   EXPECT_TRUE(Eventually([&] { return NumThreads() <= with_one; }))
       << NumThreads() << " threads, " << with_one << " with one server";
-  // They work as well.
+  // All clients of the hub work.
   for (size_t i = 0; i < kServers; ++i) {
     EXPECT_TRUE(Echoed(*clients[i], static_cast<uint32_t>(i)).ok());
   }

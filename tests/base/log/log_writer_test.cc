@@ -32,7 +32,7 @@ class LogWriterTest : public ::testing::Test {
  protected:
   LogWriterTest() {
     EXPECT_EQ(pipe(ends_), 0);
-    // As small as Linux allows: one page.
+    // The smallest capacity that Linux allows: one page.
     capacity_ = fcntl(ends_[1], F_SETPIPE_SZ, 4096);
   }
   ~LogWriterTest() override {
@@ -50,7 +50,7 @@ class LogWriterTest : public ::testing::Test {
       }
     });
   }
-  // What it has read, to the end.
+  // Everything that the reader has read, to the pipe's end.
   const std::string& Read() {
     close(ends_[1]);
     reader_.join();

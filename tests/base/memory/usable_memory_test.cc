@@ -43,7 +43,7 @@ TEST_F(UsableMemoryTest, AvailableIsWhatIsLeftWithinTheLimit) {
   Write("/proc/self/cgroup", "0::/a\n");
   Write("/sys/fs/cgroup/a/memory.max", absl::StrCat(2 * kMiB));
   EXPECT_EQ(AvailableMemory(root_), 2 * kMiB);
-  // Of the 1.5 MiB that are taken, the page cache has 1 MiB.
+  // The page cache has 1 MiB of the 1.5 MiB that are taken.
   Write("/sys/fs/cgroup/a/memory.current", absl::StrCat(3 * kMiB / 2, "\n"));
   Write("/sys/fs/cgroup/a/memory.stat",
         absl::StrCat("anon ", kMiB / 2, "\nfile ", kMiB, "\ninactive_file ",

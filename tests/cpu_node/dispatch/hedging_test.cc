@@ -53,7 +53,7 @@ TEST(HedgeDelayTest, IsTheQuantileOfTheLatestRoundTrips) {
   EXPECT_EQ(delay.Get(), absl::InfiniteDuration());
   record(1, absl::Milliseconds(1));
   EXPECT_LE(delay.Get(), absl::Milliseconds(1));
-  // Too few to learn from, then enough.
+  // Too few requests to learn from, then enough.
   record(50, absl::Milliseconds(100));
   EXPECT_LE(delay.Get(), absl::Milliseconds(1));
   record(50, absl::Milliseconds(100));

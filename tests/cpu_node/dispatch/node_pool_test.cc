@@ -237,7 +237,7 @@ TEST_F(NodePoolTest, WhoWasRefusedForWantOfRoomGoesToNoSilentNode) {
   EXPECT_TRUE(pool->Acquire(0, 0, /*avoid_is_full=*/true).has_value());
   clients_[1]->Suspect(true);
   EXPECT_FALSE(pool->Acquire(0, 0, /*avoid_is_full=*/true).has_value());
-  // It failed: any other is better.
+  // Node 0 has failed: any other node is better.
   EXPECT_EQ(NodeOf(*pool, /*avoid=*/0), 1u);
 }
 

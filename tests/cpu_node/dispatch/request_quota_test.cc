@@ -69,7 +69,7 @@ TEST(RequestQuotaTest, BusyModelsEndUpWithEqualParts) {
     for (size_t i = 0; i < busy; ++i) {
       EXPECT_NEAR(quota.in_flight(i), part, 3) << busy << " models, " << i;
     }
-    // There is room for a client that has been quiet.
+    // A model that has been quiet finds a place.
     EXPECT_GT(Fill(quota, 7), 0) << busy;
   }
 }

@@ -420,7 +420,7 @@ TEST(StartQueueTest, AModelHasItsPlacesBesideAModelThatFillsTheQueue) {
 TEST(StartQueueTest, PlacesFollowTheShares) {
   const StartQueue::Options options = {
       .workers = 1, .max_queue = 8, .models = {{"a", 3}, {"b", 1}}};
-  // Of a queue that the other model has filled, a model has its share.
+  // A model has its share of a queue that the other model has filled.
   for (const auto& [model, places] : {std::pair<size_t, size_t>{0, 6}, {1, 2}}) {
     StartQueue queue(options);
     std::vector<PlainJob> jobs(16);

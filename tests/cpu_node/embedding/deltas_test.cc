@@ -329,7 +329,7 @@ TEST_F(DeltasTest, RefusesByNameWhatIsWrong) {
           .rows = Values(1)},
          "gap: its parent is delta 1, the state is that of delta 0");
 
-  // Nothing of it stays; the good one is applied.
+  // Nothing of the refused delta stays; the good delta is applied.
   Write(good);
   ASSERT_TRUE(Step());
   EXPECT_EQ(Row(1), Values(1));
@@ -410,7 +410,7 @@ TEST_F(DeltasTest, MutatedFilesNeverPassForOthers) {
     std::string changed = text;
     changed[random() % changed.size()] = static_cast<char>(random());
     if (random() % 4 == 0) changed.resize(random() % changed.size());
-    // Whatever it is, it is answered.
+    // Any bytes end in a manifest or in an error.
     models::ParseDeltaManifest(changed).IgnoreError();
   }
 }
@@ -508,7 +508,7 @@ TEST(TableStoreTest, AShardKeepsItsOwnRowsOfADividedTable) {
       std::memcpy(values.data(), bytes, kDim * sizeof(float));
       EXPECT_EQ(values, changed[row]) << row;
     }
-    // Also the shards that do not own the row refuse the delta.
+    // The shards that do not own the row refuse the delta, too.
     std::vector<float> bad = rows;
     bad.back() = std::numeric_limits<float>::quiet_NaN();
     models::TableDelta refused = delta;

@@ -115,7 +115,7 @@ TEST(RowCacheTest, HitsMoreThanLeastRecentlyUsedBySkewedKeys) {
     }
   }
   EXPECT_GT(hits, lru_hits * 1.05);
-  // Of a scan nothing stays that pushes rows of worth out.
+  // Rows of a scan do not push often used rows out.
   for (uint64_t key = 1'000'000; key < 1'000'000 + 2 * kRows; ++key) {
     Ask(*cache, key);
   }

@@ -181,7 +181,7 @@ TEST(RequestSizeTest, NamesAreKnownBeforeTensorsAndARefusalEndsTheWalk) {
           EXPECT_EQ(size.tensor_bytes, 0);
           return absl::UnavailableError("no");
         });
-    // Also of the message that is cut: its tensors are not read.
+    // The reservation refuses a cut message, too: its tensors are not read.
     EXPECT_EQ(status, absl::UnavailableError("no"));
     EXPECT_EQ(calls, 1);
   }

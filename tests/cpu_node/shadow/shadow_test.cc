@@ -150,7 +150,7 @@ TEST_F(ShadowEngineTest, RequestsAreScoredAgainAndWrongGpuNodesAreSeen) {
     ExpectRight(Infer(*engine, MakeRequest("split", 5)), 5);
     Await(version, ShadowOutcome::kAgrees, i);
   }
-  // Of one output.
+  // A request of one output is compared, too.
   InferRequest request = MakeRequest("split", 2);
   request.outputs = {"echo"};
   EXPECT_TRUE(Infer(*engine, std::move(request)).status.ok());

@@ -29,7 +29,7 @@ SUFFIXES = {
     "din": ("pt2", "pt"),
     "two_tower": ("pt2", "pt"),
 }
-# Of the largest value: rounding of the data, through a whole model.
+# Shares of the largest value: rounding of the data, through a whole model.
 TOLERANCES = {"fp32": 1e-5, "tf32": 1e-2, "fp16": 1e-2, "bf16": 5e-2}
 # DLRM-v3's users in a request, and its plans. Without a size per item the HN
 # is not worth its messages.

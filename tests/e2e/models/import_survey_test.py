@@ -29,13 +29,13 @@ def forms_of(index, case):
     return chosen
 
 
-# Of the small models a few that ask for most; the survey has all.
+# The small models that ask for most; the survey has all of them.
 LANGUAGE = (
     "bag_max_padding", "folded_batch", "einsums", "gru", "multihead", "norms",
     "scatters", "writes", "last_valid", "result_nested", "argument_tree",
     "two_dynamic", "complex_numbers", "rotary",
 )
-# And what TorchScript alone makes of some.
+# More models, each in one form of TorchScript.
 SCRIPTS = (
     ("lstm_time_first", "frozen"), ("convolutions", "frozen"), ("pools", "trace"),
     ("dice", "frozen"), ("picked_by_mask", "trace"), ("gru_packed", "frozen"),

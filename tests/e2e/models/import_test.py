@@ -65,7 +65,7 @@ class Import(unittest.TestCase):
         for folder in (gone, live):
             folder.mkdir(parents=True)
             (folder / "model.pt2").write_bytes(bytes(1 << 20))
-        # As the process that works there holds it.
+        # The lock that a process holds while it works there.
         lock = os.open(live, os.O_RDONLY)
         self.addCleanup(os.close, lock)
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -104,7 +104,7 @@ class Import(unittest.TestCase):
         text = shown.decode()
         for step in (f"reading {self.model}", "running the sample", "copying "):
             self.assertIn(step, text)
-        # Nothing of it stays on the line.
+        # The line of progress is cleared at the end.
         self.assertTrue(text.endswith("\033[K"), repr(text[-40:]))
 
     def test_sizes_are_called_as_inputs(self):
@@ -137,7 +137,7 @@ class Import(unittest.TestCase):
         self.assertIn(f"warning: --repo {sources} holds CMakeLists.txt and 1 other",
                       done.stderr)
         self.assertIn(f"goes into {sources}/m", done.stderr)
-        # It holds a model by now.
+        # The repository holds a model by now.
         self.assertEqual(self.run_import(sources).stderr, "")
         self.assertEqual(self.run_import(self.folder / "fresh").stderr, "")
 

@@ -16,7 +16,7 @@ from tests.e2e import support
 
 QUANTIZED = torch.ops.quantized
 ROWS, DIM, SEED = 500, 32, 7
-# Of scores after a sigmoid. The operators fuse a product and a sum that the
+# For scores after a sigmoid. The operators fuse a product and a sum that the
 # engine rounds apart.
 TOLERANCE = 2e-6
 

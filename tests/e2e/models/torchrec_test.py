@@ -54,7 +54,7 @@ DIM = 8
 SAMPLE = 5
 BATCHES = (1, 2, 33, 256)
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
-# Of each model at once, and of each client.
+# Clients of each model at the same time, and requests of each client.
 CLIENTS = 6
 REQUESTS = 30
 

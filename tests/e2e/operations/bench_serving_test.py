@@ -519,7 +519,7 @@ class Recording(Bench):
                 )
                 redacted += len(expected)
         self.assertGreater(redacted, 50)
-        # They are valid ids still.
+        # The redacted ids are valid.
         again = self.report("--arrivals", f"trace:{path}", "--warmup", 0)
         self.assertEqual(again["succeeded"], again["queries"])
 

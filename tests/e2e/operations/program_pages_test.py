@@ -32,7 +32,7 @@ class ProgramPages(unittest.TestCase):
         self.assertEqual(
             complete("refract", "partition", "x", "--method", "opt"), ["optimal"]
         )
-        # Nothing of another command; file names are the shell's default.
+        # Options of another command are not offered; file names are the shell's default.
         self.assertEqual(complete("refract", "list", "--method"), [])
         self.assertIn(
             "--model-repository", complete("refract-gpu-node", "--model-r")

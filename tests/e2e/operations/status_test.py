@@ -151,7 +151,7 @@ class Status(unittest.TestCase):
         asked = {e["request"]["url"] for e in page.happened("Network.requestWillBeSent")}
         for url in asked - {"about:blank"}:
             self.assertTrue(url.startswith(f"http://{self.nodes[0]}/"), url)
-        # It follows by itself.
+        # The page refreshes itself.
         self.hn.kill()
         support.wait_until(
             lambda: shows(f"GPU node {self.hn.address}: not connected", "not ready"),

@@ -67,7 +67,7 @@ class BadRequests(unittest.TestCase):
         )
         for word in words:
             self.assertIn(word, caught.exception.details())
-        # Nothing lost: the next good request is answered as before.
+        # The next good request is answered as before.
         answer = self.stub.ModelInfer(self.good(), timeout=20)
         self.assertEqual(answer.raw_output_contents[0], self.scores)
 

@@ -16,7 +16,7 @@ import torch
 from tests.e2e import support
 from tests.e2e.serving.serving_test import infer_inputs, setup_repository, triton
 
-# Of each CN at once. A batch of more holds requests of both.
+# Clients of each CN at the same time. A larger batch holds requests of both CNs.
 CLIENTS_PER_CN = 4
 REQUESTS_PER_CLIENT = 60
 # How long a GPU node is stopped, and let go on, for requests to pile up.
@@ -115,7 +115,7 @@ class PositionsTest(unittest.TestCase):
             support.wait_until(client.is_server_ready, "the CN is ready")
 
         def one(seed):
-            # Of few rows, which go into a slot, and of many, which are pulled.
+            # Few rows go into a slot; many rows are pulled.
             rows = (1, 3, 40)[seed % 3]
             history = np.random.default_rng(seed).integers(
                 0, 100, (rows, Positions.STEPS)
@@ -221,7 +221,7 @@ class BatchingTest(unittest.TestCase):
             line = summary(hn, name)["line"]
             loads = int(re.search(r"(\d+) loads", line).group(1))
             self.assertGreaterEqual(loads, 1, line)
-        # And for neither.
+        # A limit below the weights of either model.
         hn = support.gpu_node(
             self.repository, "--weight-memory-mib", min(sizes) / 2**21
         )

@@ -70,7 +70,7 @@ class DeltaTopic(deltas_test.Deltas):
         self.first_answer()
         self.await_delta(4)
 
-        # What does not fit is refused by name; what comes after it is taken.
+        # A delta that does not fit is refused by name; the next delta is taken.
         gap = self.outbox()
         gap.write({"one.weight": deltas.Rows([3], torch.ones(1, DIM))}, parent=(7, "x"))
         delta_kafka.push(gap, self.address)

@@ -358,7 +358,7 @@ class Deltas(unittest.TestCase):
             self.assertEqual(raised.exception.code().name, "FAILED_PRECONDITION")
             self.assertIn("Another writer has added", raised.exception.details())
         self.await_delta(2)
-        # Not asked for.
+        # Without the option a CN takes no deltas by request.
         self.cn.kill()
         self.start_cn(by_request=False)
         self.assertEqual(self.first_answer(), 2)

@@ -144,7 +144,7 @@ class Golden(unittest.TestCase):
         done = support.refract(*arguments)
         self.assertIn("the constant 7", done.stdout)
         self.assertIn("--expect", done.stdout)
-        # What the note is about: the answer for another size.
+        # The answer for another size, which the note asks for.
         three = x[:3].clone()
         save_file(
             {"x": three, "output_0": three / 3}, self.folder / "three.safetensors"

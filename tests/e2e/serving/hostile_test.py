@@ -192,7 +192,7 @@ class HostileRequests(unittest.TestCase):
             self.assertIsNotNone(expected, "PyTorch refuses it")
             self.assertEqual(got.shape, expected.shape)
             if not all(tensor.isfinite().all() for tensor in tensors.values()):
-                # Which sums become NaN is a matter of their order.
+                # The order of sums decides which of them become NaN.
                 both = got.isfinite() & expected.isfinite()
                 got, expected = got[both], expected[both]
             torch.testing.assert_close(
@@ -204,7 +204,7 @@ class HostileRequests(unittest.TestCase):
         )
         if expected is not None:
             self.check_strictness(sample, tensors, got.details())
-        # It says what is wrong: an input, a table, or the operator (of a region
+        # The message names what is wrong: an input, a table, or the operator (of a region
         # the script) that refuses it.
         named = [
             *tensors, "table '", "script (", "embedding", "gru", "lstm",
@@ -217,7 +217,7 @@ class HostileRequests(unittest.TestCase):
     def check_strictness(self, sample, tensors, details):
         """PyTorch has an answer to the request that was refused."""
         if "is outside" in details:
-            # Of ids behind the last bag, at which PyTorch does not look.
+            # PyTorch does not look at ids behind the last bag.
             ids = tensors["ids"]
             self.assertTrue(((ids < 0) | (ids >= ROWS)).any(), details)
             return

@@ -34,7 +34,7 @@ class HttpLimits(HttpTest):
         with self.connection() as sock:
             sock.sendall(self.head(5 * MIB, more=("Expect: 100-continue",)))
             self.assertEqual(read_answer(sock.makefile("rb"))[0], 413)
-        # Of unknown length.
+        # A body of unknown length.
         with self.connection() as sock:
             sock.sendall(
                 b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\n"

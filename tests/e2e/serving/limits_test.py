@@ -174,7 +174,7 @@ class Limits(unittest.TestCase):
             caught.exception, grpc.StatusCode.RESOURCE_EXHAUSTED,
             "--request-memory",
         )
-        # What does fit is refused by the model, again and again: each call
+        # The model refuses a request that fits, again and again: each call
         # gives its memory back.
         request.raw_input_contents[0] = bytes(10 * MIB)
         for _ in range(10):
@@ -238,7 +238,7 @@ class Limits(unittest.TestCase):
                 idle.enter_context(
                     socket.create_connection(("127.0.0.1", cn.port), 10)
                 )
-            # They never speak; after the time for that a client has room.
+            # These connections never speak. Once their time is over, a client has room.
             support.wait_until(
                 lambda: self.infer(cn), "a client is served", timeout=40
             )
@@ -405,7 +405,7 @@ class Limits(unittest.TestCase):
     # --------------------------------------------------------------- shutdown
 
     def test_lame_duck(self):
-        # As systemd starts a unit of Type=notify with a watchdog.
+        # A unit of Type=notify with a watchdog, as systemd starts it.
         manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.addCleanup(manager.close)
         manager.settimeout(60)

@@ -172,7 +172,7 @@ TEST_F(CompileForCudaTest, OffsetsThatCannotBeMoved) {
     for (int64_t& id : inputs[0].as<int64_t>()) {
       id = static_cast<int64_t>(random_() % kRows);
     }
-    // As many on the whole, of other sizes.
+    // As many ids in all, in bags of other sizes.
     inputs.push_back(*base::Tensor::Allocate(base::DType::kInt64, {rows}));
     for (int64_t row = 0; row < rows; ++row) {
       inputs[1].as<int64_t>()[static_cast<size_t>(row)] = row * kEach + row % 2;

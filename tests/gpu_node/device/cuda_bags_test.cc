@@ -157,7 +157,7 @@ std::unique_ptr<Exchange> BagRequest(int64_t rows, std::mt19937& random,
   return BagRequest(first, Sizes(rows, most, random), random);
 }
 
-// What the CPU says to a request that it refuses.
+// The CPU's error for a request that it refuses.
 std::string CpusWords(const Exchange& exchange) {
   const auto model = *DeviceModel::Create(BagModel());
   std::vector<base::TensorView> views, outputs;

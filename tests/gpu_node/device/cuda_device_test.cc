@@ -137,7 +137,7 @@ TEST(CudaDeviceTest, NotANumberPassesThroughAndIsCounted) {
   EXPECT_EQ(cuda.node().stats(0).non_finite, 1u);
 }
 
-// Whatever call fails, requests get an answer, and the node works again.
+// After the failure of any call requests are answered and the node works.
 TEST(CudaDeviceTest, ErrorsOfTheDeviceEndTheInstanceWhichStartsAgain) {
   for (const Code code : {Code::kInternal, Code::kUnavailable}) {
     GpuNodeOptions options = Batching();

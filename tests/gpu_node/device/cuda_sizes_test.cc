@@ -215,7 +215,7 @@ TEST(CudaSizesTest, ASizeBeyondItsLimitFailsItsRequestByName) {
   }
 }
 
-// Of a size of 0 there is no program: the CPU answers.
+// A size of 0 has no program: the CPU answers.
 TEST(CudaSizesTest, NothingInAHistory) {
   CudaNode cuda({StepModel(0)}, Batching());
   std::vector<std::unique_ptr<Exchange>> requests;
@@ -320,7 +320,7 @@ TEST_F(CudaProgramsTest, SoManyAreKeptThoseUsedLast) {
     recent.push_back(steps);
     if (recent.size() > 3) recent.erase(recent.begin());
     EXPECT_EQ(programs_->size(), recent.size() + 1);
-    // Those kept are not made again: their ids stay.
+    // Kept programs are not made again: their ids stay.
     for (const int64_t kept : recent) {
       const auto again = programs_->At({kept}, 0, instance);
       ASSERT_TRUE(again.ok());

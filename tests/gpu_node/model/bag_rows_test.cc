@@ -34,7 +34,7 @@ constexpr auto kInt = base::DType::kInt64;
 struct BagModel {
   bool include_last = false;
   bool weighted = false;
-  // What must not be: the ids are also read by something else.
+  // A second reader of the ids, which forbids bags by rows.
   bool ids_are_read = false;
 };
 

@@ -298,8 +298,8 @@ TEST(DeviceModelTest, AModelThatHasMetEverythingAnswersAsANewOne) {
   }
 }
 
-// What a message says of itself is only what it seems: a request that is not
-// what its key said fails alone.
+// Merge keys are made before payloads are checked: a request that is not
+// what its key says fails alone.
 TEST(DeviceModelTest, AnEncodedRequestThatDoesNotFitFailsAlone) {
   std::mt19937 random(1);
   const Forms forms = {"unique", {{}, {WireType::kAsIs, true}}, {}};

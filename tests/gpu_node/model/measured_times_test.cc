@@ -150,7 +150,7 @@ TEST(GpuNodeWarmUpTest, MeasuresEachModelOnceForAllStarts) {
   request.model = 0;
   base::Clock& clock = base::Clock::Real();
   request.deadline = clock.Now() + absl::Seconds(60);
-  // Nothing is predicted before an instance has started.
+  // Admission predicts nothing before an instance has started.
   absl::Status refused = node->OnAnnounced(request);
   while (refused.ok() && clock.Now() < request.deadline) {
     absl::SleepFor(absl::Milliseconds(1));
@@ -217,7 +217,7 @@ TEST(GpuNodeWarmUpTest, EndsWithTheNode) {
   options.warm_up_in_background = true;
   const absl::Time begin = absl::Now();
   GpuNode::Create(*DeviceModels::Load(stored.repository()), options)->reset();
-  // Not the 100 s of all models.
+  // The warm-up of all models would take 100 s.
   EXPECT_LT(absl::Now() - begin, absl::Seconds(50));
 }
 

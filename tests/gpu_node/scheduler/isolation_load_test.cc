@@ -43,7 +43,7 @@ constexpr double kSettling = 0.2;
 constexpr double kQuietRequests = 1500;
 constexpr double kMostRequests = 60'000;  // of one model
 
-// Of all models at once, or of the quiet ones alone: the quiet ones' p99, and
+// A run of all models, or of the quiet models alone: p99 of quiet models, and
 // the rows per second of each.
 struct Observed {
   std::vector<absl::Duration> p99;
@@ -64,7 +64,7 @@ Observed Observe(const Situation& s, bool with_loud, bool isolation = true) {
     scheduled.share = model.share;
     scheduled.batching.enabled = model.merged;
     scheduled.stepwise = model.stepwise;
-    // So that a burst of the quiet one finds places.
+    // A burst of the quiet model must find places.
     if (!model.quiet) scheduled.max_queue = 200;
     if (!model.quiet && !with_loud) continue;
     for (const absl::Duration at : model.arrivals) {
@@ -289,7 +289,7 @@ TEST_F(RandomIsolationTest, QuietModelsWaitForOneExecutionAtMost) {
   }
 }
 
-// Not as exact: what was executing when a burst came may have begun
+// A coarser bound: an execution under way when a burst comes may have begun
 // unrestrained, and the whole burst waits behind it.
 TEST_F(RandomIsolationTest, ABurstThatWasSavedUpForIsExecutedAlmostAsIfAlone) {
   for (const int instances : {1, draw_.Whole(2, 5)}) {

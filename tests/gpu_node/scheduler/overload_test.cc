@@ -181,11 +181,11 @@ TEST(OverloadTest, TwiceTheLoadStillMeetsDeadlinesAndStarvesNobody) {
       kSlots, met, plain, dropping, served_without_deadline);
   EXPECT_GE(met, plain);
   EXPECT_GE(met, dropping);
-  // One in twenty at least, and never long none.
+  // At least one turn in twenty, and no long wait.
   EXPECT_GE(served_without_deadline, kSlots / 25);
   EXPECT_LE(longest_wait_without_deadline, 60);
   EXPECT_TRUE(device.violations().empty());
-  // What waits still is answered to nobody, and what executes has to end.
+  // Waiting requests are answered to nobody; executions have to end.
   client->reset();
   server->reset();
   scheduler.Close();

@@ -128,7 +128,7 @@ TEST(SchedulerBatchingTest, TheFirstRequestOfAnotherModelFindsNoLongExecution) {
     }
   };
   run(/*alone=*/false);
-  // There is nobody for whose sake it would be cut.
+  // Alone on the node, a request is not cut for other models.
   run(/*alone=*/true);
 }
 

@@ -100,7 +100,7 @@ TEST(SchedulerFaultsTest, TwoModelsThatDoNotFitTogetherBothGetOn) {
   EXPECT_THAT(sim.device().violations(), IsEmpty());
   EXPECT_EQ(sim.scheduler().stats(1).succeeded, 100);
   EXPECT_EQ(sim.scheduler().stats(2).succeeded, 100);
-  // What a copy costs is paid for by its model, so that there are few.
+  // A model pays for the copies of its weights, so there are few of them.
   EXPECT_LE(sim.device().loads().size(), 40);
   EXPECT_GE(sim.device().loads().size(), 2);
 }
@@ -196,7 +196,7 @@ TEST(SchedulerFaultsTest, ALoadThatAlwaysFailsCostsABusyModelLittle) {
     if (i % 100 == 0) sim.Submit({.model = 1});
     sim.RunUntil(Ms(10) * (i + 1));
   }
-  // It goes out for the one that fails, and comes in again: 3 s, a twentieth
+  // Model 0 is evicted for the failing load and loaded again: 3 s, a twentieth
   // of the time.
   EXPECT_GE(sim.scheduler().stats(0).evictions, 2);
   EXPECT_LE(sim.scheduler().stats(0).evictions, kSeconds / 60 + 1);
@@ -217,7 +217,7 @@ TEST(SchedulerFaultsTest, AFailedLoadIsTriedAgainSoonWhereItsRoomIsFree) {
   sim.Submit({.model = 0});
   sim.RunUntil(Ms(5000));
   EXPECT_EQ(sim.scheduler().stats(0).succeeded, 1);
-  // It goes out, and nobody asks for it any more.
+  // Model 0 is evicted, and gets no more requests.
   sim.device().FailLoads(1);
   sim.Submit({.model = 1});
   sim.RunUntil(Ms(7000));
@@ -287,7 +287,7 @@ TEST(SchedulerFaultsTest, ALostInstanceFailsWhatItHoldsAndIsStartedAgain) {
   }
   EXPECT_THAT(std::string(sim.outcomes()[executing].status.message()),
               HasSubstr("fell off the bus"));
-  // Not ready: told at once, so that the CN goes elsewhere.
+  // The node reports at once that it is not ready: the CN goes elsewhere.
   EXPECT_TRUE(absl::IsUnavailable(sim.scheduler().ModelReady(0)));
   EXPECT_TRUE(absl::IsUnavailable(sim.scheduler().Admit(0, 0, 1, absl::Now())));
   const size_t meanwhile = sim.Submit({});
@@ -377,7 +377,7 @@ TEST(SchedulerFaultsTest, AnExecutionThatDoesNotEndIsNoReasonToWait) {
     EXPECT_EQ(sim.outcomes()[after].status, absl::OkStatus());
     EXPECT_THAT(sim.device().violations(), IsEmpty());
   }
-  // One that was expected to take long is not stuck.
+  // An execution that was expected to take long is not stuck.
   Simulation slow(Fixed(absl::Seconds(19)), {Model("a", absl::Seconds(2))});
   const size_t first = slow.Submit({});
   const size_t second = slow.Submit({});
@@ -421,7 +421,7 @@ TEST(SchedulerFaultsTest, AStuckModelWithoutAnotherInstanceIsNotReady) {
 TEST(SchedulerFaultsTest, AnAnswerThatTakesLongToSendIsNoStuckExecution) {
   for (const int instances : {1, 2}) {
     Simulation sim(Fixed(Ms(10), instances), {Model("a", Ms(10))});
-    // As when the process is stopped meanwhile.
+    // The clock jumps as it does when the process is stopped for a minute.
     size_t during = 0;
     sim.OnNextReply([&] {
       sim.Pass(absl::Seconds(60));

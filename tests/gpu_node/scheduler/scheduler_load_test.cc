@@ -121,7 +121,7 @@ struct Neighbours {
   int instances = 1;
   int slots = 1;            // 2: the next batch is uploaded, in 50 µs
   double quiet_load = 0.3;  // of all instances
-  // What the other model's executions cost. Those of the quiet one, 1 ms.
+  // Cost of the loud model's executions. The quiet model's take 1 ms.
   Cost loud = {250, 0};
   int64_t loud_rows = 1;  // of one request
   bool merged = false;    // the loud one's requests
@@ -214,7 +214,7 @@ Observed Observe(const Neighbours& n) {
   return seen;
 }
 
-// Of the quiet model's p99, beside ÷ alone. `*beside` may be null.
+// p99 of the quiet model beside the loud one ÷ alone. `beside` may be null.
 double Disturbance(Neighbours n, Observed* beside = nullptr) {
   n.loud_is_there = false;
   const Observed alone = Observe(n);

@@ -91,7 +91,7 @@ TEST(SchedulerTest, AWrongPredictionIsFoundOut) {
     sent.push_back(sim.Submit({.time_left = Ms(20)}));
     sim.RunUntil(sim.now() + Ms(5));
   }
-  // One is let through to see, and then the others.
+  // A probe request is admitted first, then the other requests.
   for (const size_t i : sent) {
     EXPECT_EQ(sim.outcomes()[i].status, absl::OkStatus()) << i;
   }
@@ -161,7 +161,7 @@ TEST(SchedulerTest, AModelThatHasBecomeFasterIsFoundOutSoon) {
   }
   sim.Drain();
   for (size_t i = 0; i < sent.size(); ++i) {
-    // It was believed to take 100 ms.
+    // The prediction was 100 ms.
     if (i * Ms(20) < Scheduler::kProbeRest * Ms(100) + Ms(20)) continue;
     EXPECT_EQ(sim.outcomes()[sent[i]].status, absl::OkStatus()) << i;
   }
@@ -198,7 +198,7 @@ TEST(SchedulerTest, WhatIsGivenUpLeavesTheQueueAtOnce) {
   sim.RunUntil(Ms(5));
   EXPECT_TRUE(absl::IsResourceExhausted(
       sim.scheduler().Admit(0, 0, 1, absl::InfiniteFuture())));
-  // Not the one whose turn it is.
+  // waiting[0] has the next turn and is not cancelled.
   for (const int i : {1, 2, 3}) sim.GiveUp(waiting[i]);
   for (const int i : {1, 2, 3}) {
     EXPECT_TRUE(absl::IsCancelled(sim.outcomes()[waiting[i]].status));
@@ -208,7 +208,7 @@ TEST(SchedulerTest, WhatIsGivenUpLeavesTheQueueAtOnce) {
   // Neither place nor time is taken by them: 5 ms, one before it, and its own.
   EXPECT_TRUE(
       sim.scheduler().Admit(0, 0, 1, absl::FromUnixSeconds(1000) + Ms(30)).ok());
-  // What executes is let finish; again, and of another model, means nothing.
+  // Cancelling an execution, again, or of another model has no effect.
   sim.GiveUp(executes);
   sim.GiveUp(waiting[1]);
   sim.scheduler().OnAbandoned(1);

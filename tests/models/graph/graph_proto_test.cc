@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// One of everything that a graph can hold.
+// A graph with every kind of value, argument and property.
 Graph FullGraph() {
   Graph graph;
   const ValueId x = graph.AddValue(

@@ -437,7 +437,7 @@ TEST_F(SplitPlanTest, SchemaDigestCoversNamesTypesShapesAndDirection) {
   graph = graph_;
   graph.values[kEmb].shape[1] = 32;
   EXPECT_FALSE(SchemaDigest(graph, plan_) == original);
-  // What does not cross does not matter.
+  // A value that does not cross does not change the digest.
   graph = graph_;
   graph.values[kFlat].name = "other";
   EXPECT_EQ(SchemaDigest(graph, plan_), original);

@@ -373,7 +373,7 @@ TEST(RowDependenceTest, WhatIsMadeOfSizesAloneHindersNoRequest) {
   EXPECT_EQ(plan.up.size(), 2u);
   EXPECT_TRUE(plan.hn_rows.may_coalesce) << plan.hn_rows.why;
 
-  // Those of another input are the request's own.
+  // Sizes of another input belong to its request.
   Maker other;
   const ValueId x = other.Input("B,T,4");
   const ValueId user = other.Input("T", base::DType::kInt64);

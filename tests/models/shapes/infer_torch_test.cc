@@ -62,7 +62,7 @@ TEST(InferShapesTest, OutputsOfTwoUntiedInputsFollowOneEach) {
     def forward(self, x, y):
       return torch.relu(x), torch.sigmoid(y)
   )");
-  // As many rows in the example, though nothing ties them.
+  // Both inputs have as many rows in the example, but no operator ties them.
   ASSERT_TRUE(
       model.Infer({{"x", Floats({4, 13})}, {"y", Floats({4, 5})}}).ok());
   EXPECT_EQ(model.OutputShape(0), "B, 13");

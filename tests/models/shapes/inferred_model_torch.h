@@ -61,7 +61,7 @@ class Model {
     return CheckRows(Sample(), *weights_, imported.graph, notes);
   }
 
-  // As an export declares its sizes.
+  // Limits the sizes as an export declares them, then relaxes them.
   absl::Status LimitAndRelax(bool with_sample = false) {
     std::vector<NamedTensor> sample;
     if (with_sample) sample = Sample();
@@ -70,7 +70,7 @@ class Model {
     }
     return RelaxSmallSizes(sample, *weights_, imported.graph, notes);
   }
-  // Of all but the inputs.
+  // Forgets the shapes of all values but the inputs.
   void ForgetShapes() {
     for (Value& value : imported.graph.values) {
       if (value.producer == kNoNode) continue;

@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Of std::unordered_map, for ids that are and that are not there.
+// The index agrees with std::unordered_map on present and absent ids.
 void ExpectFinds(const std::vector<int64_t>& ids, std::mt19937_64& random) {
   const auto index = IdIndex::Build(ids);
   ASSERT_TRUE(index.ok()) << index.status();

@@ -140,7 +140,7 @@ TEST(HigherOrderTest, AutocastLeavesAloneWhatItDoesNotCast) {
   for (const Pt2Archive& archive :
        {Autocast("cpu", kBFloat16, true, Subgraph(sigmoid)),
         Autocast("cpu", {{"as_none", true}}, false, Subgraph(prelu)),
-        // Nothing here is on a GPU.
+        // An autocast of GPUs has no effect on a CPU.
         Autocast("cuda", {{"as_scalar_type", 6}}, true, Subgraph(prelu))}) {
     const auto model = Import(archive);
     ASSERT_TRUE(model.ok()) << model.status();

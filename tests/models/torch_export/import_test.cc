@@ -326,7 +326,7 @@ TEST(TorchExportTest, TurnsGuardsIntoBoundsAndNotes) {
                           HasSubstr("dimension 0 of dense >= 2")));
 }
 
-// As an export without dynamic_shapes writes its sizes.
+// Writes sizes as an export without dynamic_shapes does.
 void FixSizes(Json& json) {
   if (json.is_object() && json.contains("as_expr")) {
     json = {{"as_int", 4}};

@@ -29,7 +29,7 @@ class RegionsTest : public testing::Test {
  protected:
   RegionsTest() { at::manual_seed(seed_); }
 
-  // Of one argument x [rows, 6]; what happens depends on signs.
+  // Requests of one argument x [rows, 6]; branches depend on its signs.
   static std::vector<at::Tensor> Requests() {
     std::vector<at::Tensor> all;
     for (int64_t rows : {3, 1, 2, 33}) {
@@ -484,7 +484,7 @@ TEST_F(RegionsTest, LoopsEndWithTheRequestThatTheyRunFor) {
                       Not(HasSubstr("\n"))));
     EXPECT_EQ(asked, 50);
   }
-  // Of another request nothing is left.
+  // The cancelled request leaves no state for the next request.
   const auto fine = RunImported(*model, {at::full({3, 6}, -1.0)});
   ASSERT_TRUE(fine.ok()) << fine.status();
   const runtime::aten::ScopedLoopCheck check([] { return absl::OkStatus(); },

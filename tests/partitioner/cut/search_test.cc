@@ -29,7 +29,7 @@ class SearchTest : public testing::Test {
   RandomProblems random_;
 };
 
-// To the end, however many cuts that takes.
+// More cuts than any search of these tests needs.
 constexpr int64_t kAllCuts = 1'000'000;
 
 Goal Minimise(Measure measure) {
@@ -206,7 +206,7 @@ TEST_F(SearchTest, FindsTheExhaustiveLeastOfTheLargest) {
     Goal goal;
     goal.max_cuts = kAllCuts;
     std::vector<const Measure*> objectives;
-    // As a pipeline's stations: CN, wire up, HN, wire down.
+    // Stations of a pipeline: CN, link up, HN, link down.
     const Measure time = random_.Cost(problem, Kind::kTime);
     for (int i = 0; i < 4; ++i) goal.objectives.emplace_back(problem);
     for (int n = 0; n < problem.num_nodes(); ++n) {

@@ -108,8 +108,8 @@ TEST(WalkTest, StaysLegalCountsRightAndNeverGetsWorse) {
   EXPECT_GT(improved, 100);
 }
 
-// Of a chain that one limit wants on the CN and the objective on the HN, as
-// much as fits.
+// The objective wants a chain on the HN, a limit on the CN: the walk moves as
+// much as fits to the HN.
 TEST(WalkTest, GoesAsFarAsTheLimitAllows) {
   constexpr int kNodes = 50;
   Problem problem;

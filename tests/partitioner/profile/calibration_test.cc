@@ -24,7 +24,7 @@ constexpr double kOutput = 0.6e-9;
 constexpr double kLatency = 40e-6;
 constexpr double kCrossing = 0.2e-6;
 constexpr double kByte = 0.1e-9;
-// What operators of a sample that is not idle take.
+// Time of the operators of a sample that is not idle.
 constexpr double kOperators = 77e-6;
 
 CalibrationSample Whole(std::string name, bool idle, double tensors, double in,

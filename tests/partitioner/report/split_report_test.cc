@@ -178,7 +178,7 @@ TEST_F(SplitReportTest, NamesCannotBreakOutOfThePage) {
   for (size_t n = 0; n < names.size(); ++n) {
     EXPECT_EQ(parsed["partition"]["nodes"][n]["name"], names[n]);
   }
-  // Nothing of them is anywhere else.
+  // The names occur nowhere else in the page.
   const size_t at = page.find(data);
   const std::string around = page.substr(0, at) + page.substr(at + data.size());
   EXPECT_THAT(around, Not(HasSubstr("alert(1)")));

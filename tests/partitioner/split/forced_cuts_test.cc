@@ -60,7 +60,7 @@ TEST_F(ForcedCutsTest, AreTheBestOfAllPlansThatMeetTheRequirement) {
         SplitOptimally(graph, kModel, conditions, options);
     ASSERT_TRUE(split.ok()) << split.status();
 
-    // Whatever crosses in some plan, and the best plan with and without.
+    // Values that cross in some plan, and the best plan with and without each.
     std::map<Requirement, double> best;
     double worst = 0;
     ForEachPlan(graph, [&](const SplitPlan& plan) {

@@ -77,7 +77,7 @@ TEST_F(OptimalTest, IsTheBestOfAllLegalPlans) {
   }
 }
 
-// As above, where some look-ups may be on the HN.
+// The same where some look-ups may be on the HN.
 TEST_F(OptimalTest, IsTheBestOfAllPlansThatPlaceTablesOnTheHn) {
   int placed = 0;
   for (int round = 0; round < 400; ++round) {
@@ -184,7 +184,7 @@ void BudgetTest::KeepsTheBudgetOrSaysWhatItWouldTake() {
     } else {
       ++beyond;
       ASSERT_EQ(split.status().code(), absl::StatusCode::kFailedPrecondition);
-      // Nothing on the HN meets the other limits.
+      // A plan without the HN meets the other limits.
       ASSERT_THAT(std::string(split.status().message()),
                   HasSubstr("CN memory"));
     }

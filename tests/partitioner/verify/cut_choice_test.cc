@@ -115,8 +115,8 @@ TEST_F(ChainTest, AlternativesWithTheSameStagesAreOneCut) {
 }
 
 TEST_F(ChainTest, GivesFewerWhereThereAreNoMore) {
-  // Of n places where a tensor may go up and come down, n · (n + 1) / 2 pairs,
-  // and everything on the CN.
+  // n places where a tensor may go up and come down give n · (n + 1) / 2 pairs,
+  // and there is the plan with everything on the CN.
   EXPECT_LE(Choose(1000).size(), 10u * 11 / 2 + 1);
 }
 

@@ -141,7 +141,7 @@ TEST_F(PricedSplitTest, IsTheBestOfAllPlansInTheirForms) {
         EXPECT_NEAR(best.cost, least, 1e-9 * least)
             << dtype << " " << with_sample << " " << bytes_per_s;
         cheaper_for_forms += least < 0.98 * plain;
-        // What was thought of its forms is what they are.
+        // The forms of the plan are the forms that it was priced in.
         models::SplitPlan plan = best.plan;
         const auto report = ChooseWireForms(options, *model_, samples_, plan);
         ASSERT_TRUE(report.ok());

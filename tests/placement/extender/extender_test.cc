@@ -112,7 +112,7 @@ TEST_F(ExtenderTest, CountsWhatItHasBoundUntilAListShowsIt) {
   clock_.Advance(absl::Seconds(6));
   EXPECT_EQ(failed()["gpu-a"], "refract: GPU");
   EXPECT_EQ(reads_, reads + 1);
-  // It must have been deleted.
+  // A pod that is listed no more has been deleted.
   clock_.Advance(absl::Seconds(60));
   EXPECT_FALSE(failed().contains("gpu-a"));
 }
@@ -164,7 +164,7 @@ TEST_F(ExtenderTest, RefusesWhatIsNoRequest) {
       HasSubstr("more than one slice"));
   EXPECT_THAT(refused(extender.Filter(asks + R"("cpu": "1e12")" + end)),
               HasSubstr("cpu"));
-  // Nothing but names goes into a path of the API server.
+  // Paths of the API server take names alone.
   EXPECT_THAT(refused(extender.Bind(
                   R"({"PodName": "../x", "PodNamespace": "d", "Node": "n"})")),
               HasSubstr("PodName: '../x'"));
@@ -310,7 +310,7 @@ TEST(NodeFromJson, ReadsBothGenerationsOfLabels) {
   EXPECT_EQ(read->pod, "p");
   EXPECT_EQ(read->node.cpu_milli, 127'500);
   EXPECT_EQ(read->node.memory_mib, 1040 * 1024);
-  // Of a DRA driver: the label alone counts them.
+  // GPUs of a DRA driver are counted by the label alone.
   EXPECT_EQ(read->node.gpus, 8);
   EXPECT_TRUE(read->node.mig_capable);
   node["metadata"]["labels"]["network.topology.nvidia.com/leaf"] = "other";

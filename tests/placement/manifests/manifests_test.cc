@@ -92,7 +92,7 @@ TEST(ManifestsTest, AnAutoscalerOwnsTheCount) {
   EXPECT_THAT(text, HasSubstr("minReplicas: 2\n  maxReplicas: 3\n"));
   EXPECT_THAT(text, HasSubstr("averageValue: \"812500m\"\n"));
   EXPECT_THAT(text, Not(HasSubstr("replicas: 3\n  selector")));
-  // Not so close to the limit that it comes too late.
+  // The target is at most 0.8 of the limit, so that scaling begins in time.
   deployment.services[0].most_requests_per_s = 1000;
   EXPECT_THAT(TextOf(deployment), HasSubstr("averageValue: \"800000m\"\n"));
 }

@@ -200,7 +200,7 @@ class SchemaTest(unittest.TestCase):
         (config,) = (d for d in documents if d["kind"] == "ConfigMap")
         config = yaml.safe_load(config["data"]["scheduler.yaml"])
         (extender,) = config["extenders"]
-        # What the command serves.
+        # The verbs that the command serves.
         source = (SOURCE / "tools/extender/extender_command.cc").read_text()
         for verb in ("filter", "prioritize", "bind"):
             self.assertEqual(extender[verb + "Verb"], verb)

@@ -85,7 +85,7 @@ class Exhaustive {
     return Meets(input, cns, hns) && Meets(input, cns + 1, hns) &&
            Meets(input, cns, hns + 1);
   }
-  // Of all configurations; `limit`: no pair that costs as much is of interest.
+  // The cheapest pair of all configurations below the price `limit`.
   Pair Cheapest(double limit) const {
     Pair best;
     best.price = limit;
@@ -146,7 +146,7 @@ std::optional<Answer> Compare(const PlanSpec& spec) {
   if (hns > 1) {
     EXPECT_FALSE(exhaustive.Meets(input, cns, hns - 1));
   }
-  // Nothing is cheaper.
+  // No pair is cheaper.
   const Pair found = exhaustive.Cheapest(answer.sizing.price);
   EXPECT_EQ(found.cns, 0) << cns << " CNs and " << hns << " HNs cost "
                           << answer.sizing.price << ", but " << found.cns

@@ -117,7 +117,7 @@ TEST(Sizing, NothingCanBeLeftOut) {
       }
     }
     larger += cns > 1 && hns > 1;
-    // Not below what keeps every resource busy all the time.
+    // At least the numbers that keep every resource busy all the time.
     EXPECT_GE(cns, 0.97 * sizing.analytic.least_cns);
     EXPECT_GE(hns, 0.97 * sizing.analytic.least_hns);
   }
@@ -263,7 +263,7 @@ TEST(Plan, SaysWhichResourceBinds) {
   const std::string message(status.message());
   EXPECT_THAT(message, testing::HasSubstr("'ranker': slo.p99_ms: 4: no number "
                                           "of nodes meets it; closest are "));
-  // Not a slice of a GPU, on which a request takes longer.
+  // The message names a whole GPU: on a slice requests take longer.
   EXPECT_THAT(message, testing::HasSubstr("cores, whole GPU, "));
   EXPECT_THAT(message, testing::HasSubstr(": an idle deployment has p99 "))
       << status;

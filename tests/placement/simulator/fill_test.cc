@@ -48,7 +48,7 @@ TEST(Fill, CountsByHand) {
   EXPECT_EQ(FragmentOf(result.curve[0].fragment), 0);
 }
 
-// Of this thread, so that other processes do not count.
+// Processor time of this thread, so that other processes do not count.
 double CpuUs() {
   timespec time;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

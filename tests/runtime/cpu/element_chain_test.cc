@@ -109,7 +109,7 @@ TEST(ElementFunctionTest, MatchDoublePrecision) {
       const bool product = function.code == ElementCode::kSilu ||
                            function.code == ElementCode::kGelu;
       if (std::isnan(exact) || (product && std::isinf(x))) {
-        // As in LibTorch: −inf × 0.
+        // LibTorch's result is NaN, too: −inf × 0.
         if (!product) {
           ASSERT_TRUE(std::isnan(results[i])) << x << " " << results[i];
         }

@@ -28,7 +28,7 @@ using testing::Must;
 using testing::Ref;
 using testing::Sym;
 
-// Of size [rows of an input + `more`, 3].
+// A tensor [rows of an input + `more`, 3] made by `op`.
 class Filled {
  public:
   Filled(const std::string& op, DType dtype, std::vector<NamedArgument> args,

@@ -238,8 +238,8 @@ class Layers {
       shape.push_back(dim);
     }
     auto values = RandomFloats(static_cast<size_t>(count), random);
-    // As nn.GRU draws them: larger ones let states grow apart from what a
-    // rounding made of them.
+    // Weights as nn.GRU draws them: with larger weights the states after a
+    // rounding grow apart.
     const float bound = 1 / std::sqrt(static_cast<float>(spec_.units));
     for (float& value : values) value *= bound;
     const std::string name = absl::StrCat("w", params_.size());

@@ -211,7 +211,7 @@ TEST_F(RecurrentTest, KeepsItsWeightsInPanels) {
             sizeof(float) * 64 * (5 + 6 + 6 + 6 + 4));
 }
 
-// As a recurrence written as single cells does.
+// A recurrence that is written as single cells reads its weights many times.
 TEST_F(RecurrentTest, NodesThatReadAWeightShareItsPanels) {
   GraphBuilder builder;
   const GraphBuilder::Result state = {DType::kFloat32, {Sym("b"), 6}};

@@ -103,7 +103,7 @@ TEST(TakeTest, IndicesOfOneShape) {
            {{3, 2, 4, 5}, {kWhole, kWhole, kWhole, {7}}, {3, 2, 4, 7}},
            {{3, 4}, {kWhole, {0}}, {3, 0}},
            {{3, 4}, {kWhole, base::Dims{}}, {3}},
-           // Not adjacent, or broadcast.
+           // Index tensors that are not adjacent, or broadcast.
            {{3, 4, 5}, {{2}, kWhole, {2}}, {2, 4}, "libtorch"},
            {{3, 4, 5}, {kWhole, {2, 1}, {3}}, {3, 2, 3}, "libtorch"}}) {
     for (const DType dtype : {DType::kFloat32, DType::kInt64, DType::kBool}) {

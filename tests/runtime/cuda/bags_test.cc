@@ -321,7 +321,7 @@ TEST_F(BagsKernelTest, AgreesWithLoops) {
   }
 }
 
-// As in PyTorch: a NaN stays if it comes first, and never replaces a number.
+// A NaN stays if it comes first and never replaces a number, as in PyTorch.
 TEST_F(BagsKernelTest, TheLargestAndNaN) {
   constexpr int64_t kDim = 40;
   for (const bool aligned : {true, false}) {

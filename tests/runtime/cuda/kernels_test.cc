@@ -143,7 +143,7 @@ void CheckInteraction(const InteractionCase& c, DType dtype, bool tf32,
                            .copy_dense = copy_dense,
                            .tf32 = tf32},
            launcher);
-  // Of the sum of the products' magnitudes: each addition is off by at most
+  // Error ÷ sum of the products' magnitudes: an addition is off by at most
   // 2^-23 (tensor cores cut where others round), and with TF32 each of two
   // factors by 2^-11, their product by 2^-10 + 2^-22.
   const bool rounds_factors = tf32 && dtype == DType::kFloat32;

@@ -39,7 +39,7 @@ using testing::Model;
 
 using Args = std::vector<NamedArgument>;
 
-// Of nothing else is the CPU's form LibTorch's, or is there none on the device.
+// The only lowerings that LibTorch computes on the CPU or on the device.
 const std::set<Lowering> kLibTorchs = {
     Lowering::kBroadcastTo, Lowering::kRepeat,      Lowering::kTril,
     Lowering::kTriu,        Lowering::kAmax,        Lowering::kAmin,
@@ -79,7 +79,7 @@ class Sample {
 
   Model& model() { return m_; }
 
-  // Of float32, or of truth values.
+  // Samples of float32, or of truth values.
   void Floats() {
     const ValueId x = m_.In("x", {3, 4});
     const ValueId flat = m_.In("flat", {4});
@@ -127,7 +127,7 @@ class Sample {
         return Give("int", {Ref("self", x), Int("dim0", 1), Int("dim1", 2)},
                     {4, 3});
       case Lowering::kMatrixTranspose: {
-        // There and back.
+        // Transposed twice.
         const ValueId turned = m_.Node("aten.t.default", {Ref("self", flat)},
                                        {DType::kFloat32, {4, Sym("b")}});
         return Give("default", {Ref("self", turned)}, {4});
@@ -390,7 +390,7 @@ class Sample {
     }
   }
 
-  // Of int64, for records with an integer code. No divisor is 0.
+  // Samples of int64, for records with an integer code. No divisor is 0.
   void Integers() {
     Args args = {Ref("self", Ids(4))};
     std::vector<const char*> overloads = {"default"};

@@ -86,7 +86,7 @@ class OnDevice {
     return outputs;
   }
 
-  // None on a GPU.
+  // Violations of the checked device; none on a GPU.
   std::vector<std::string> violations() const {
     return checked_ == nullptr ? std::vector<std::string>()
                                : checked_->violations();

@@ -219,7 +219,7 @@ TEST(TranslateIntegersTest, IdsAmongFloatsKeepAllBitsInAnyPrecision) {
                     {Ref("self", ids), {"dtype", DType::kInt64}},
                     {from == x ? 3 : 7}, DType::kInt64));
     }
-    // They are read as numbers, too.
+    // A product reads the ids as numbers, too.
     m.Output(m.Op("aten.linear.default",
                   {Ref("input", all), Ref("weight", m.Floats("v", {2, 11}))},
                   {2}));

@@ -122,7 +122,7 @@ class RandomDense {
     if (deep_ && random_() % 6 == 0) shape = {SymExpr(1), Sym("s")};
     shape.push_back(width);
     const auto from = Input(shape);
-    // As wide as a full input.
+    // An expansion to the width of a full input.
     return builder_.Node("aten.expand_as.default",
                          {Ref("self", from), Ref("other", Full(width))},
                          Like(width));

@@ -141,7 +141,7 @@ TEST(ControlCallerTest, CondTakesNumbers) {
   auto results = Execute(Cond(), {size, Of(t), Of(u)});
   ASSERT_TRUE(results.ok()) << results.status();
   EXPECT_THAT(Values((*results)[0]), ElementsAre(7, 8));
-  // As stored by the export.
+  // The condition as a constant of the export.
   models::Node node = Cond();
   for (models::NamedArgument& arg : node.args) {
     if (arg.name == "input_0") arg.value = true;

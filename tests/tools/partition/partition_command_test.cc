@@ -158,7 +158,7 @@ TEST_F(CommandLineTest, TablesOnTheHnGiveTheSameScores) {
                      folder_ / "whole.safetensors"})
                 .exit_status,
             0);
-  // So many rows on so slow a link that ids, half as large, are worth it; a CN
+  // With many rows and a slow link, ids of half the bytes are worth it; a CN
   // too small for the model keeps the plan from staying there.
   const Ran ran =
       Refract({"partition", model, "--write", "--hn-table-mib", "1", "--batch",

@@ -25,7 +25,7 @@ TEST_F(CommandLineTest, PartitionRefusesConditionsThatMakeNoSense) {
     return Refused(options);
   };
   EXPECT_THAT(refused({"--batch", "0"}), HasSubstr("--batch"));
-  // Also where the method looks at none of them.
+  // Methods that do not read the option refuse it, too.
   for (const char* method : {"heuristic", "all-cn", "all-hn"}) {
     EXPECT_THAT(
         Refused({"partition", model, "--method", method, "--batch", "-4"}),

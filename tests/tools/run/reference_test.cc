@@ -33,12 +33,12 @@ class ReferenceTest : public testing::Test {
     ASSERT_EQ(chmod(path.c_str(), 0755), 0);
   }
 
-  // Of a run that failed as a whole.
+  // The error of a run that failed as a whole.
   std::string Error() const {
     return std::string(RunReference(run_).status().message());
   }
 
-  // What reference.py says with --report, for Python().
+  // Lines that reference.py prints with --report, for Python().
   static constexpr char kLoaded[] = "\necho refract-reference: loaded >&2";
   static constexpr char kOk[] = "\necho refract-reference: ok >&2";
 

@@ -11,7 +11,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// As perftest 6.06 prints it.
+// Output of perftest 6.06.
 constexpr char kLatency[] = R"(
 ************************************
 * Waiting for client to connect... *

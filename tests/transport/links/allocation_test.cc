@@ -161,7 +161,7 @@ class Driver {
     {
       absl::MutexLock lock(&mu_);
       EXPECT_EQ(held_.size(), static_cast<size_t>(kMaxInFlight));
-      // Not one after the other, so that the arenas have holes.
+      // Every second message first, so that the arenas have holes.
       for (size_t i = 0; i < held_.size(); i += 2) held_[i] = IncomingMessage();
       held_.clear();
     }
@@ -234,12 +234,12 @@ class Driver {
   std::vector<IncomingMessage> held_ ABSL_GUARDED_BY(mu_);
 };
 
-// Or the tests below could not fail.
+// Without this the tests below could not fail.
 TEST(AllocationCounterTest, SeesWhatThreadsAllocate) {
   REFRACT_NEEDS_ALLOCATION_COUNTS();
   AllocationCounter::CountThisThread();
   std::atomic<bool> counting = false;
-  // Not a new-expression, which a compiler may leave out.
+  // A compiler may leave out a new-expression, but not these calls.
   const auto allocate = [] { ::operator delete(::operator new(8)); };
   std::thread other([&] {
     AllocationCounter::CountThisThread();
@@ -350,7 +350,7 @@ class PathAllocationTest : public DataPathConformance {
         ASSERT_TRUE(a().end.path().status().ok());
         ASSERT_TRUE(b().end.path().status().ok());
       }
-      // As a caller does that would sleep.
+      // A caller that is about to sleep arms its path.
       a().end.path().Arm();
       b().end.path().Arm();
     }

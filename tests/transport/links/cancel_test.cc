@@ -151,7 +151,7 @@ TEST_P(CancelTest, OneThatOutlivesItsDeadlineBecomesAbandonedToo) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(call.Await().status()));
   EXPECT_TRUE(Eventually([&] { return keeping_.abandoned == 1; }));
   EXPECT_TRUE(there->abandoned());
-  // It looks at the clock.
+  // The client reads the clock until it is destroyed.
   client_.reset();
 }
 

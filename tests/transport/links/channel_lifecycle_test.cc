@@ -102,7 +102,7 @@ TEST_P(ChannelLifecycle, MissedDeadlineCancelsAtTheServerAndFreesTheSlot) {
     EXPECT_EQ(call.Await().status().code(),
               absl::StatusCode::kDeadlineExceeded);
     EXPECT_TRUE(Eventually([&] { return held->abandoned(); }));
-    // Too late; nobody must be called again, and nothing may leak.
+    // A late answer calls no callback again and leaks nothing.
     if (round % 3 != 0) Echo(std::move(held));
   }
   EXPECT_EQ(client_->state().in_flight, 0);
@@ -501,7 +501,7 @@ TEST_P(ChannelLifecycle, PortInUseIsNamed) {
 INSTANTIATE_TEST_SUITE_P(Paths, ChannelLifecycle,
                          testing::ValuesIn(PathsUnderTest()), PathParamName);
 
-// As on a machine without process ids: an error, not the end of the process.
+// A machine without process ids gives an error, not the end of the process.
 TEST(ChannelThreads, WithoutRoomForThreadsNothingStarts) {
   bool forbidden = false;
   absl::Status server;

@@ -28,7 +28,7 @@ constexpr size_t kSlotBytes = size_t{32} << 10;
 constexpr size_t kArenaBytes = size_t{4} << 20;
 constexpr int kSlots = 5;
 constexpr int kMaxInFlight = 4;
-// Of answers that are pulled, in one get each.
+// Length of an answer that is pulled by one get.
 constexpr size_t kLongBytes = size_t{64} << 10;
 
 class ClientLinkTest : public testing::Test, public ClientLink::Owner {
@@ -250,7 +250,7 @@ TEST_F(ClientLinkTest, AnswersToOtherIdsThanThoseInFlightAreDropped) {
   EXPECT_THAT(order_, ElementsAre("old"));
   const uint64_t present = Start("present", absl::InfiniteFuture());
   ASSERT_NE(present, old);
-  // Of an earlier request in the same place, of none, and of no place.
+  // Ids of an earlier request in the same place, of no request, of no place.
   Answer(old);
   Answer(0);
   Answer(~uint64_t{0});

@@ -211,7 +211,7 @@ TEST_F(LinkTest, PathThatCompletesNoPutEndsTheLinkWhateverElseItDoes) {
 TEST_F(LinkTest, PathThatAnswersKeepsTheLink) {
   for (int i = 0; i < 100; ++i) {
     ASSERT_TRUE(Step().ok());
-    // As late as it may be.
+    // The last moment at which operations may complete.
     if (i % 19 == 18) {
       path_->CompleteGets(16, [](const FakePath::PendingGet&) {});
       path_->CompletePuts(16);

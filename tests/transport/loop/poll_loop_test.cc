@@ -132,8 +132,8 @@ TEST_F(PollLoopTest, SleepEndsAtTheCallersTime) {
   EXPECT_GE(base::Clock::Real().Now(), until);
 }
 
-// What the wake-up was for may be known to the owner alone, who has looked for
-// the last time before the round.
+// The reason of a wake-up may be known to the owner alone, who has looked for
+// it for the last time before the round.
 TEST_F(PollLoopTest, RoundAfterAWakeUpDoesNotSleep) {
   const absl::Time patience = base::Clock::Real().Now() + absl::Seconds(20);
   loop_->Wake();
@@ -208,7 +208,7 @@ TEST_F(PollLoopTest, TaskThatCannotBeArmedIsSteppedAgain) {
   FakeTask* const task = Add(&record);
   int refusals = 5;
   task->on_arm = [&refusals] { return refusals-- <= 0; };
-  // None of these rounds may sleep: nothing would end it.
+  // No round may sleep: no event would end the sleep.
   for (int i = 0; i < 6; ++i) loop_->Round(absl::InfinitePast());
   EXPECT_EQ(record.arms, 6);
   EXPECT_GE(record.steps, 6);

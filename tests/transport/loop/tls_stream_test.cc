@@ -384,7 +384,7 @@ TEST_F(RelayedTlsTest, ConnectionsCutAnywhereEndInAnError) {
   }
 }
 
-// Whatever is changed under way: an end accepts only what the other end said.
+// An end accepts only bytes that the other end sent, unchanged.
 TEST_F(RelayedTlsTest, ChangedBytesNeverPass) {
   std::mt19937 random(base::RandomSeed());
   int failed = 0;

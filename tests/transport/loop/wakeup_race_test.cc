@@ -116,7 +116,7 @@ void Pause(std::mt19937& random) {
   }
 }
 
-// Not with the help of what is tested, and at once when both have a core.
+// Waits without the tested wakers, and briefly when both threads have a core.
 template <typename Condition>
 bool SpinUntil(Condition done) {
   const absl::Time deadline = absl::Now() + absl::Milliseconds(kPatienceMs);

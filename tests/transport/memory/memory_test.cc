@@ -110,7 +110,7 @@ TEST(ArenaTest, FreedBlockServesAnyLength) {
     EXPECT_TRUE(arena.AllocateOrNotify(bytes).has_value()) << bytes;
   }
   EXPECT_EQ(arena.used_bytes(), 0u);
-  // It does not split the free memory: two halves fit.
+  // A freed block does not split the free memory: two halves fit.
   first = arena.Allocate(64);
   first->Reset();
   first = arena.Allocate(2048);

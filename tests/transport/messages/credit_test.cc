@@ -140,7 +140,7 @@ TEST_P(CreditTest, SenderThatRunsDryIsPaidWhatIsOwed) {
   auto& received = pair_.server->received;
   const auto slots = static_cast<size_t>(pair_.server->num_slots);
   ASSERT_GT(CreditThreshold(pair_.server->num_slots), 1u);
-  // One is owed, and not paid.
+  // The server owes a credit and does not send it.
   ASSERT_TRUE(pair_.client->Send(0, 100, 1).ok());
   Settle();
   received.clear();
@@ -351,7 +351,7 @@ TEST(CreditOrder, AQuarterOfTheSlotsIsKeptButOfFewOne) {
   EXPECT_EQ(CreditThreshold(65), 16u);
 }
 
-// What a message waits for is latency, and each credit costs the path an
+// A wait of a message is latency, and each credit costs the path an
 // operation.
 TEST(CreditOrder, CreditsThatAreDueFollowMessages) {
   ReorderedCredits both;
@@ -409,7 +409,7 @@ TEST(CreditOrder, CreditThatComesTwiceEndsTheConnection) {
   const uint32_t credit = EncodeImm({ImmKind::kCredit, 0, 1});
   client.path.Notify(credit);
   ASSERT_TRUE(step().ok());
-  // Also when the slot is in use again.
+  // A repeated credit has no effect when the slot is in use again, either.
   send(1);
   ASSERT_TRUE(step().ok());
   client.path.Notify(credit);

@@ -235,7 +235,7 @@ TEST_F(ForgeryTest, EveryFieldOfTheHeaderChanged) {
                   value <= most;
          }},
         {"table length", 32, 4, none},
-        // Of a request: its id, in the room before the payload.
+        // The text of a request is its id, before the payload.
         {"text length", 36, 4,
          [&](uint64_t value) {
            return value <= kMaxRequestIdBytes &&

@@ -199,7 +199,7 @@ TEST_F(LyingClient, FuzzedMessages) {
   ExpectServes();
 }
 
-// It sends requests with all the credits it gets and never gives one back.
+// The client sends requests with all its credits and never gives one back.
 TEST_F(LyingClient, AnswersThatAreNeverTaken) {
   auto peer = NewPeer();
   ASSERT_NE(peer, nullptr);
@@ -266,7 +266,7 @@ TEST_F(LyingClient, CancelFramesAtTheWrongTimeHurtNobody) {
       answers += decoded->kind == ImmKind::kMessage;
     }
   };
-  // Of what was never sent, more than are remembered, and twice.
+  // Cancels more ids of unsent requests than are remembered, some twice.
   for (uint64_t id = 1000; id < 3000; ++id) cancel(id);
   for (uint64_t id = 0; id < 3; ++id) cancel(2999);
   // After the answer, twice.
@@ -357,7 +357,7 @@ TEST_F(LyingClient, ACancelFrameThatOvertakesItsRequestIsRemembered) {
   }));
   EXPECT_EQ(keeping.announced, 0);
   EXPECT_EQ(keeping.size(), 0u);
-  // Those that were not given up come, pulled ones too.
+  // Requests that were not cancelled arrive, pulled requests too.
   header.id = 80;
   EncodeHeader(header, peer->data);
   Put(*peer, header.payload_begin(), Message(3), 3 * slot_bytes);

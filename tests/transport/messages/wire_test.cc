@@ -258,7 +258,7 @@ TEST(TableTest, ForgedEntriesAreRefused) {
   EXPECT_FALSE(DecodeTable(good, header).ok()) << "bytes after the table";
 }
 
-// Whatever comes out of the parser obeys the rules that readers rely on.
+// Every parsed table obeys the rules that readers rely on.
 TEST(TableTest, FuzzedTablesNeverYieldBadTensors) {
   const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);

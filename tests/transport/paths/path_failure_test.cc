@@ -149,7 +149,7 @@ TEST_F(ProxyTest, SwallowedDataEndsTheConnectionIdleOrBusy) {
 }
 
 TEST_F(ProxyTest, StalledClientHoldsUpNoOther) {
-  // So that the server's judgement counts.
+  // The server must find the failure before the client does.
   client_options_.liveness_timeout = absl::Hours(1);
   ASSERT_NO_FATAL_FAILURE(StartServer(Echo));
   ASSERT_NO_FATAL_FAILURE(StartClient());
@@ -279,7 +279,7 @@ TEST_F(LadderTest, BetterPathIsTakenWithoutFailingARequest) {
   absl::Mutex mu;
   std::vector<std::unique_ptr<ServerCall>> held;
   ASSERT_NO_FATAL_FAILURE(StartServer([&](std::unique_ptr<ServerCall> call) {
-    // Of one length some are kept, others are answered at once.
+    // Calls of one length are kept, other calls are answered at once.
     if (call->tensors()[0].bytes != 4 * 77) return Echo(std::move(call));
     absl::MutexLock lock(&mu);
     held.push_back(std::move(call));

@@ -91,7 +91,7 @@ class Model {
       if (turn == nullptr) break;
       const size_t bytes = window.outstanding() + turn->remaining;
       const double rate = window.bytes_per_second();
-      // Nothing is late for its length while the rate is not known.
+      // No pull is late for its length while the rate is unknown.
       const absl::Duration need =
           rate == 0 ? absl::ZeroDuration()
                     : absl::Seconds(static_cast<double>(bytes) / rate);

@@ -320,7 +320,7 @@ TEST_F(PullSchedulerTest, SlowConnectionHasOneGetUntilOneComesInTime) {
 }
 
 // The receiver asks for one get alone now and then, to learn the path's delay.
-// It must not wait for a get that never comes.
+// The probe must not wait for a get that never completes.
 TEST_F(PullSchedulerTest, AStalledConnectionDoesNotHoldUpTheProbe) {
   PullScheduler::Options options = SmallOptions();
   options.window.probe_interval = kMs;
@@ -372,7 +372,7 @@ TEST_F(PullSchedulerTest, MarksAreTakenNowAndThenWhileThereArePulls) {
   EXPECT_EQ(scheduler_->Dispatch(now_), 4);
   EXPECT_EQ(marks.calls, 1);
   EXPECT_EQ(scheduler_->window().bytes(), 4 * kChunk);
-  // Not again before the interval is over.
+  // Marks are not read again before the interval is over.
   marks.next = 1000;
   now_ += options.marks_interval - absl::Nanoseconds(1);
   scheduler_->Dispatch(now_);

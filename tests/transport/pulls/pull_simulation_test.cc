@@ -40,7 +40,7 @@ TEST(PullSimulationTest, FillsTheLinkWithLittleQueueing) {
     }
     simulation.Run(false);
     EXPECT_GE(Gigabytes(simulation, start), 0.97 * rate / 1e9);
-    // What a chunk at a time needs, a quarter more, and the pieces' ends.
+    // Bytes that one chunk at a time needs, a quarter more, and pulls' ends.
     const size_t chunk = PullWindow::Options().chunk_bytes;
     const double needed = rate * c.round_trip_us * 1e-6 + chunk;
     EXPECT_LE(simulation.most_outstanding(),

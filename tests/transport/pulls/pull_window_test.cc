@@ -141,7 +141,7 @@ TEST_F(PullWindowTest, LackOfDemandNeverLowersTheRate) {
   // The same times under demand do.
   for (int i = 0; i < 100; ++i) Alone(4 * kMs);
   EXPECT_NEAR(window_.bytes_per_second(), 0.25e6, 1);
-  // And a better one raises it even without demand.
+  // A higher rate raises the estimate even without demand.
   for (int i = 0; i < 100; ++i) {
     Post(&a_);
     window_.LackedDemand();
@@ -194,7 +194,7 @@ TEST_F(PullWindowTest, DrainsForADelayNowAndThen) {
   }
   EXPECT_GE(now_ - sampled, absl::Seconds(1));
   EXPECT_LE(now_ - sampled, absl::Seconds(1) + kMs);
-  // What is under way ends, then one alone, then all goes on.
+  // Gets under way end, then one get is alone, then all go on.
   while (!under_way_.empty()) {
     EXPECT_FALSE(window_.HasRoom());
     now_ += kMs;

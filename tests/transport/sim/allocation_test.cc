@@ -35,7 +35,7 @@ class SimAllocationTest : public testing::Test {
     SpyLibrary library;
     verbs::DeviceRegistry registry;
     std::unique_ptr<EndpointEnd> endpoint;
-    // Of messages that arrived and are kept.
+    // Messages that arrived and are kept.
     std::array<IncomingMessage::ImplPtr, kMessages> held;
     std::array<uint64_t, kMessages> ids = {};
     size_t num_held = 0;

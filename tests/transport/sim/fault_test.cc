@@ -73,7 +73,7 @@ TEST(SimFaultTest, ALostLastPacketOfAWriteNeedsTheTimer) {
 TEST(SimFaultTest, ALostAcknowledgementIsMadeUpForByTheNext) {
   Pair pair;
   pair.fabric.AddRule({.kind = PacketKind::kAck, .count = 1});
-  // Of two: one after 16 packets, one at the end.
+  // There are two acknowledgements: after 16 packets and at the end.
   EXPECT_LT(Transfer(pair, IBV_WR_RDMA_WRITE), absl::Microseconds(20));
   pair.fabric.AddRule({.kind = PacketKind::kAck, .skip = 1, .count = 1});
   EXPECT_GT(Transfer(pair, IBV_WR_RDMA_WRITE), absl::Milliseconds(67.1));
@@ -351,7 +351,7 @@ TEST(SimFaultTest, DestroyingWithPacketsUnderWayIsSafe) {
     pair.a.region.reset();
     std::fill(pair.a.memory.begin(), pair.a.memory.end(), std::byte{0x3c});
     pair.fabric.RunUntilIdle();
-    // Nothing lands any more.
+    // No write reaches the memory any more.
     for (const std::byte byte : pair.a.memory) ASSERT_EQ(byte, std::byte{0x3c});
     EXPECT_THAT(pair.fabric.violations(), IsEmpty());
   }

@@ -31,8 +31,8 @@ struct Connection {
     CHECK(this->server->Import(*this->client->Export(inbox)).ok());
     peer_slots = *this->client->Import(*this->server->Export(slots));
   }
-  // What this client can put together from a descriptor of another one's: the
-  // other's address and key, over its own queue pairs.
+  // A region that this client forges from the descriptor of another client: the
+  // other client's address and key, over its own queue pairs.
   RemoteRegion Forge(const Connection& other, const Region& region,
                      uint32_t id) {
     verbs::RegionDescription forged =

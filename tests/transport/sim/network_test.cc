@@ -182,7 +182,7 @@ struct IncastResult {
 IncastResult Pull(size_t window_bytes, size_t piece) {
   constexpr int kSenders = 100;
   constexpr size_t kBytes = 8 << 20;
-  // Of memory at each end, gone through eight times.
+  // Memory at each end, which the writes go through eight times.
   constexpr size_t kMemory = 1 << 20;
   FabricOptions options = PlainFabric();
   EndOptions end;

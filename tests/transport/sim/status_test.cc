@@ -94,7 +94,7 @@ TEST_P(SimRemoteErrorTest, RefusesFailsBothEndsAndNoOtherConnection) {
                   .remote_offset = c.remote_offset,
                   .remote_key = c.wrong_key ? 0x123401u : 0}),
             0);
-  // Not signaled, and yet a failure completes it.
+  // A failure completes a request that is not signaled, too.
   ASSERT_EQ(Post(pair.a, pair.b, {.id = 2, .flags = 0}), 0);
   pair.fabric.RunUntilIdle();
   const auto sent = pair.a.PollSends();
@@ -104,7 +104,7 @@ TEST_P(SimRemoteErrorTest, RefusesFailsBothEndsAndNoOtherConnection) {
   EXPECT_THAT(pair.b.AsyncEvents(),
               ElementsAre(c.event, IBV_EVENT_QP_LAST_WQE_REACHED));
   EXPECT_THAT(pair.fabric.violations(), Not(IsEmpty()));
-  // Nothing was written.
+  // The peer's memory is unchanged.
   for (const std::byte byte : pair.b.memory) ASSERT_EQ(byte, std::byte{0});
   ExpectFlushes(pair, pair.a, pair.b);
   ExpectFlushes(pair, pair.b, pair.a);

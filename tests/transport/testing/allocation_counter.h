@@ -35,7 +35,7 @@ struct AllocationTrace {
 // Static, as operator new is.
 class AllocationCounter {
  public:
-  // Of what this thread allocates from now on. The transport's polling threads
+  // This thread's allocations count from now on. Polling threads of transports
   // are reached from handlers and callbacks; others, which accept and shake
   // hands, have no part in messages and end whenever they like.
   static void CountThisThread() { counted_ = true; }
@@ -51,7 +51,7 @@ class AllocationCounter {
     counting_.store(false);
     return count_.load();
   }
-  // What this thread allocates meanwhile is the test's own.
+  // While it exists, allocations of this thread are the test's own.
   class Pause {
    public:
     Pause() { ++paused_; }
@@ -60,7 +60,7 @@ class AllocationCounter {
     Pause& operator=(const Pause&) = delete;
   };
 
-  // Who made the first ones, as text for addr2line.
+  // Stacks of the first allocations, as text for addr2line.
   static std::string Traces() {
     std::ostringstream text;
     for (size_t i = 0; i < std::min<uint64_t>(count_, traces_.size()); ++i) {
@@ -123,7 +123,7 @@ void* operator new(std::size_t bytes) { return RefractCountedNew(bytes, 1); }
 void* operator new(std::size_t bytes, std::align_val_t align) {
   return RefractCountedNew(bytes, static_cast<std::size_t>(align));
 }
-// Not inlined: where they alone are, GCC sees free() of what new gave.
+// Not inlined, or GCC would warn of free() on memory from new.
 [[gnu::noinline]] void operator delete(void* block) noexcept {
   std::free(block);
 }

@@ -40,7 +40,7 @@ TEST_P(DataPathConformance, PutNotifyDeliversBytesAndCompletesAtTheSource) {
   EXPECT_EQ(b().end.notes.front(), 0xdeadbeefu);
   EXPECT_EQ(a().end.puts.front(), 5u);
   EXPECT_EQ(std::memcmp(b().inbox.data() + 77, a().source.data(), 1000), 0);
-  // Nothing around it was touched.
+  // The bytes around the put are unchanged.
   EXPECT_EQ(b().inbox.data()[76], std::byte{0});
   EXPECT_EQ(b().inbox.data()[1077], std::byte{0});
 }

@@ -52,7 +52,7 @@ class EndpointEnd {
     endpoint.reset();
   }
 
-  // As after a new handshake, on the same path.
+  // New endpoints on the same path, as after a new handshake.
   void Restart() {
     received.clear();
     // Slots that the last endpoint lent out are nothing to the next one.

@@ -40,7 +40,7 @@ class FakePath final : public DataPath {
     if (on_destroy) on_destroy();
   }
 
-  // As many of the next posts find the queue full.
+  // Number of next posts that find the queue full.
   int full_posts = 0;
   std::deque<uint64_t> puts;    // not completed yet
   std::deque<PendingGet> gets;  // not completed yet

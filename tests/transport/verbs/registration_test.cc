@@ -184,7 +184,7 @@ TEST(MappingForDevicesTest, StaysWithTheParent) {
     (*memory)->data()[0] = std::byte{1};
     EXPECT_EXIT(
         {
-          // Not there: mincore says so without a fault.
+          // mincore() tells without a fault that the page is not mapped.
           unsigned char resident = 0;
           const int found = mincore((*memory)->data(), 4096, &resident);
           std::exit(found != 0 && errno == ENOMEM ? 0 : 1);

@@ -27,7 +27,7 @@ std::string FileBytes(absl::string_view header, absl::string_view data,
   return absl::StrCat(bytes, header, data);
 }
 
-// What safetensors 0.8 for Python writes for
+// The header that safetensors 0.8 for Python writes for
 // {"b": int64 [1, -2], "a": float32 [[0.5]]}: largest dtype first.
 constexpr absl::string_view kGoldenHeader =
     R"({"b":{"dtype":"I64","shape":[2],"data_offsets":[0,16]},)"

@@ -114,7 +114,7 @@ TEST(ZipTest, SurvivesEveryFlippedByte) {
       bytes[at] = static_cast<char>(bytes[at] ^ mask);
       const auto archive = OpenBytes(dir, bytes);
       if (!archive.ok()) continue;
-      // Whatever it now says lies within the file.
+      // Every entry lies within the file.
       for (const ZipEntry& entry : archive->entries()) {
         EXPECT_LE(entry.offset, bytes.size());
         EXPECT_LE(entry.bytes, bytes.size() - entry.offset);

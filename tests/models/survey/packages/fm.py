@@ -56,7 +56,7 @@ add("AFM_undropped", lambda: AttentionalFactorizationMachineModel(FIELDS, DIM, 8
 add(
     "AFM",
     lambda: AttentionalFactorizationMachineModel(FIELDS, DIM, 8, DROP),
-    # It drops in evaluation, too.
+    # The model applies dropout in evaluation, too.
     refused={form: "dropout" for form in ("pt2", "decomposed", "trace", "frozen")},
 )
 for whole in (True, False):

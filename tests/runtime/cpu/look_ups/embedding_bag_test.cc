@@ -521,7 +521,7 @@ TEST(EmbeddingBagTest, NamesTableIdAndPosition) {
             "[0, 50)");
   EXPECT_EQ(ErrorOf({1, -2, 3}, {0, 1}, false),
             "table 'tables.3.weight': id -2 at position 1 is outside [0, 50)");
-  // Also ids that no bag reads.
+  // Ids that no bag reads are checked, too.
   EXPECT_THAT(ErrorOf({1, 2, 50}, {0, 2}, true), HasSubstr("id 50"));
 }
 

@@ -76,7 +76,7 @@ TEST_F(ShardMessageTest, HasTheTensorsOfThePage) {
   EXPECT_EQ(message.AnswerOf(3), 3 * 16);
 }
 
-// Whatever bytes a peer sends, Read() refuses them or Run() reads inside the
+// Read() refuses the bytes of a peer, or Run() reads inside the
 // tables (ASan and the guard behind the answer would notice otherwise).
 TEST_F(ShardMessageTest, AnyBytesAreRefusedOrAnsweredWithinTheTables) {
   std::mt19937_64 random(99);

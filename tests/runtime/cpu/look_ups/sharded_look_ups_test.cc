@@ -395,7 +395,7 @@ class ShardedLookUpsTest : public testing::Test {
           std::make_unique<Request>(cases[i], *tables[i], random));
     }
   }
-  // As one process does it.
+  // Runs the look-ups in one process.
   void RunWhole() {
     whole.resize(requests.size());
     for (size_t i = 0; i < requests.size(); ++i) {
@@ -407,7 +407,7 @@ class ShardedLookUpsTest : public testing::Test {
       replaced += stats.replaced_ids;
     }
   }
-  // As shard `own` does it; every fourth table is whole there.
+  // Runs the look-ups as shard `own`; every fourth table is whole there.
   absl::Status RunAt(size_t own, Peers& peers) {
     std::vector<LookUp> look_ups;
     out.assign(requests.size(), {});

@@ -1,7 +1,7 @@
 #ifndef REFRACT_TESTS_RUNTIME_CUDA_DEVICE_FAKE_STREAMS_H_
 #define REFRACT_TESTS_RUNTIME_CUDA_DEVICE_FAKE_STREAMS_H_
 
-// What the stand-ins of CUDA's runtime, of cuBLASLt and of our kernels share:
+// Shared by the stand-ins of CUDA's runtime, of cuBLASLt and of our kernels:
 // streams that do or record work, and errors that were planted. Internal to
 // them.
 

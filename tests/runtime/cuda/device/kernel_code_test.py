@@ -24,9 +24,9 @@ LIBRARY = (
 )
 CODE = [name for name in os.environ.get("REFRACT_CUDA_CODE", "").split(":") if name]
 
-# Of a multiprocessor, on every GPU since compute capability 5.0.
+# Registers of a multiprocessor, on every GPU since compute capability 5.0.
 REGISTERS = 65536
-# What a block may have without asking for more, less what dynamic shared memory
+# Limit of a block without a request for more, less what dynamic shared memory
 # takes: no kernel of ours has both. The driver's 1 KiB, from 8.0 on, is counted.
 SHARED_BYTES = 48 * 1024
 PARAMETER_BYTES = 4096

@@ -241,7 +241,7 @@ TEST_F(VariantsTest, ServeOtherSizesInTheMemoryOfTheLargest) {
   Serve(kFirstProgram, 2, kMostSteps);
   const VariantId four = Add(4);
   const VariantId one = Add(1);
-  // As many rows as there is memory for.
+  // The memory bounds the rows.
   EXPECT_GE(instance_->MaxBatch(four), 4);
   EXPECT_EQ(instance_->MaxBatch(one), kMostRows);
   EXPECT_EQ(instance_->MaxBatch(17), 0);

@@ -45,7 +45,7 @@ TEST(DeviceProgramTest, TheModelsOfTheBenchmarksAreValid) {
         bench::MakeDlrm("m", shape, bench::Precision::kFloat16, 8192, 1);
     EXPECT_TRUE(Validate(model.program, 8192).ok());
   }
-  // What performance notes give per item: 4.92 and 32.06 MFLOP.
+  // Performance notes give 4.92 and 32.06 MFLOP per item.
   EXPECT_NEAR(
       bench::MakeDlrm("m", bench::MlperfV1(), bench::Precision::kFloat16, 1, 1)
           .flops_per_item,

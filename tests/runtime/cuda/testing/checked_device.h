@@ -157,7 +157,7 @@ class CheckedDevice : public DeviceApi {
   int next_stream_ = 0;
 
   std::vector<Task> waiting_;
-  // Of each stream by its id, `number` ascending.
+  // Past work of each stream by its id, `number` ascending.
   std::map<int, std::vector<Past>> history_;
   Clock done_, host_clock_;
   std::vector<std::string> violations_;

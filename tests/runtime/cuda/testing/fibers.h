@@ -75,7 +75,7 @@ class Fibers {
   struct Fiber {
     Place place;
     bool entered = false;
-    // Not cleared: most of it is never touched, nor given by the system then.
+    // The stack is not cleared: pages that are never touched take no memory.
     std::unique_ptr<char[]> stack{new char[kStackBytes]};
     State state = State::kDone;
     float exchange = 0;
@@ -94,7 +94,7 @@ class Fibers {
 
   Fiber& fiber(int i) { return *fibers_[static_cast<size_t>(i)]; }
 
-  // Of a fiber: one body after the other, and never back.
+  // Runs in a fiber: one body after the other; never returns.
   static void Enter() {
     Fibers& self = *resuming_;
     const int i = resuming_fiber_;

@@ -99,7 +99,7 @@ double Mapped(const MapInstruction& i, double a, double b, double c) {
   return NAN;
 }
 
-// Of integers below 2^53 that do not leave them.
+// For integers below 2^53 whose results are below it, too.
 double OfIntegers(IntegerCode code, double a, double b, double c) {
   const auto bits = [&](auto combine) {
     return static_cast<double>(

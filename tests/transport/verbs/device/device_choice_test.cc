@@ -84,7 +84,7 @@ TEST(DeviceChoiceTest, AddressesOfInterfacesThatAreDownAreLeftOut) {
 }
 
 TEST(DeviceChoiceTest, OneRuleAfterTheOther) {
-  // As a port lists them: version 1 and 2 of each address, link-local first.
+  // A port's list: version 1 and 2 of each address, link-local first.
   const std::vector<GidEntry> gids = {
       Gid(0, "fe80::1", GidType::kRoceV1),
       Gid(1, "fe80::1"),

@@ -105,7 +105,7 @@ TEST_F(DeviceContextTest, RemovalWaitsForACallOnAnotherThread) {
   context->AddListener(listener.get());
   Raise();
   entered.WaitForNotification();
-  // Others are not held up by the call.
+  // The call does not hold up other listeners.
   FunctionListener other([](const AsyncEvent&) {});
   context->AddListener(&other);
   context->RemoveListener(&other);

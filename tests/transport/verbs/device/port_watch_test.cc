@@ -124,7 +124,7 @@ TEST_F(PortWatchTest, FollowsNothingUnlessStarted) {
   EXPECT_EQ(watch.Take(), std::nullopt);
 }
 
-// As paths are made: what may be used is followed.
+// A group follows the devices that its paths may use.
 TEST_F(PortWatchTest, PollGroupsFollowWhatTheyMayUse) {
   PollGroup any(*registry_, HubOptions());
   PollGroup one(*registry_, HubOptions(), *ParseAddressPreference("sim1"));

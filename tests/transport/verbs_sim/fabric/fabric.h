@@ -26,7 +26,7 @@
 // Flushed requests complete even if they were not signaled, queues have exactly
 // the depth asked for, and fields that verbs leave undefined hold junk.
 //
-// Not modelled: priority flow control; senders slowing down after congestion
+// The model leaves out: priority flow control; slower senders after congestion
 // notifications (they are counted only); several switches, lanes or priorities;
 // buses, caches and address translation in the host; atomics, sends with bytes,
 // memory windows, unreliable transports; when the bytes of a write become
@@ -118,7 +118,7 @@ class Fabric {
   // Every broken rule so far, in order, at most a thousand.
   std::vector<std::string> violations() const;
   PortCounters counters(int host, int device = 0) const;
-  // Of all that happened, with times: equal seeds and equal calls give equal
+  // Hash of all events, with times: equal seeds and equal calls give equal
   // hashes.
   uint64_t trace_hash() const;
   uint64_t executed_events() const;

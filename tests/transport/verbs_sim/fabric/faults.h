@@ -35,7 +35,7 @@ struct PacketRule {
   absl::Time from = absl::InfinitePast();
   absl::Time until = absl::InfiniteFuture();
 
-  // Of those that match, the first `skip` pass, then each is taken with
+  // The first `skip` packets that match pass, then each is taken with
   // `probability`, at most `count` of them.
   uint64_t skip = 0;
   uint64_t count = std::numeric_limits<uint64_t>::max();

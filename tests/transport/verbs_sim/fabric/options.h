@@ -17,7 +17,7 @@ namespace refract::transport::sim {
 struct NicOptions {
   std::string device = "sim0";
   uint64_t bits_per_second = 100'000'000'000;
-  // Of the cable, each way.
+  // Delay of the cable, each way.
   absl::Duration propagation = absl::Nanoseconds(300);
   // From PostSend until the device sees the request.
   absl::Duration post_latency = absl::Nanoseconds(300);
@@ -55,7 +55,7 @@ struct HostOptions {
 };
 
 struct FabricOptions {
-  // Of everything random: orders of simultaneous events, completion latencies,
+  // Seed of all that is random: orders of simultaneous events, latencies,
   // fault probabilities, keys, progress per call in automatic mode.
   uint64_t seed = 1;
   // Events at the same virtual time happen in an order drawn from the seed;

@@ -47,7 +47,7 @@ struct PacketHeader {
   uint32_t destination_nic = 0;
   uint32_t source_qp = 0;
   uint32_t destination_qp = 0;
-  // Not reduced modulo 2^24: of a read response and an acknowledgement, that of
+  // Not modulo 2^24. A read response and an acknowledgement have that of
   // the request packet it answers.
   uint64_t psn = 0;
   uint64_t remote_address = 0;
@@ -95,7 +95,7 @@ class PacketPool {
   // With a new header; the payload is unchanged.
   Packet* Take() {
     if (free_.empty()) {
-      // Not value-initialised: the payload would be cleared for nothing.
+      // Default-initialised: clearing the payload would be wasted.
       all_.push_back(std::unique_ptr<Packet>(new Packet));
       free_.push_back(all_.back().get());
     }

@@ -13,7 +13,7 @@ namespace {
 
 // One rule broken in a loop must not fill the memory.
 constexpr size_t kMaxViolations = 1000;
-// Of automatic mode: events per Poll, below; and events until the lock is given
+// Automatic mode: events per Poll, below; and events until the lock is given
 // to others, which an endless exchange such as RNR retries would otherwise
 // keep for ever.
 constexpr uint64_t kEventsPerPoll = 32;

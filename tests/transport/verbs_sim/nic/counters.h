@@ -21,7 +21,7 @@ struct PortCounters {
   uint64_t dropped_link_down = 0;       // sent or due here
   uint64_t crc_errors = 0;
 
-  // As the requester.
+  // Counted as the requester.
   uint64_t sequence_naks = 0;  // received
   uint64_t implied_naks = 0;   // a read response skipped one
   uint64_t rnr_naks = 0;       // received
@@ -29,7 +29,7 @@ struct PortCounters {
   uint64_t retries_exceeded = 0;
   uint64_t failed_requests = 0;  // completions with an error of their own
   uint64_t flushed_requests = 0;
-  // As the responder.
+  // Counted as the responder.
   uint64_t out_of_sequence = 0;
   uint64_t duplicate_requests = 0;
   uint64_t out_of_receives = 0;   // sent an RNR NAK

@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> SimDomain::Register(
     return absl::InvalidArgumentError(
         absl::StrCat("a region of ", bytes, " bytes"));
   }
-  // Who may write from afar may write at home (IBTA 1.4, 10.6.3.1).
+  // Remote write access needs local write access (IBTA 1.4, 10.6.3.1).
   if ((access & ~kKnownAccess) != 0 ||
       ((access & IBV_ACCESS_REMOTE_WRITE) != 0 &&
        (access & IBV_ACCESS_LOCAL_WRITE) == 0)) {

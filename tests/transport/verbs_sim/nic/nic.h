@@ -121,7 +121,7 @@ class Nic {
   void SetPort(bool up);
   // The device stops for good.
   void Break();
-  // To every opening of the device.
+  // Raises the event at every opening of the device.
   void RaiseAll(const verbs::AsyncEvent& event);
   // Posts of a paused host reach the device when it goes on.
   void Resume();

@@ -232,7 +232,7 @@ void QueuePairState::EnterError(std::optional<ibv_event_type> event) {
   responder.Reset();
   if (event) context->Raise({*event, number, 0});
   if (shared_receive_queue != nullptr) {
-    // It will take none any more.
+    // The queue pair takes no receive request any more.
     context->Raise({IBV_EVENT_QP_LAST_WQE_REACHED, number, 0});
   }
   requester.Flush();

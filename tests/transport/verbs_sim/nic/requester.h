@@ -64,7 +64,7 @@ class Requester final : public PacketSource {
     std::vector<std::byte> inline_data;
     bool is_inline = false;
     uint64_t bytes = 0;
-    // Of each packet's payload when it was posted; empty: nothing to check.
+    // Hash of each packet's payload when posted; empty: nothing to check.
     std::vector<uint64_t> fingerprints;
     uint64_t first_psn = 0;
     uint64_t packets = 1;  // of a read: responses

@@ -164,7 +164,7 @@ void Responder::ExecuteWrite(const Packet& packet) {
   }
   std::byte* to = nullptr;
   if (bytes > 0) {
-    // It may be gone since the first packet.
+    // The region may be gone since the first packet.
     to =
         owner_.nic.memory.Remote(write_key_, write_address_, bytes,
                                  IBV_ACCESS_REMOTE_WRITE, owner_.domain, error);
@@ -213,7 +213,7 @@ bool Responder::Consume(const PacketHeader& header, ibv_wc_status status,
   ReceiveQueueState* queue = owner_.shared_receive_queue.get();
   if (queue == nullptr || queue->empty()) {
     ++owner_.nic.counters.out_of_receives;
-    // Later packets are dropped until the requester comes back to this one.
+    // Later packets are dropped until the requester sends this packet again.
     told_sequence_ = true;
     Reply reply;
     reply.kind = PacketKind::kRnrNak;
@@ -256,7 +256,7 @@ void Responder::Send(const Reply& reply) {
     owner_.nic.SendControl(packet);
     return;
   }
-  // Not before the responses of earlier reads, which it would say have come.
+  // An acknowledgement would confirm earlier reads: their responses go first.
   if (reply.kind == PacketKind::kAck &&
       replies_.back().kind == PacketKind::kAck) {
     replies_.back().psn = reply.psn;

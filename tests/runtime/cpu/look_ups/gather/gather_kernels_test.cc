@@ -155,7 +155,7 @@ TEST(GatherKernelsTest, AllSetsGiveTheBitsOfReduceBags) {
         for (const GatherMode mode :
              {GatherMode::kSum, GatherMode::kMean, GatherMode::kMax}) {
           for (const bool weighted : {false, true}) {
-            // As in PyTorch, only sums have weights.
+            // Only sums have weights, as in PyTorch.
             if (weighted && mode != GatherMode::kSum) continue;
             for (const bool bags_of_one : {false, true}) {
               SCOPED_TRACE(format + ", " + set.name + ", dim " +
