@@ -47,7 +47,7 @@ void Catalog::ReadWishes(Versions& versions) const {
   };
   const bool planned = std::any_of(first, last, has_plan);
   for (auto entry = first; entry != last; ++entry) {
-    // As for the default, a version without a plan does not count yet. A
+    // A version without a plan does not count yet, nor as the default. A
     // version that failed to load counts: it should have answered.
     if (!entry->wanted ||
         (planned && entry->model != nullptr && !has_plan(*entry))) {

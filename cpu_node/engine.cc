@@ -265,7 +265,7 @@ absl::Status Engine::Admit(const std::shared_ptr<const ServedModel>& pinned,
   task->priority = LevelOf(task->request.priority,
                            model.model().config.serving);
   absl::Status status = model.interface().Bind(task->request, task->bound);
-  // Also requests that are refused below: they are load.
+  // Recorded requests include those that are refused below: they are load.
   if (status.ok() && options_.recorder != nullptr) {
     options_.recorder->Offer(model.shared_model(), model.interface(),
                              task->request, task->bound.batch, arrived);

@@ -354,7 +354,7 @@ void GpuNode::UnloadVersion(size_t number) {
   Version version;
   {
     absl::MutexLock lock(&models_mu_);
-    // It may have been offered again meanwhile.
+    // The version may have been offered again meanwhile.
     Version* const found = Find(number);
     if (found == nullptr || found->offers > 0) return;
     version = std::move(*found);

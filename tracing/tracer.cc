@@ -205,7 +205,7 @@ Settings Tracer::settings() const {
 
 absl::Status Tracer::Change(const Values& values) {
   absl::MutexLock lock(&mu_);
-  // So that a change of other settings does not start the count again.
+  // A change of other settings must not start the count again.
   settings_.count = left_.load(std::memory_order_relaxed);
   REFRACT_RETURN_IF_ERROR(Apply(values, at_start_, settings_));
   TakeSettings();

@@ -15,7 +15,7 @@
 namespace refract::base {
 namespace {
 
-// Of the kernel: CONFIG_NODES_SHIFT is 10 at most.
+// The kernel's limit: CONFIG_NODES_SHIFT is 10 at most.
 constexpr int kMaxNumaNodes = 1024;
 constexpr int kBitsPerWord = sizeof(unsigned long) * CHAR_BIT;
 

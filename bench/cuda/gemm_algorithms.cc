@@ -123,7 +123,7 @@ class Trial {
   }
 
  private:
-  // Of the largest product.
+  // Bytes of an operand of the largest product.
   static constexpr size_t kOperandBytes = size_t{8192} * 3456 * 2;
 
   template <typename Launch>

@@ -285,7 +285,7 @@ def main():
     options.out.mkdir(parents=True, exist_ok=True)
     for name in ("check", "bench", "torch"):
         (options.out / f"{name}.log").unlink(missing_ok=True)
-    # So that the processes end, too.
+    # An exit ends the processes of the parts, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     return Run(options).run()
 

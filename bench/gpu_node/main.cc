@@ -64,7 +64,7 @@ struct Options {
   std::string json;
 };
 
-// Of an answer's elements, relative where they are large.
+// Tolerance of an answer's elements, relative where they are large.
 constexpr double kTolerance = 1e-3;
 // Runs at a rate until one holds the SLO.
 constexpr int kTries = 3;

@@ -99,7 +99,7 @@ def main():
         traces = folder / "traces.jsonl"
         tracing = ()
         if arguments.trace_rate:
-            # Of late requests, which overload makes, none beyond the rate.
+            # Requests that overload makes late are not traced beyond the rate.
             tracing = (
                 "--trace-config", f"triton,file={traces}",
                 "--trace-config", f"rate={arguments.trace_rate}",

@@ -226,7 +226,7 @@ def spec(kept, samples, qps, slo_ms):
             "traffic": {"queries_per_s": qps,
                         "query_sizes": f"fixed:{kept['items']}"},
             "cn": part,
-            # As the GPU node without --batching-window-us.
+            # The GPU node runs without --batching-window-us.
             "hn": part | {"batching_window_us": "off"},
         }],
     }

@@ -445,7 +445,7 @@ absl::Status ModelControl::LoadNow(const std::string& name,
   // One catalog swap: all new versions are ready.
   Publish();
   for (auto& [version, added] : fresh)
-    // Of a change that failed: loaded, but not served.
+    // Versions of a change that failed are loaded, but not served.
     replaced.push_back(std::move(added.model));
   fresh.clear();
   // After Publish(), because Free() waits for the requests that still hold the

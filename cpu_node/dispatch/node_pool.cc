@@ -280,8 +280,8 @@ void NodePool::Refresh(size_t index) {
       LogModels(node, state);
     }
     if (state.epoch != node.epoch) {
-      // Perhaps another process: measurements and checks of the old one are
-      // void.
+      // The process may be another: measurements and checks of the old
+      // process are void.
       node.latency = absl::ZeroDuration();
       node.offer_latency.assign(node.offers.size(), absl::ZeroDuration());
       for (size_t i = 0; i < node.checks.size(); ++i) {

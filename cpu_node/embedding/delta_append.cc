@@ -85,8 +85,8 @@ absl::Span<const std::byte> Bytes(absl::string_view text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
 
-// Also where the node serves a later delta: a folder that has lost files is
-// filled again from its last delta on, because a start reads the folder alone.
+// The folder counts, even if the node serves a later delta: lost files are
+// written again from its last delta on, because a start reads it alone.
 absl::StatusOr<models::DeltaState> LastInFolder(const std::string& folder,
                                                 int folder_fd) {
   const int64_t sequence = LastSequence(folder_fd);

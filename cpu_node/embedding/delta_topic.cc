@@ -22,7 +22,7 @@
 namespace refract::cpu_node {
 namespace {
 
-// As the thread that takes deltas over gRPC: work that yields to requests.
+// Niceness of the thread that takes deltas over gRPC, too: requests go first.
 constexpr int kTopicNice = 10;
 // Time after which the thread sees that it must stop, or a new version.
 constexpr absl::Duration kTopicLookInterval = absl::Milliseconds(100);

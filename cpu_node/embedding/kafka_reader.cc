@@ -132,7 +132,7 @@ class LibrdkafkaReader final : public KafkaReader {
     rd_kafka_conf_set_error_cb(
         conf.get(), [](rd_kafka_t*, int error, const char* reason, void* self) {
           absl::Status& last = static_cast<LibrdkafkaReader*>(self)->error_;
-          // It follows the failures of the brokers, and says less than they do.
+          // This error follows the errors of single brokers, which say more.
           if (error == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN && !last.ok()) return;
           last = ErrorOf(static_cast<rd_kafka_resp_err_t>(error), reason);
         });

@@ -139,7 +139,7 @@ absl::StatusOr<HedgeOutcome> Engine::SendHedge(
     return RunPre(*copy, message);
   });
   if (!status.ok()) {
-    // Also if the first answer came meanwhile and cancelled this attempt.
+    // The first answer may have come meanwhile and cancelled this attempt.
     if (!IsRetryable(status)) return status;
     return HedgeOutcome::kNoNode;
   }

@@ -20,7 +20,7 @@
 namespace refract::cpu_node {
 namespace {
 
-// As the thread that applies deltas: work that yields to requests.
+// Niceness of the thread that applies deltas, too: requests go first.
 constexpr int kDeltaNice = 10;
 
 }  // namespace

@@ -51,7 +51,7 @@ grpc::ServerUnaryReactor* AnswerShort(grpc::CallbackServerContext* context,
       }));
 }
 
-// As above, for a method that answers later.
+// The same for a method that answers later.
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* AnswerWhenDone(grpc::CallbackServerContext* context,
                                          ModelControl* control,

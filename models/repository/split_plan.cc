@@ -467,7 +467,7 @@ absl::StatusOr<SplitPlan> LoadPlan(const Graph& graph, absl::string_view path) {
       return Malformed(path, absl::StrCat("names node ", entry.node(),
                                           ", which the graph lacks"));
     }
-    // As many entries as nodes and no node twice: every node has a stage.
+    // With as many entries as nodes and no node twice, each node has a stage.
     if (seen[it->second]) {
       return Malformed(path,
                        absl::StrCat("names node ", entry.node(), " twice"));

@@ -29,7 +29,7 @@ absl::StatusOr<unsigned __int128> SpannedElements(const WeightEntry& entry) {
     return absl::InvalidArgumentError(absl::StrCat(
         entry.sizes.size(), " sizes but ", entry.strides.size(), " strides"));
   }
-  // Also limits the number of elements, as for all tensors.
+  // NumElements() limits the number of elements, as for all tensors.
   REFRACT_ASSIGN_OR_RETURN(const int64_t elements,
                            base::NumElements(entry.sizes));
   unsigned __int128 last = static_cast<uint64_t>(entry.storage_offset);

@@ -65,7 +65,7 @@ void Tile(const base::TensorView& from, int64_t shift, base::Tensor& to) {
 }
 
 // Whether an operator reads ids in a way that FindIdInputs() does not see.
-// Then any vector of integers may hold the ids of bags.
+// In such a graph any vector of integers may hold the ids of bags.
 bool HidesIds(const Graph& graph) {
   return std::any_of(
       graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {

@@ -52,7 +52,7 @@ std::optional<SymExpr> TakeInputSize(absl::string_view& text,
   if (error != std::errc() || end != index.data() + index.size()) {
     return std::nullopt;
   }
-  // As torch.export names inputs of nested containers.
+  // torch.export names inputs of nested containers so.
   const std::string name = absl::StrJoin(path, "_");
   for (ValueId id : graph.inputs) {
     const Value& value = graph.value(id);

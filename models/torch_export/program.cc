@@ -109,7 +109,7 @@ class SignatureReader {
   }
 
  private:
-  // Of what forward() takes, in its order: tensors, and what the export fixed.
+  // An argument of forward(), in its order: a tensor, or a fixed value.
   struct Leaf {
     std::string name;
     ValueId id = kNoValue;

@@ -144,7 +144,7 @@ absl::Status Converter::MakeOpaque(const JitNode& node, JitNode* copy,
   }
   traced_.opaque.insert(copy);
   // The node runs on the sample only when all that it reads has a value there.
-  // Its results are the examples for the nodes behind it.
+  // The results are the examples for the nodes behind it.
   std::vector<JitValue*> reads = ReadsOf(node);
   std::vector<c10::IValue> values;
   for (const JitValue* read : reads) {

@@ -159,7 +159,7 @@ class ExportedProgram:
             state[name] = value
         self._guarded = self._program.module()
         self._unguarded = self._program.module(check_guards=False)
-        # It would look at the ranges of sizes instead.
+        # The validation would check the ranges of sizes instead.
         self._unguarded.validate_inputs = False
 
     def run(self, leaves):

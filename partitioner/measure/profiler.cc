@@ -306,7 +306,7 @@ absl::StatusOr<Profile> MeasureProfile(const models::LoadedModel& model,
                                 model.weights, compile));
   runtime::Part part = runtime::Part::Whole(model.graph);
   const std::vector<models::ValueId> inner = InnerValues(model.graph, *program);
-  // As results, the inner values must be written to memory, which ends the
+  // Inner values that are results must be written to memory, which ends the
   // fusion across them.
   part.outputs.insert(part.outputs.end(), inner.begin(), inner.end());
   std::unique_ptr<const runtime::Program> apart;

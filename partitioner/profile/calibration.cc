@@ -88,7 +88,7 @@ absl::Status FitCalibration(std::vector<CalibrationSample> samples,
     const double weight = 1 / sample.measured_s;
     if (!sample.split) {
       // Requests with operators that take time say nothing about the front end.
-      // They serve as counterparts of split samples only.
+      // Such samples serve as counterparts of split samples only.
       if (!sample.idle) continue;
       // Unknowns: request_s, tensor_s, input_byte_s, output_byte_s
       // (FrontEndOf).

@@ -138,7 +138,7 @@ class Picture {
 // A request of the verbs filter and prioritize.
 struct Arguments {
   PodObject pod;
-  // As kube-scheduler sent it: whole Nodes (nodeCacheCapable: false) or names.
+  // kube-scheduler's list: whole Nodes (nodeCacheCapable: false) or names.
   JsonValue node_list;
   std::vector<NodeObject> nodes;
   std::vector<std::string> names;

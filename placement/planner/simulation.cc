@@ -22,7 +22,7 @@ namespace {
 
 // Share of requests before the counted ones; queues fill during them.
 constexpr double kWarmUp = 0.2;
-// Of requests with equal merge keys; every request of the model has this key.
+// The merge key of every request of the model: all may be merged.
 constexpr char kMergeKey[] = "m";
 
 absl::Time At(double seconds) {

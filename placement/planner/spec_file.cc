@@ -28,7 +28,7 @@ constexpr double kMostMs = 1e6;
 constexpr double kMostQps = 1e9;
 constexpr double kMostRows = 1e7;
 constexpr int64_t kMostCount = 10'000'000;
-// Of a day: quarters of an hour.
+// Parts of a day: quarters of an hour.
 constexpr int kMostParts = 96;
 
 // Fails if the field is missing.

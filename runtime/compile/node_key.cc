@@ -24,7 +24,7 @@ class KeyWriter {
   void operator()(models::None) { key_ += 'n'; }
   void operator()(models::ValueRef ref) { Value(ref.id); }
   void operator()(int64_t i) { absl::StrAppend(&key_, "i", i); }
-  // As bits, so that 0 and −0 differ.
+  // The key has the bits, so that 0 and −0 differ.
   void operator()(double f) {
     absl::StrAppend(&key_, "f",
                     absl::Hex(std::bit_cast<uint64_t>(f), absl::kZeroPad16));

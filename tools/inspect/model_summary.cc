@@ -140,8 +140,8 @@ void SummarizeWeights(const models::LoadedModel& model,
   for (const models::WeightEntry& entry : model.weights->table().entries) {
     int64_t elements = 1;
     for (const int64_t size : entry.sizes) elements *= size;
-    // Of rows in a row format the bytes in the file; otherwise those of the
-    // elements, since a strided entry may cover more of the file.
+    // A row format counts its bytes in the file; other types count the bytes
+    // of the elements, since a strided entry may cover more of the file.
     const uint64_t bytes = entry.rows ? entry.bytes
                                       : static_cast<uint64_t>(elements) *
                                             base::SizeOf(entry.dtype);

@@ -302,7 +302,7 @@ class PathSession : public Session {
 
   Work work_;
   Waiter waiter_;
-  // Of this run.
+  // Counts of this run.
   int puts_posted_ = 0;
   int puts_done_ = 0;
   int gets_posted_ = 0;

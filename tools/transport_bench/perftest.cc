@@ -204,7 +204,7 @@ class PerftestSubject : public Subject {
       : program_(std::move(program)), port_(std::move(port)) {}
 
   bool Supports(const Point& point) const override {
-    // Its receiver polls memory and therefore cannot sleep.
+    // The receiver of ib_write_lat polls memory and therefore cannot sleep.
     if (program_ == "ib_write_lat" && point.mode == Mode::kEvent) return false;
     switch (point.op) {
       case Op::kPingPong:

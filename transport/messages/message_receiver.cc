@@ -287,7 +287,7 @@ void MessageReceiver::TakeReturns() {
     sender_is_dry_ = dry;
     returns.WakeForEach(dry);
   }
-  // Too few for credits: they wait for more, because taking them costs an
+  // Few owed slots wait for more before credits are sent: taking them costs an
   // atomic exchange.
   if (!dry && !pay_now_ &&
       owed_.size() + returns.size() < CreditThreshold(setup_->num_slots)) {

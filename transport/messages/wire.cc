@@ -307,7 +307,7 @@ absl::Status DecodeTable(absl::Span<const std::byte> table,
       return BadTensor(
           i, absl::StrCat("offset ", offset, " overlaps the tensor before"));
     }
-    // As a difference: offset + bytes might wrap around.
+    // A difference is compared, because offset + bytes might wrap around.
     if (offset > payload_bytes || bytes > payload_bytes - offset) {
       return BadTensor(
           i, absl::StrCat("range ", offset, "+", bytes,

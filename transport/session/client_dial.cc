@@ -225,7 +225,7 @@ absl::Status ClientImpl::Adopt(Dialer::Outcome outcome, absl::Time now) {
   current_ = raw;
   // Before listeners are called, which then read the state.
   health_.OnConnected(now);
-  // Now later allocations belong to the new link.
+  // From here on allocations belong to the new link.
   SetConnected(*raw, switched);
   probe_interval_ = options_.probe_interval;
   ScheduleProbe(now);

@@ -31,7 +31,7 @@ constexpr size_t kUsualCompletions = 128;
 // polls, because the check takes a system call.
 constexpr int kPollsPerLook = 1024;
 
-// Of an expected put: a message's header, table and first payload.
+// Bytes of an expected put: a message's header, table and first payload.
 constexpr size_t kExpectedBytes = 256;
 constexpr size_t kCacheLineBytes = 64;
 

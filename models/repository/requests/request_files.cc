@@ -114,7 +114,7 @@ class TensorTaker {
   absl::flat_hash_set<absl::string_view> used_;
 };
 
-// Of request `index` in kGoldenFile.
+// Prefixes of the tensors of request `index` in kGoldenFile.
 std::string InputPrefix(size_t index) {
   return absl::StrCat(index, "/inputs/");
 }

@@ -44,7 +44,7 @@ struct Piece {
   // Number of consecutive equal rows, where the piece broadcasts over the last
   // leading dimensions; 1: all rows differ.
   int64_t repeat;
-  // Its distinct rows if they are contiguous in memory, else null.
+  // The piece's distinct rows if they are contiguous in memory, else null.
   const float* data;
 };
 

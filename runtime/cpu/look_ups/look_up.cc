@@ -556,7 +556,7 @@ int64_t PrefetchFirst(const LookUp& look_up, int64_t before) {
       table.sharded != nullptr || table.row_bytes == 0) {
     return before;
   }
-  // Of a tile's bags: other look-ups follow it.
+  // Ids of the first tile alone: other look-ups follow a tile.
   const int64_t end =
       std::min({look_up.ids->num_elements(), kTileBags, kFirstRows - before});
   const auto bytes =

@@ -275,7 +275,7 @@ Result<Graph> Instance::Capture(const Segment& segment, const Place& place) {
   REFRACT_CUDA_RETURN_IF_ERROR(device_.BeginCapture(compute_));
   Status launched =
       LaunchSegment(segment, place, place.variant.buckets[place.bucket]);
-  // Also after an error: a stream that keeps capturing is useless.
+  // The capture ends after an error, too: a capturing stream is useless.
   auto graph = device_.EndCapture(compute_);
   if (launched.ok()) return graph;
   if (graph.ok()) (void)device_.DestroyGraph(*graph);

@@ -19,7 +19,7 @@
 namespace refract::loadgen {
 namespace {
 
-// Of a day: a quarter of an hour each.
+// Steps of a day, a quarter of an hour each.
 constexpr int kDiurnalSteps = 96;
 constexpr double kDefaultTrough = 0.3;
 

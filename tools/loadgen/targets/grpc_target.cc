@@ -180,7 +180,7 @@ class GrpcTarget final : public Target {
   base::Clock& clock_;
   std::vector<std::string> addresses_;
   std::string authorization_;  // empty: none
-  // Of each address.
+  // A stub for each address.
   std::vector<std::unique_ptr<inference::GRPCInferenceService::Stub>> controls_;
   std::vector<grpc::GenericStub> stubs_;
   // Written by Prepare() only, so never while queries are out.
