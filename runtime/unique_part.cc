@@ -74,6 +74,7 @@ void SetOffset(base::DType dtype, size_t i, int64_t offset, std::byte* to) {
 
 UniquePart::Request::Request(const UniquePart& part)
     : context_(*part.before_),
+      only_ids_context_(*part.only_ids_),
       rows_(part.values_.size()),
       indexes_(part.num_crossing_, nullptr) {}
 
@@ -91,6 +92,7 @@ absl::StatusOr<std::unique_ptr<const UniquePart>> UniquePart::Create(
   result->graph_ = graph;
   result->part_ = pre;
   result->num_crossing_ = plan.up.size();
+  result->num_inputs_ = pre.inputs.size();
   Part before;
   before.inputs = graph.inputs;
   for (size_t i = 0; i < plan.up.size(); ++i) {
@@ -107,9 +109,22 @@ absl::StatusOr<std::unique_ptr<const UniquePart>> UniquePart::Create(
   }
   result->part_.nodes =
       NeededBy(result->graph_, pre.nodes, result->part_.outputs);
+  REFRACT_ASSIGN_OR_RETURN(result->before_,
+                           Program::Compile(graph, before, weights, options));
+  Part only_ids;
+  const auto added = absl::MakeConstSpan(result->part_.inputs)
+                         .subspan(result->num_inputs_);
+  only_ids.inputs.assign(added.begin(), added.end());
+  for (const Value& value : result->values_) {
+    const NodeId producer = graph.value(plan.up[value.number]).producer;
+    if (producer != models::kNoNode && IsLookUp(graph, producer)) {
+      only_ids.nodes.push_back(producer);
+    }
+  }
+  std::sort(only_ids.nodes.begin(), only_ids.nodes.end());
   REFRACT_ASSIGN_OR_RETURN(
-      result->before_,
-      Program::Compile(graph, before, std::move(weights), options));
+      result->only_ids_, Program::Compile(result->graph_, only_ids,
+                                          std::move(weights), options));
   result->requests_ = std::make_unique<base::Pool<Request>>(
       [part = result.get()] { return std::make_unique<Request>(*part); });
   return result;
@@ -306,6 +321,25 @@ absl::Status UniquePart::AddInputs(
     to += wire::RoundUp(offsets.bytes);
     inputs.push_back(offsets);
   }
+  return absl::OkStatus();
+}
+
+absl::Status UniquePart::CountAllIds(uint64_t tables_at, Request& request,
+                                     std::vector<base::TensorView>& inputs,
+                                     RunStats& stats) const {
+  request.only_ids_context_.set_tables_at(tables_at);
+  const auto count = [&](RunStats& counts) {
+    std::vector<base::TensorView> none;
+    return only_ids_->Run(absl::MakeConstSpan(inputs).subspan(num_inputs_), {},
+                          request.only_ids_context_, none, &counts);
+  };
+  RunStats distinct;
+  RunStats all;
+  REFRACT_RETURN_IF_ERROR(count(distinct));
+  inputs.resize(num_inputs_);
+  REFRACT_RETURN_IF_ERROR(AddInputs(/*distinct=*/false, request, inputs));
+  REFRACT_RETURN_IF_ERROR(count(all));
+  stats.replaced_ids += all.replaced_ids - distinct.replaced_ids;
   return absl::OkStatus();
 }
 

@@ -61,6 +61,7 @@ class UniquePart {
    private:
     friend class UniquePart;
     RunContext context_;
+    RunContext only_ids_context_;
     std::vector<base::TensorView> given_;  // outputs of before_
     std::vector<absl::string_view> keys_;  // of the value under way, per row
     wire::UniqueRowFinder finder_;
@@ -75,6 +76,14 @@ class UniquePart {
   // are valid until the next call. Errors: as Program::Run().
   absl::Status AddInputs(bool distinct, Request& request,
                          std::vector<base::TensorView>& inputs) const;
+
+  // After a run with distinct rows: adds to `stats` the replaced ids that a run
+  // with all rows would have counted besides. `inputs`: as AddInputs() left
+  // them; they become those of all rows. For tables that are not divided over
+  // nodes. Errors: as Program::Run().
+  absl::Status CountAllIds(uint64_t tables_at, Request& request,
+                           std::vector<base::TensorView>& inputs,
+                           RunStats& stats) const;
 
  private:
   // A value with unique rows.
@@ -98,8 +107,11 @@ class UniquePart {
   Part part_;
   std::vector<Value> values_;
   size_t num_crossing_ = 0;
+  size_t num_inputs_ = 0;  // of CN-pre
   // Request inputs → ids and rows; reads no table.
   std::unique_ptr<const Program> before_;
+  // The further inputs of part_ → nothing: its look-ups only check ids.
+  std::unique_ptr<const Program> only_ids_;
   std::unique_ptr<base::Pool<Request>> requests_;
 };
 

@@ -209,11 +209,16 @@ absl::Status Engine::RunPre(Task& task, transport::OutgoingMessage& message) {
       unique->AddInputs(/*distinct=*/true, *request, task.inputs));
   const absl::Status status = ComputePre(task, request->indexes(), message);
   // An id without a row is counted each time that a request has it, and is
-  // refused with its position: both need all rows.
-  const bool again =
+  // refused with its position: both need all ids. Only the owners of divided
+  // tables know which ids have no row.
+  const bool incomplete =
       status.ok() ? task.run_stats.replaced_ids + task.run_stats.lost_ids > 0
                   : absl::IsInvalidArgument(status);
-  if (!again || !request->has_index()) return status;
+  if (!incomplete || !request->has_index()) return status;
+  if (status.ok() && model.sharded() == nullptr) {
+    return unique->CountAllIds(task.tables_at(), *request, task.inputs,
+                               task.run_stats);
+  }
   message = transport::OutgoingMessage();
   task.run_stats = runtime::RunStats();
   task.inputs.resize(num_inputs);

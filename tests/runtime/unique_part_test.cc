@@ -105,7 +105,7 @@ class UniquePartTest : public ::testing::Test {
            unique});
     }
     weights_ = graph_.Weights();
-    part_ = Must(UniquePart::Create(graph_.graph(), plan_, weights_, {}));
+    part_ = Must(UniquePart::Create(graph_.graph(), plan_, weights_, options_));
   }
 
   // Request of `rows` rows in which ids are of `values` distinct ones.
@@ -185,6 +185,7 @@ class UniquePartTest : public ::testing::Test {
   const uint64_t seed_ = base::RandomSeed();
   std::mt19937 random_{static_cast<std::mt19937::result_type>(seed_)};
   testing::GraphBuilder graph_;
+  CompileOptions options_;
   models::SplitPlan plan_;
   std::shared_ptr<const models::WeightStore> weights_;
   std::unique_ptr<const UniquePart> part_;
@@ -274,6 +275,36 @@ TEST_F(UniquePartTest, WrongOffsetsAreLeftToTheLookUp) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("offsets 'offsets': -1 at position 5"));
+}
+
+TEST_F(UniquePartTest, CountsReplacedIdsAsWithAllRows) {
+  SCOPED_TRACE(seed_);
+  options_.config.default_id_policy = models::IdPolicy::kZeroRow;
+  Build(WireType::kAsIs);
+  const auto whole = Must(Program::Compile(
+      graph_.graph(), Part::CnPre(graph_.graph(), plan_), weights_, options_));
+  const auto distinct =
+      Must(Program::Compile(part_->graph(), part_->part(), weights_, options_));
+  auto request = MakeRequest(100, 3, false, /*user_sorted=*/true);
+  // The user's id, and a third of the other ids, have no row.
+  for (const size_t input : {0, 1, 3, 5}) {
+    for (int64_t& id : request[input].as<int64_t>()) {
+      if (input == 0 || id == 1) id += kRows;
+    }
+  }
+  const auto memory = part_->Acquire();
+  std::vector<base::TensorView> inputs = Views(request);
+  std::vector<base::TensorView> outputs;
+  RunStats wanted;
+  RunContext context(*whole);
+  MustBeOk(whole->Run(inputs, {}, context, outputs, &wanted));
+  MustBeOk(part_->AddInputs(/*distinct=*/true, *memory, inputs));
+  RunStats found;
+  RunContext distinct_context(*distinct);
+  MustBeOk(distinct->Run(inputs, {}, distinct_context, outputs, &found));
+  EXPECT_LT(found.replaced_ids, wanted.replaced_ids);
+  MustBeOk(part_->CountAllIds(0, *memory, inputs, found));
+  EXPECT_EQ(found.replaced_ids, wanted.replaced_ids);
 }
 
 TEST_F(UniquePartTest, NeedsAllRowsOfWeightedBags) {
