@@ -488,10 +488,12 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   // loaded later are read before they serve (PlaceTables()).
   std::unique_ptr<TableReadAhead> read_ahead;
   if (model_options.table_memory == models::TableMemory::kMap) {
+    std::optional<size_t> shard;
+    if (model_options.shard.has_value()) shard = model_options.shard->own;
     auto started = TableReadAhead::Start(
         TablesOf(*(*engine)->catalog()),
-        [](const auto& model, const auto& tables, const auto& go_on) {
-          ReadTablesAhead(model, tables, go_on);
+        [shard](const auto& model, const auto& tables, const auto& go_on) {
+          ReadTablesAhead(model, tables, shard, go_on);
         });
     if (started.ok()) {
       read_ahead = *std::move(started);

@@ -82,11 +82,11 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Create(
   TableBytes table_bytes;
   const bool whole = !split || options.local_fallback;
   std::unique_ptr<const DiskTables> disk_tables;
+  std::optional<size_t> own;
+  if (options.shard.has_value()) own = options.shard->own;
   // Tables get their places first: the parts that are compiled below read them
   // there.
   if (options.table_memory == models::TableMemory::kDisk) {
-    std::optional<size_t> own;
-    if (options.shard.has_value()) own = options.shard->own;
     auto tables =
         DiskTables::Create(*model, whole, options.row_cache_bytes, own);
     if (!tables.ok()) return base::Annotate(tables.status(), label);
@@ -102,7 +102,7 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Create(
               << "), " << table_bytes.row_caches << " bytes of row cache";
   } else {
     auto placed = PlaceTables(std::move(model), options.table_memory, whole,
-                              options.beside_requests, table_bytes);
+                              own, options.beside_requests, table_bytes);
     if (!placed.ok()) return base::Annotate(placed.status(), label);
     model = *std::move(placed);
   }
@@ -115,7 +115,7 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Create(
       *result->model_, options.shard.has_value() ? &*options.shard : nullptr);
   if (!sharded.ok()) return base::Annotate(sharded.status(), label);
   std::optional<size_t> shard;
-  if (*sharded != nullptr) shard = options.shard->own;
+  if (*sharded != nullptr) shard = own;
   absl::StatusOr<IdIndexes> id_indexes = IndexIds(*result->model_, shard);
   if (!id_indexes.ok()) return base::Annotate(id_indexes.status(), label);
   for (const auto& [table, index] : *id_indexes) {

@@ -15,6 +15,7 @@
 #include "base/process/idle_thread.h"
 #include "base/process/thread.h"
 #include "base/status_macros.h"
+#include "cpu_node/embedding/table_store.h"
 #include "glog/logging.h"
 
 namespace refract::cpu_node {
@@ -33,6 +34,19 @@ std::string LabelOf(const models::LoadedModel& model,
                     const std::set<std::string>& names) {
   return absl::StrCat("model '", model.name, "' version ", model.version, ": ",
                       names.size(), " table(s)");
+}
+
+// The rows that this node reads of the tables that are divided over a group.
+models::RowRanges OwnRows(const models::LoadedModel& model,
+                          std::optional<size_t> shard) {
+  models::RowRanges rows;
+  if (model.packaged_shard.has_value()) return rows;  // it has no others
+  for (const auto& [table, shards] : DividedTables(model, shard)) {
+    // An owner of several is chosen by a hash of the id.
+    if (shards->by_ids && !shards->sole_owner()) continue;
+    rows[table] = {shards->begin(*shard), shards->ends[*shard]};
+  }
+  return rows;
 }
 
 // Log lines that say how far a long work has come.
@@ -56,7 +70,7 @@ class ProgressLog {
 
 absl::StatusOr<std::shared_ptr<const models::LoadedModel>> Place(
     std::shared_ptr<const models::LoadedModel> model,
-    models::TableMemory memory, bool whole,
+    models::TableMemory memory, bool whole, std::optional<size_t> shard,
     const std::function<bool()>& beside_requests, TableBytes& bytes) {
   const std::set<std::string> names = models::TablesOf(
       model->graph, model->plan ? &*model->plan : nullptr, whole);
@@ -68,7 +82,7 @@ absl::StatusOr<std::shared_ptr<const models::LoadedModel>> Place(
     if (names.empty()) return model;
     LOG(INFO) << label << " of " << Gib(total) << " are mapped";
     if (beside_requests != nullptr) {
-      ReadTablesAhead(*model, names, beside_requests);
+      ReadTablesAhead(*model, names, shard, beside_requests);
     }
     return model;
   }
@@ -102,15 +116,16 @@ absl::StatusOr<std::shared_ptr<const models::LoadedModel>> Place(
 
 absl::StatusOr<std::shared_ptr<const models::LoadedModel>> PlaceTables(
     std::shared_ptr<const models::LoadedModel> model,
-    models::TableMemory memory, bool whole,
+    models::TableMemory memory, bool whole, std::optional<size_t> shard,
     const std::function<bool()>& beside_requests, TableBytes& bytes) {
   if (beside_requests == nullptr) {
-    return Place(std::move(model), memory, whole, beside_requests, bytes);
+    return Place(std::move(model), memory, whole, shard, beside_requests,
+                 bytes);
   }
   std::shared_ptr<const models::LoadedModel> placed;
   REFRACT_RETURN_IF_ERROR(base::RunInIdleTime([&]() -> absl::Status {
     REFRACT_ASSIGN_OR_RETURN(
-        placed, Place(model, memory, whole, beside_requests, bytes));
+        placed, Place(model, memory, whole, shard, beside_requests, bytes));
     return absl::OkStatus();
   }));
   return placed;
@@ -118,9 +133,12 @@ absl::StatusOr<std::shared_ptr<const models::LoadedModel>> PlaceTables(
 
 void ReadTablesAhead(const models::LoadedModel& model,
                      const std::set<std::string>& names,
+                     std::optional<size_t> shard,
                      const std::function<bool()>& go_on,
                      const std::string& root) {
-  const uint64_t total = models::BytesOfTables(model.weights->table(), names);
+  const models::RowRanges own_rows = OwnRows(model, shard);
+  const uint64_t total =
+      models::BytesOfTables(model.weights->table(), names, own_rows);
   const std::string label = LabelOf(model, names);
   // Tables that do not fit beside the tables that serve now would push these,
   // and each other, out of the page cache.
@@ -136,12 +154,14 @@ void ReadTablesAhead(const models::LoadedModel& model,
   ProgressLog progress(label, "read into the page cache");
   bool ended = !go_on();
   if (!ended) {
-    models::ReadMappedTables(*model.weights, names,
-                             [&](uint64_t done, uint64_t of) {
-                               progress.Add(done, of);
-                               ended = !go_on();
-                               return !ended;
-                             });
+    models::ReadMappedTables(
+        *model.weights, names,
+        [&](uint64_t done, uint64_t of) {
+          progress.Add(done, of);
+          ended = !go_on();
+          return !ended;
+        },
+        own_rows);
   }
   if (ended) return;
   LOG(INFO) << label << " of " << Gib(total) << " were read into the page "

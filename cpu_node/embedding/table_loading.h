@@ -2,9 +2,11 @@
 #define REFRACT_CPU_NODE_EMBEDDING_TABLE_LOADING_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -30,6 +32,7 @@ struct TableBytes {
 
 // Returns `model` with the tables that look-ups of this node read mapped or
 // loaded, as `memory` says. `whole`: look-ups of the HN part run here as well.
+// `shard`: as for ReadTablesAhead().
 // `beside_requests`: not null if the node serves other versions meanwhile.
 // Tables are then read in idle time, and ReadTablesAhead() has read mapped
 // tables when the call returns, unless `beside_requests` has told it to end.
@@ -37,15 +40,19 @@ struct TableBytes {
 // LoadTables().
 absl::StatusOr<std::shared_ptr<const models::LoadedModel>> PlaceTables(
     std::shared_ptr<const models::LoadedModel> model,
-    models::TableMemory memory, bool whole,
+    models::TableMemory memory, bool whole, std::optional<size_t> shard,
     const std::function<bool()>& beside_requests, TableBytes& bytes);
 
 // Reads the mapped tables `names` (models::TablesOf()) of `model` into the page
 // cache, unless the log says that they do not fit into the available memory.
+// `shard`: the number of this node in its shard group. Of tables that the plan
+// divides by row numbers only its own rows are read; those of tables that are
+// divided by ids lie scattered over the file, of which all is read.
 // `go_on` is asked before each piece of 8 MiB; false ends the work. `root`: as
 // of base::AvailableMemory().
 void ReadTablesAhead(const models::LoadedModel& model,
                      const std::set<std::string>& names,
+                     std::optional<size_t> shard,
                      const std::function<bool()>& go_on,
                      const std::string& root = "/");
 

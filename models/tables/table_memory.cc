@@ -85,6 +85,17 @@ struct Piece {
   uint64_t end = 0;
 };
 
+// Bytes of rows [first, second) of a table: their offset from its first row, and
+// their number.
+std::pair<uint64_t, uint64_t> BytesOfRows(const WeightEntry& entry,
+                                          std::pair<int64_t, int64_t> rows) {
+  auto row_bytes = static_cast<int64_t>(base::SizeOf(entry.dtype));
+  for (size_t d = 1; d < entry.sizes.size(); ++d) row_bytes *= entry.sizes[d];
+  if (entry.rows) row_bytes = entry.rows->stride;
+  return {static_cast<uint64_t>(rows.first * row_bytes),
+          static_cast<uint64_t>((rows.second - rows.first) * row_bytes)};
+}
+
 // Reads the pieces by several threads; the first error ends it.
 class Reader {
  public:
@@ -241,9 +252,16 @@ std::set<std::string> TablesOf(const Graph& graph, const SplitPlan* plan,
 }
 
 uint64_t BytesOfTables(const WeightTable& weights,
-                       const std::set<std::string>& names) {
+                       const std::set<std::string>& names,
+                       const RowRanges& rows) {
   uint64_t bytes = 0;
-  for (const Segment& segment : SegmentsOf(weights, names)) {
+  std::set<std::string> whole = names;
+  for (const WeightEntry& entry : weights.entries) {
+    const auto range = rows.find(entry.name);
+    if (range == rows.end() || whole.erase(entry.name) == 0) continue;
+    bytes += BytesOfRows(entry, range->second).second;
+  }
+  for (const Segment& segment : SegmentsOf(weights, whole)) {
     bytes += segment.end - segment.begin;
   }
   return bytes;
@@ -294,8 +312,9 @@ absl::StatusOr<LoadedTables> LoadTables(const WeightStore& store,
 
 void ReadMappedTables(
     const WeightStore& store, const std::set<std::string>& names,
-    const std::function<bool(uint64_t done, uint64_t total)>& go_on) {
-  const uint64_t total = BytesOfTables(store.table(), names);
+    const std::function<bool(uint64_t done, uint64_t total)>& go_on,
+    const RowRanges& rows) {
+  const uint64_t total = BytesOfTables(store.table(), names, rows);
   uint64_t done = 0;
   // Two names of the same bytes are read twice, the second time from the page
   // cache; `done` then stops at `total`.
@@ -303,11 +322,17 @@ void ReadMappedTables(
     if (!names.contains(entry.name) || entry.bytes == 0) continue;
     const absl::StatusOr<WeightView> view = store.GetAsStored(entry.name);
     if (!view.ok() || !store.IsMapped(*view)) continue;
-    const std::byte* const begin =
+    const std::byte* begin =
         view->data - static_cast<size_t>(entry.storage_offset) *
                          base::SizeOf(entry.dtype);
-    for (uint64_t at = 0; at < entry.bytes; at += kPieceBytes) {
-      const uint64_t bytes = std::min(kPieceBytes, entry.bytes - at);
+    uint64_t end = entry.bytes;
+    if (const auto range = rows.find(entry.name); range != rows.end()) {
+      const auto [offset, size] = BytesOfRows(entry, range->second);
+      begin = view->data + offset;
+      end = size;
+    }
+    for (uint64_t at = 0; at < end; at += kPieceBytes) {
+      const uint64_t bytes = std::min(kPieceBytes, end - at);
       base::BringIntoMemory({begin + at, static_cast<size_t>(bytes)});
       done = std::min(done + bytes, total);
       if (!go_on(done, total)) return;

@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -33,10 +35,14 @@ std::optional<TableMemory> TableMemoryNamed(absl::string_view name);
 std::set<std::string> TablesOf(const Graph& graph, const SplitPlan* plan,
                                bool whole);
 
-// Bytes of the files that hold the weights `names`, each byte once: what
-// LoadTables() needs, but for less than a page per table.
+// By weight name: the only rows [first, second) of a table to read.
+using RowRanges = std::map<std::string, std::pair<int64_t, int64_t>>;
+
+// Bytes of the files that hold the weights `names`, or of `rows` their rows,
+// each byte once: what LoadTables() needs, but for less than a page per table.
 uint64_t BytesOfTables(const WeightTable& weights,
-                       const std::set<std::string>& names);
+                       const std::set<std::string>& names,
+                       const RowRanges& rows = {});
 
 struct LoadTablesOptions {
   int threads = 1;  // that read
@@ -65,14 +71,15 @@ absl::StatusOr<LoadedTables> LoadTables(const WeightStore& store,
                                         const std::set<std::string>& names,
                                         const LoadTablesOptions& options);
 
-// Reads the mapped weights `names` of `store` into the page cache and the page
-// table of the process, file by file, so that requests do not wait for the
-// disk. `go_on` is called after each piece of 8 MiB, with bytes; false ends the
+// Reads the mapped weights `names` of `store`, or of `rows` their rows, into the
+// page cache and the page table of the process, file by file, so that requests
+// do not wait for the disk. `go_on` is called after each piece of 8 MiB, with bytes; false ends the
 // work. The calling thread does the work; weights that `store` does not map are
 // left out.
 void ReadMappedTables(
     const WeightStore& store, const std::set<std::string>& names,
-    const std::function<bool(uint64_t done, uint64_t total)>& go_on);
+    const std::function<bool(uint64_t done, uint64_t total)>& go_on,
+    const RowRanges& rows = {});
 
 }  // namespace refract::models
 

@@ -1,6 +1,7 @@
 #include "cpu_node/embedding/table_loading.h"
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -30,14 +31,16 @@ std::shared_ptr<const models::LoadedModel> Model(const std::string& name) {
 // Number of times that ReadTablesAhead() asks whether to go on, on a machine
 // with so much memory; it reads between two such questions.
 int QuestionsWith(const std::string& available_kib,
-                  const std::string& mapped_kib, bool go_on) {
+                  const std::string& mapped_kib, bool go_on,
+                  const models::LoadedModel& model = *Model("small"),
+                  std::optional<size_t> shard = std::nullopt) {
   TempDir root;
   root.Write("proc/meminfo",
              "MemTotal: 1000 kB\nMemAvailable: " + available_kib + " kB\n");
   root.Write("proc/self/status", "RssFile: " + mapped_kib + " kB\n");
   int questions = 0;
   ReadTablesAhead(
-      *Model("small"), kTables,
+      model, kTables, shard,
       [&] {
         ++questions;
         return go_on;
@@ -51,6 +54,22 @@ TEST(ReadTablesAheadTest, ReadsTablesThatFitBesideMappedFiles) {
   EXPECT_EQ(QuestionsWith("100", "99", true), 2);
   EXPECT_EQ(QuestionsWith("100", "99", false), 1);
   EXPECT_EQ(QuestionsWith("100", "100", true), 0);
+}
+
+TEST(ReadTablesAheadTest, ReadsOwnRowsOfDividedTables) {
+  models::LoadedModel model = *Model("divided");
+  constexpr int64_t kRows = testing_models::kRows;
+  model.plan.emplace().num_shards = 2;
+  model.plan->shards = {{"table", {kRows, kRows}}};
+  // There is room for no row. The second shard has none.
+  EXPECT_EQ(QuestionsWith("100", "100", true, model, 0), 0);
+  EXPECT_EQ(QuestionsWith("100", "100", true, model, 1), 1);
+  EXPECT_EQ(QuestionsWith("100", "99", true, model, 0), 2);
+  model.packaged_shard = 1;  // whose rows are all rows of the weight
+  EXPECT_EQ(QuestionsWith("100", "100", true, model, 1), 0);
+  model.packaged_shard.reset();
+  model.plan->shards = {{"table", {kRows - 1, kRows}, /*by_ids=*/true}};
+  EXPECT_EQ(QuestionsWith("100", "100", true, model, 1), 0);
 }
 
 TEST(TableReadAheadTest, ReadsOneVersionAfterTheOther) {

@@ -156,6 +156,29 @@ TEST_F(TableMemoryTest, ReadsMappedTablesBeforeTheFirstAccess) {
   EXPECT_EQ(PagesPresent(tail.data + (2 << 20), 4096), 0U);
 }
 
+TEST_F(TableMemoryTest, ReadsOnlyTheRowsThatAreWanted) {
+  const WeightView large = *store_->Get("large");
+  // A row has 16 bytes, so these are the ninth of 16 MiB.
+  const RowRanges rows = {{"large", {8 << 16, 9 << 16}}, {"unread", {0, 1}}};
+  const std::set<std::string> names = {"large", "small"};
+  uint64_t last = 0;
+  ReadMappedTables(
+      *store_, names,
+      [&](uint64_t done, uint64_t total) {
+        EXPECT_EQ(total, (1U << 20) + 80);
+        last = done;
+        return true;
+      },
+      rows);
+  EXPECT_EQ(last, (1U << 20) + 80);
+  EXPECT_EQ(PagesPresent(large.data + (8 << 20), 1 << 20),
+            (1 << 20) / 4096 + 1);
+  // The kernel maps whole huge pages of 2 MiB around the wanted pages.
+  EXPECT_EQ(PagesPresent(large.data, 6 << 20), 0U);
+  EXPECT_EQ(PagesPresent(large.data + (12 << 20), 4 << 20), 0U);
+  EXPECT_GT(PagesPresent(store_->Get("small")->data, 80), 0U);
+}
+
 TEST_F(TableMemoryTest, ReadsWhatAShortenedFileStillHas) {
   dir_.Write("a", std::string(9 << 20, 'x'));
   ReadMappedTables(*store_, names_, [](uint64_t, uint64_t) { return true; });
