@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/finite.h"
 #include "base/status_macros.h"
 #include "gpu_node/device/cuda_device.h"
 #include "gpu_node/device/cuda_work.h"
-#include "gpu_node/finite.h"
 
 namespace refract::gpu_node {
 
@@ -260,7 +260,7 @@ void CudaDevice::DownloadHere(int index, Work& work) {
     results_ = ResultsOf(work.translation, instance, work.slot, work.parts[i],
                          std::move(results_));
     member.non_finite =
-        std::any_of(results_.begin(), results_.end(), HasNonFinite);
+        std::any_of(results_.begin(), results_.end(), base::HasNonFinite);
     absl::StatusOr<transport::OutgoingMessage> reply =
         entry.model->Answer(*member.call, results_);
     member.status = base::Annotate(reply.status(), "on the GPU node");

@@ -10,11 +10,11 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/finite.h"
 #include "base/process/within_memory.h"
 #include "base/status_macros.h"
 #include "base/tensor.h"
 #include "glog/logging.h"
-#include "gpu_node/finite.h"
 #include "gpu_node/model/warm_up.h"
 #include "models/repository/result_settings.h"
 #include "models/repository/split_plan.h"
@@ -71,7 +71,7 @@ std::string DifferentSetting(
 using base::WithinMemory;
 
 bool AnyNonFinite(absl::Span<const base::TensorView> tensors) {
-  return std::any_of(tensors.begin(), tensors.end(), HasNonFinite);
+  return std::any_of(tensors.begin(), tensors.end(), base::HasNonFinite);
 }
 
 }  // namespace

@@ -261,9 +261,7 @@ Result<std::unique_ptr<CudaRuntime>> CudaRuntime::Create(int index) {
                       "; this build has code for 8.0 and above");
   }
   return std::unique_ptr<CudaRuntime>(std::make_unique<Device>(
-      index, DeviceProperties{
-                 raw.name, raw.major, raw.minor, raw.multiProcessorCount,
-                 static_cast<int64_t>(raw.totalGlobalMem), raw.l2CacheSize}));
+      index, DeviceProperties{raw.name, raw.l2CacheSize}));
 }
 
 }  // namespace refract::runtime::cuda

@@ -13,9 +13,6 @@ namespace refract::runtime::cuda {
 
 struct DeviceProperties {
   std::string name;  // "NVIDIA H200"
-  int major = 0, minor = 0;
-  int multiprocessors = 0;
-  int64_t memory_bytes = 0;
   int64_t l2_bytes = 0;
 };
 

@@ -89,17 +89,6 @@ struct MemoryReport {
   int64_t added_weight_bytes = 0;
 };
 
-struct InstanceStats {
-  uint64_t requests = 0;
-  uint64_t items = 0;
-  // Unused rows of buckets, computed beside the requests' rows.
-  uint64_t padding_items = 0;
-  // Requests with a NaN or infinity among their outputs.
-  uint64_t non_finite_requests = 0;
-  // Indices outside their table.
-  uint64_t bad_indices = 0;
-};
-
 using SlotId = int;
 // Number of a program of the instance.
 using VariantId = int;
@@ -154,7 +143,6 @@ class Instance {
   const DeviceProgram& program() const;
   const std::vector<int64_t>& buckets() const;
   const MemoryReport& memory() const { return memory_; }
-  const InstanceStats& stats() const { return stats_; }
 
   // A free slot for a request of `batch` items. InvalidArgument names the limit
   // if no bucket is large enough, ResourceExhausted: all slots are taken.
@@ -265,7 +253,6 @@ class Instance {
   // Sizes of a slot without its control block.
   int64_t slot_device_bytes_ = 0, slot_host_bytes_ = 0;
   MemoryReport memory_;
-  InstanceStats stats_;
 
   State state_ = State::kUnloaded;
   uint64_t loads_ = 0;

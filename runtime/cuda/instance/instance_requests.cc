@@ -1,7 +1,6 @@
 // A request in an instance: slots, copies, computation, errors.
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -10,33 +9,6 @@
 #include "runtime/cuda/instance/instance_slot.h"
 
 namespace refract::runtime::cuda {
-namespace {
-
-bool IsFinite(const Value& value, const std::byte* data, int64_t rows) {
-  if (!IsFloating(value.dtype)) return true;
-  const int64_t count = rows * value.cols;
-  // A float is infinite or NaN exactly if all bits of its exponent are set. The
-  // loops have no branch, so that the compiler can use vector instructions.
-  if (value.dtype == DType::kFloat32) {
-    uint32_t any = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      uint32_t bits;
-      std::memcpy(&bits, data + 4 * i, sizeof(bits));
-      any |= static_cast<uint32_t>((bits & 0x7F800000u) == 0x7F800000u);
-    }
-    return any == 0;
-  }
-  const uint16_t mask = value.dtype == DType::kFloat16 ? 0x7C00 : 0x7F80;
-  uint32_t any = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, data + 2 * i, sizeof(bits));
-    any |= static_cast<uint32_t>((bits & mask) == mask);
-  }
-  return any == 0;
-}
-
-}  // namespace
 
 Status Instance::Fail(Status status) {
   state_ = State::kFailed;
@@ -156,10 +128,6 @@ Status Instance::Submit(SlotId id) {
   slot.phase = Phase::kSubmitted;
   Status status = SubmitTo(slot);
   if (!status.ok()) return Fail(std::move(status));
-  ++stats_.requests;
-  stats_.items += static_cast<uint64_t>(slot.batch);
-  stats_.padding_items += static_cast<uint64_t>(
-      Find(slot.variant)->buckets[slot.bucket] - slot.batch);
   return {};
 }
 
@@ -343,22 +311,12 @@ Status Instance::Compute(Slot& slot) {
 
 Status Instance::Finish(Slot& slot) {
   if (!slot.refused.ok()) return slot.refused;
-  const Variant& variant = *Find(slot.variant);
-  const DeviceProgram& program = variant.program;
-  bool finite = true;
-  for (size_t i = 0; i < program.outputs.size(); ++i) {
-    const Value& value = program.value(program.outputs[i]);
-    finite = finite && IsFinite(value, slot.host + variant.host_outputs[i],
-                                value.rows.At(slot.batch));
-  }
-  if (!finite) ++stats_.non_finite_requests;
-  if (!program.counts_faults()) return {};
+  if (!Find(slot.variant)->program.counts_faults()) return {};
   Control control;
   // The control block that came back lies behind the block that was sent.
   std::memcpy(&control, slot.host + slot_host_bytes_ + sizeof(Control),
               sizeof(control));
   if (control.faults == 0) return {};
-  stats_.bad_indices += static_cast<uint64_t>(control.faults);
   return InvalidArgument("model " + name() + ": " +
                          std::to_string(control.faults) +
                          " ids are outside their tables");

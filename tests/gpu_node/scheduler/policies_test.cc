@@ -4,8 +4,8 @@
 #include <limits>
 #include <vector>
 
+#include "base/finite.h"
 #include "gmock/gmock.h"
-#include "gpu_node/finite.h"
 #include "gpu_node/scheduler/resident_set.h"
 #include "gtest/gtest.h"
 #include "scheduling/batch_policy.h"
@@ -60,7 +60,7 @@ TEST(BatchPolicyTest, MergesWhatPaysFitsAndIsInTime) {
   EXPECT_THAT(
       MembersOf({{8, At(120), kNow}, {8, none, kNow}, {16, none, kNow}}, on),
       ElementsAre(0, 1));
-  // As the second one's.
+  // The same deadline, of the second request.
   EXPECT_THAT(
       MembersOf({{8, none, kNow}, {8, At(115), kNow}, {8, none, kNow}}, on),
       ElementsAre(0, 2));
@@ -74,7 +74,7 @@ TEST(BatchPolicyTest, MergesWhatPaysFitsAndIsInTime) {
   }
   EXPECT_THAT(MembersOf({{8, none, kNow}, {8, none, kNow}}, on, linear),
               ElementsAre(0));
-  // Nothing known yet: tried.
+  // Without execution times, merging is tried.
   EXPECT_THAT(MembersOf(three, on, ExecutionTimes()), ElementsAre(0, 1, 2));
 }
 
@@ -184,7 +184,7 @@ TEST(ResidentSetTest, SmallOnesStayWhereALargeOneMakesTheRoom) {
   set.Touch(2);
   set.Touch(1);
   EXPECT_THAT(*set.PlanLoad(3, all), ElementsAre(1));
-  // Of those, room for one: the one that was used later.
+  // There is room for one of them: the model that was used later stays.
   ResidentSet tight(80, {5, 60, 10, 70});
   for (const size_t model : {0, 2, 1}) {
     tight.BeginLoad(model);
@@ -203,25 +203,25 @@ TEST(FiniteTest, FindsNansAndInfinitiesOfEveryType) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   for (const float odd : {kInf, -kInf, std::nanf(""), -std::nanf("1")}) {
     float floats[37] = {};
-    EXPECT_FALSE(HasNonFinite(view(base::DType::kFloat32, floats)));
+    EXPECT_FALSE(base::HasNonFinite(view(base::DType::kFloat32, floats)));
     floats[36] = odd;
-    EXPECT_TRUE(HasNonFinite(view(base::DType::kFloat32, floats)));
+    EXPECT_TRUE(base::HasNonFinite(view(base::DType::kFloat32, floats)));
     double doubles[3] = {1, odd, 2};
-    EXPECT_TRUE(HasNonFinite(view(base::DType::kFloat64, doubles)));
+    EXPECT_TRUE(base::HasNonFinite(view(base::DType::kFloat64, doubles)));
   }
   const float large[] = {std::numeric_limits<float>::max(),
                          -std::numeric_limits<float>::max(),
                          std::numeric_limits<float>::denorm_min()};
-  EXPECT_FALSE(HasNonFinite(view(base::DType::kFloat32, large)));
+  EXPECT_FALSE(base::HasNonFinite(view(base::DType::kFloat32, large)));
   for (int bits = 0; bits < 1 << 16; ++bits) {
     const uint16_t half[] = {static_cast<uint16_t>(bits)};
-    EXPECT_EQ(HasNonFinite(view(base::DType::kFloat16, half)),
+    EXPECT_EQ(base::HasNonFinite(view(base::DType::kFloat16, half)),
               ((bits >> 10) & 31) == 31);
-    EXPECT_EQ(HasNonFinite(view(base::DType::kBFloat16, half)),
+    EXPECT_EQ(base::HasNonFinite(view(base::DType::kBFloat16, half)),
               ((bits >> 7) & 255) == 255);
   }
   const int64_t ints[] = {-1, std::numeric_limits<int64_t>::max()};
-  EXPECT_FALSE(HasNonFinite(view(base::DType::kInt64, ints)));
+  EXPECT_FALSE(base::HasNonFinite(view(base::DType::kInt64, ints)));
 }
 
 }  // namespace

@@ -70,10 +70,6 @@ TEST_F(InstanceTest, DlrmAndDcnGiveTheReferencesScoresInEveryPrecision) {
         if (HasFatalFailure()) return;
       }
       EXPECT_THAT(f.device.violations(), IsEmpty());
-      EXPECT_EQ(f.instance->stats().requests, 5u);
-      EXPECT_EQ(f.instance->stats().items, 20u);
-      // Buckets 1, 2, 4, 8, 9.
-      EXPECT_EQ(f.instance->stats().padding_items, 0u + 0 + 1 + 0 + 3);
     }
   }
 }
@@ -200,7 +196,7 @@ TEST_F(InstanceTest, AnUploadCanComeBeforeTheSubmit) {
   EXPECT_EQ(f.device.live(), 0u);
 }
 
-TEST_F(InstanceTest, NaNAndInfinityPassThroughAndAreCounted) {
+TEST_F(InstanceTest, ANaNPassesThroughInItsRowAlone) {
   Fixture f(bench::MakeDlrm("m", SmallDlrm(0), Precision::kFloat16, 4, seed_),
             seed_, {.max_batch = 4, .workspace_bytes = 256});
   ASSERT_TRUE(f.instance->Load().ok());
@@ -215,11 +211,9 @@ TEST_F(InstanceTest, NaNAndInfinityPassThroughAndAreCounted) {
   EXPECT_TRUE(std::isfinite(scores[0]));
   EXPECT_TRUE(std::isnan(scores[1]));
   EXPECT_TRUE(std::isfinite(scores[2]));
-  EXPECT_EQ(f.instance->stats().non_finite_requests, 1u);
   f.instance->Release(slot);
   // The same slot again, and a bucket whose padding still holds the NaN.
   for (int i = 0; i < 2; ++i) f.Serve(1, 1e-2);
-  EXPECT_EQ(f.instance->stats().non_finite_requests, 1u);
 }
 
 TEST_F(InstanceTest, WhateverCallFailsAtLoadNothingIsLeft) {
