@@ -99,11 +99,7 @@ class Functionalizer {
       return objects_[object].contents;
     }
     if (objects_[object].undecided) {
-      return absl::UnimplementedError(
-          absl::StrCat(root.writer, " writes into memory that ",
-                       views_[objects_[object].view].name,
-                       " may or may not share, and both are read; call clone() "
-                       "on one of the two"));
+      return absl::UnimplementedError(Undecided(root.writer, object));
     }
     REFRACT_ASSIGN_OR_RETURN(const ValueId parent,
                              ReadObject(objects_[object].parent));
@@ -112,6 +108,13 @@ class Functionalizer {
     objects_[object].contents = contents;
     objects_[object].version = objects_[Root(object)].writes;
     return contents;
+  }
+
+  std::string Undecided(const std::string& writer, ValueId object) const {
+    return absl::StrCat(writer, " writes into memory that ",
+                        views_[objects_[object].view].name,
+                        " may or may not share, and both are read; call "
+                        "clone() on one of the two");
   }
 
   ValueId ViewAgain(ValueId object, ValueId parent) {
@@ -362,11 +365,7 @@ class Functionalizer {
     }
     // Above an undecided link it is unknown whether the write arrived.
     if (objects_[child].undecided) {
-      const std::string reason =
-          absl::StrCat(writer, " writes into memory that ",
-                       views_[objects_[child].view].name,
-                       " may or may not share, and both are read; call clone() "
-                       "on one of the two");
+      const std::string reason = Undecided(writer, child);
       for (ValueId id = objects_[child].parent; id != kNoValue;
            id = objects_[id].parent) {
         objects_[id].lost = reason;
