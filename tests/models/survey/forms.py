@@ -15,11 +15,9 @@ from models.zoo import safetensors_io
 
 SAMPLE_BATCH = 5
 # As exported; lowered to core ATen; traced; traced and frozen; scripted and
-# frozen.
+# frozen. Three more forms: "strict" is exported by way of the bytecode, "draft"
+# by torch.export.draft_export(), "unfrozen" is scripted and not frozen.
 FORMS = ("pt2", "decomposed", "trace", "frozen", "script")
-# Exported by way of the bytecode; by torch.export.draft_export(); scripted and
-# not frozen.
-MORE_FORMS = ("strict", "draft", "unfrozen")
 SCRIPTED = ("trace", "frozen", "script", "unfrozen")
 TRACED = ("trace", "frozen")
 
@@ -245,7 +243,7 @@ def export(case, form, folder, batches, seed):
         positional, keywords = arguments(case, args)
         results[batch] = quietly(module, *positional, **keywords)
         if form in TRACED:
-            # What a trace returns of sizes is tensors.
+            # A trace returns sizes as tensors.
             results[batch] = pytree.tree_map_only(int, torch.tensor, results[batch])
         keys = output_names(results[batch], form not in SCRIPTED)
         files.answers[batch] = {
