@@ -34,23 +34,34 @@ class Machine:
     """A guest of `image`. `console` is the file that its console goes to."""
 
     def __init__(self, image, accelerator, console, *, cpus=2, memory_mib=1024,
-                 folders=(), kernel_arguments=""):  # fmt: skip
-        """`folders`: (mount tag, path, may the guest write) of each share."""
+                 folders=(), kernel_arguments="", take_turns=False):  # fmt: skip
+        """`folders`: (mount tag, path, may the guest write) of each share.
+
+        take_turns: emulated CPUs share a thread, and a CPU that spins gives way.
+        Else the CPU spins for the lock of QEMU's devices, which the other CPU
+        needs for an interrupt before it ends the wait.
+        """
         self.console = pathlib.Path(console)
         kvm = accelerator == "kvm"
         command = [
             QEMU, "-nodefaults", "-no-user-config", "-display", "none",
             "-monitor", "none", "-no-reboot", "-machine", "q35",
-            # One thread per CPU, and room for the translated code of LibTorch.
-            "-accel", "kvm" if kvm else "tcg,thread=multi,tb-size=512",
-            "-cpu", "host" if kvm else "max",
+            # Room for the translated code of LibTorch.
+            "-accel", "kvm" if kvm else
+            f"tcg,thread={'single' if take_turns else 'multi'},tb-size=512",
+            # String instructions are emulated byte by byte: without ERMS and FSRM
+            # the kernel and libc move words and vectors instead.
+            "-cpu", "host" if kvm else "max,erms=off,fsrm=off",
             "-smp", str(cpus), "-m", str(memory_mib),
             "-serial", f"file:{console}",
             "-kernel", str(image.kernel), "-initrd", str(image.initramfs),
-            # A panic ends QEMU (panic=-1, -no-reboot). Mitigations cost
-            # emulated time and protect nothing here.
+            # A panic ends QEMU (panic=-1, -no-reboot). Mitigations, pages that are
+            # cleared twice and self-tests cost emulated time and protect nothing
+            # here. QEMU's TSC is that of the host on every CPU; the other clocks
+            # are devices, which every look at the time would ask under a lock.
             "-append", "console=ttyS0 quiet loglevel=4 panic=-1 nokaslr"
-            " mitigations=off random.trust_cpu=on audit=0 apparmor=0 "
+            " mitigations=off init_on_alloc=0 cryptomgr.notests tsc=reliable"
+            " random.trust_cpu=on audit=0 apparmor=0 "
             + kernel_arguments,
         ]  # fmt: skip
         for tag, path, writable in folders:

@@ -43,7 +43,9 @@ class RunInVmTest(unittest.TestCase):
         self.job = self.folder / "job"
 
     def command(self, *arguments):
-        return [RUN_IN_VM, "--where", "vm", "--job-dir", self.job, *arguments]
+        return [
+            RUN_IN_VM, "--where", "vm", "--take-turns", "--job-dir", self.job, *arguments
+        ]
 
     def run_in_vm(self, *arguments):
         done = subprocess.run(
