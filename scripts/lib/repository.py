@@ -37,13 +37,18 @@ def _checked(command, done, check):
     return done
 
 
-def refract(*arguments, check=True, timeout=300, **kwargs):
-    """Runs `refract` like run(), in tests without the seconds that its start takes."""
-    command = [program("refract"), *map(str, arguments)]
+def start_once(path, *arguments, check=True, timeout=300, **kwargs):
+    """Runs the program like run(), in tests without the seconds that its start takes."""
+    command = [str(path), *map(str, arguments)]
     server = None if kwargs else fork_server.server(command[0], SOURCE)
     if server is None:
         return run(*command, check=check, timeout=timeout, **kwargs)
     return _checked(command, server.call(command, timeout), check)
+
+
+def refract(*arguments, **kwargs):
+    """start_once() of `refract`."""
+    return start_once(program("refract"), *arguments, **kwargs)
 
 
 def export(model, folder, *arguments, preset="tiny"):

@@ -8,7 +8,7 @@ import sys
 from models.zoo import inputs as zoo_inputs
 from models.zoo import safetensors_io
 from scripts.lib.nodes import GPU, SOURCE, cpu_node, gpu_node, program, wait_until
-from scripts.lib.repository import add_model, export, refract, run
+from scripts.lib.repository import add_model, export, refract, run, start_once
 
 # For scripts that import PyTorch: warm_python.py under ctest.
 PYTHON = os.environ.get("REFRACT_PYTHON", sys.executable)

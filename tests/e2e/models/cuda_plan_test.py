@@ -53,7 +53,7 @@ class CudaPlanTest(unittest.TestCase):
                 )
 
     def check(self, name, precision="fp32", batches=BATCHES, extra=()):
-        return support.run(
+        return support.start_once(
             CHECK, self.repository, name, "--precision", precision,
             "--tolerance", TOLERANCES[precision], *extra, *batches,
             check=False,
@@ -159,7 +159,7 @@ class DlrmV3Test(unittest.TestCase):
         self.partition(model, "--batch", 30, *sizes, *options)
 
     def check(self, model, *options):
-        done = support.run(
+        done = support.start_once(
             CHECK, self.repository, model, *options, check=False
         )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
