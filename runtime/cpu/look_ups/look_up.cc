@@ -473,10 +473,9 @@ void KeepPadding(const LookUp& look_up, int64_t* rows) {
   if (look_up.padding_id < 0) return;
   const int64_t count = look_up.ids->num_elements();
   for (int64_t i = 0; i < count; ++i) {
-    if (rows[i] == models::IdIndex::kNoRow &&
-        look_up.table.ids->Find(IntAt(*look_up.ids, i)) == look_up.padding_id) {
-      rows[i] = look_up.padding_id;
-    }
+    if (rows[i] != models::IdIndex::kNoRow) continue;
+    const int64_t row = look_up.table.ids->Find(IntAt(*look_up.ids, i));
+    if (row == look_up.padding_id) rows[i] = row;
   }
 }
 
@@ -493,35 +492,34 @@ class WithRowNumbers {
     };
     size_t total = 0;
     for (const LookUp& look_up : look_ups) {
-      if (needs(look_up)) {
-        total += static_cast<size_t>(look_up.ids->num_elements());
-      }
+      if (!needs(look_up)) continue;
+      total += static_cast<size_t>(look_up.ids->num_elements());
     }
     if (std::none_of(look_ups.begin(), look_ups.end(), needs)) return;
     auto* rows = reinterpret_cast<int64_t*>(
         ThreadScratch(ScratchUse::kIds, total * sizeof(int64_t)));
     copies_.assign(look_ups.begin(), look_ups.end());
     views_.resize(look_ups.size());
+    int64_t prefetched = 0;
     for (size_t i = 0; i < look_ups.size(); ++i) {
       if (!needs(look_ups[i])) continue;
       const base::TensorView& given = *look_ups[i].ids;
       const TableRows& table = look_ups[i].table;
-      if (given.dtype == base::DType::kInt64) {
-        table.overlay->FindRows(given.as<int64_t>(), table.at, rows);
-      } else {
-        table.overlay->FindRows(given.as<int32_t>(), table.at, rows);
-      }
+      given.dtype == base::DType::kInt64
+          ? table.overlay->FindRows(given.as<int64_t>(), table.at, rows)
+          : table.overlay->FindRows(given.as<int32_t>(), table.at, rows);
+      views_[i] = {base::DType::kInt64, given.dims,
+                   reinterpret_cast<const std::byte*>(rows),
+                   static_cast<size_t>(given.num_elements()) * sizeof(*rows)};
+      copies_[i].ids = &views_[i];
+      copies_[i].given_ids = &given;
+      copies_[i].table.ids = nullptr;
+      // The index of the next table is searched meanwhile.
+      prefetched = PrefetchFirst(copies_[i], prefetched);
       if (table.changed()) {
         copies_[i].table.rows = table.overlay->row_bound();
         KeepPadding(look_ups[i], rows);
       }
-      views_[i] = given;
-      views_[i].dtype = base::DType::kInt64;
-      views_[i].data = reinterpret_cast<const std::byte*>(rows);
-      views_[i].bytes =
-          static_cast<size_t>(given.num_elements()) * sizeof(int64_t);
-      copies_[i].ids = &views_[i];
-      copies_[i].given_ids = &given;
       rows += given.num_elements();
     }
     look_ups_ = copies_;
