@@ -184,6 +184,9 @@ Flow Gather(const NodeView& view) {
   if (self.shared() && index.rows() && index.axis == dims->front()) {
     return index;
   }
+  if (self.shared() && index.kind == Kind::kRagged && dims->front() == 0) {
+    return index;
+  }
   return Along(view, {view.Ref("self"), index_id});
 }
 

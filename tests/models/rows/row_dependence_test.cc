@@ -340,6 +340,39 @@ TEST(RowDependenceTest, BagsAreRowsOnceTheyArePooled) {
   EXPECT_FALSE(found.may_coalesce);
 }
 
+// Meta's DLRM with learned weights of pooling: a weight per id.
+TEST(RowDependenceTest, AGatherFromAWeightFollowsTheIdsOfBags) {
+  for (const int64_t dim : {0, 1}) {
+    Maker maker;
+    const ValueId ids = maker.Ids("N,2");
+    const ValueId offsets = maker.Ids("B");
+    const ValueId weights =
+        maker.Op("gather.default",
+                 {{"self", Ref(maker.Weight(dim == 0 ? "100,2" : "N,100"))},
+                  {"dim", dim},
+                  {"index", Ref(ids)}},
+                 "N,2");
+    const ValueId column = maker.Op(
+        "select.int",
+        {{"self", Ref(weights)}, {"dim", int64_t{1}}, {"index", int64_t{0}}},
+        "N");
+    const ValueId id = maker.Op(
+        "select.int",
+        {{"self", Ref(ids)}, {"dim", int64_t{1}}, {"index", int64_t{0}}}, "N",
+        base::DType::kInt64);
+    const ValueId pooled = maker.Op("embedding_bag.padding_idx",
+                                    {{"weight", Ref(maker.Weight("100,4"))},
+                                     {"indices", Ref(id)},
+                                     {"offsets", Ref(offsets)},
+                                     {"per_sample_weights", Ref(column)}},
+                                    "B,4");
+    const RowDependence found = FindRowDependence(maker.Return({pooled}));
+    // Along dimension 1 a place of the weight belongs to a place of the ids.
+    EXPECT_EQ(found.use, dim == 0 ? RowUse::kAlone : RowUse::kTogether)
+        << found.why;
+  }
+}
+
 TEST(RowDependenceTest, WhatAllRowsShareMayBeCutNotPutTogether) {
   Maker maker;
   const ValueId x = maker.Input("B,4");
