@@ -72,17 +72,32 @@ bool IsFloat(base::DType dtype) {
          dtype == base::DType::kFloat32 || dtype == base::DType::kFloat64;
 }
 
-// Fills in offsets of bags of equal size.
-void FillOffsets(base::Tensor& offsets, bool include_last, int64_t entries) {
-  const int64_t count = offsets.view().num_elements();
+void StoreInt(base::Tensor& tensor, int64_t at, int64_t value) {
+  if (tensor.dtype() == base::DType::kInt64) {
+    tensor.as<int64_t>()[at] = value;
+  } else if (tensor.dtype() == base::DType::kInt32) {
+    tensor.as<int32_t>()[at] = static_cast<int32_t>(value);
+  }
+}
+
+// Fills in offsets of bags of equal size: row `row` of a matrix, or all if it
+// is negative.
+void FillOffsets(base::Tensor& offsets, int64_t row, bool include_last,
+                 int64_t entries) {
+  const int64_t count =
+      row < 0 ? offsets.view().num_elements() : offsets.dims().back();
+  const int64_t first = std::max<int64_t>(row, 0) * count;
   const int64_t bags = std::max<int64_t>(1, count - (include_last ? 1 : 0));
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t offset = entries * std::min(i, bags) / bags;
-    if (offsets.dtype() == base::DType::kInt64) {
-      offsets.as<int64_t>()[i] = offset;
-    } else if (offsets.dtype() == base::DType::kInt32) {
-      offsets.as<int32_t>()[i] = static_cast<int32_t>(offset);
-    }
+    StoreInt(offsets, first + i, entries * std::min(i, bags) / bags);
+  }
+}
+
+// Fills in lengths of bags that hold `entries` in all, as equal as can be.
+void FillLengths(base::Tensor& lengths, int64_t entries) {
+  const int64_t bags = lengths.view().num_elements();
+  for (int64_t i = 0; i < bags; ++i) {
+    StoreInt(lengths, i, entries / bags + (i < entries % bags ? 1 : 0));
   }
 }
 
@@ -134,21 +149,38 @@ absl::StatusOr<std::vector<base::Tensor>> InputsOf(
     }
     inputs.push_back(std::move(tensor));
   }
-  // Offsets after ids: offsets end with the number of ids.
+  // Offsets and lengths after ids: they follow from the number of ids.
   for (const models::IdInput& use : uses) {
-    if (!use.is_offsets) continue;
     const auto index = [&](models::ValueId id) {
       return static_cast<size_t>(
           std::find(graph.inputs.begin(), graph.inputs.end(), id) -
           graph.inputs.begin());
     };
+    if (!use.is_offsets) {
+      const size_t lengths = index(use.lengths);
+      if (lengths < inputs.size() && request.inputs[lengths].data ==
+                                         models::WarmUpRequest::Data::kRandom) {
+        FillLengths(inputs[lengths],
+                    inputs[index(use.input)].view().num_elements());
+      }
+      continue;
+    }
     const size_t offsets = index(use.input);
     if (request.inputs[offsets].data != models::WarmUpRequest::Data::kRandom) {
       continue;
     }
+    // Offsets in a row divide the ids of a list, or of the same row.
     const size_t ids = index(use.ids);
-    FillOffsets(inputs[offsets], use.include_last_offset,
-                ids < inputs.size() ? inputs[ids].view().num_elements() : 0);
+    int64_t entries = 0;
+    if (use.row >= 0 && (inputs[offsets].dims().size() != 2 ||
+                         inputs[offsets].dims()[0] <= use.row)) {
+      continue;  // dims of another shape, which the model refuses
+    }
+    if (ids < inputs.size() && !inputs[ids].dims().empty()) {
+      entries = use.row < 0 ? inputs[ids].view().num_elements()
+                            : inputs[ids].dims().back();
+    }
+    FillOffsets(inputs[offsets], use.row, use.include_last_offset, entries);
   }
   return inputs;
 }

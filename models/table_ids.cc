@@ -41,7 +41,7 @@ absl::StatusOr<WeightEntry> CheckedIds(const SafetensorsFile& file,
 }
 
 // The elements of an input that are looked up in a table with ids: every
-// `step`-th value from `first` on.
+// `step`-th value from `first` to the end of `values`.
 struct Column {
   std::string input;
   std::string table;
@@ -71,19 +71,21 @@ absl::Status ChangeIds(const Graph& graph, absl::Span<const std::string> tables,
   const std::set<std::string> with_ids(tables.begin(), tables.end());
   std::set<std::string> reached;
   // An input may be looked up many times, but its numbers may change only once;
-  // by column, because the columns of an id matrix belong to different tables.
-  // Column -1, the whole matrix, sorts before its columns.
+  // by column or row, because these belong to different tables in an id matrix.
+  // −1, the whole matrix, sorts before its parts.
   std::vector<IdInput> uses = FindIdInputs(graph);
   std::erase_if(uses, [](const IdInput& use) { return use.is_offsets; });
   std::sort(uses.begin(), uses.end(), [](const IdInput& a, const IdInput& b) {
-    return std::tie(a.input, a.column) < std::tie(b.input, b.column);
+    return std::tie(a.input, a.column, a.row) <
+           std::tie(b.input, b.column, b.row);
   });
   const IdInput* last = nullptr;  // whose numbers have changed, or need not
   for (const IdInput& use : uses) {
     const bool has_ids = with_ids.contains(use.table);
     const std::string& name = graph.value(use.input).name;
     if (last != nullptr && last->input == use.input &&
-        (last->column < 0 || last->column == use.column)) {
+        ((last->column < 0 && last->row < 0) ||
+         (last->column == use.column && last->row == use.row))) {
       if (last->table != use.table &&
           (has_ids || with_ids.contains(last->table))) {
         return absl::InvalidArgumentError(absl::StrCat(
@@ -112,6 +114,10 @@ absl::Status ChangeIds(const Graph& graph, absl::Span<const std::string> tables,
       // element from c on.
       column.first = static_cast<size_t>(use.column);
       column.step = static_cast<size_t>(tensor.dims().back());
+    } else if (use.row >= 0) {
+      const auto size = static_cast<size_t>(tensor.dims().back());
+      column.first = static_cast<size_t>(use.row) * size;
+      column.values = column.values.subspan(0, column.first + size);
     }
     REFRACT_RETURN_IF_ERROR(change(column));
   }

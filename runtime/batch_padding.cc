@@ -28,37 +28,70 @@ models::SymExpr ElementsOf(const models::Value& value) {
   return count;
 }
 
-// Index among the graph's inputs of the ids that belong to the offsets
-// `offsets`; -1 if the ids are not a whole input.
-int IdsOf(const Graph& graph, ValueId offsets) {
+// Where the numbers of `id` come from through views: an input, a row that was
+// selected from an input, or a value that is computed.
+struct Source {
+  ValueId input = models::kNoValue;
+  std::optional<int64_t> row;
+};
+Source SourceOf(const Graph& graph, ValueId id) {
+  const ValueId source = cpu::SourceOf(graph, id);
+  // A selection is a view, too: it is found on the way to the source.
+  for (ValueId on_way = id; on_way != source;) {
+    const models::Node& node = graph.nodes[graph.value(on_way).producer];
+    const auto row = models::RowOf(graph, node, on_way);
+    if (row && node.ValueArg("self") == source) return {source, row};
+    on_way = models::InputsOf(node).front();
+  }
+  return {source};
+}
+
+// Indices among the graph's inputs of the ids that belong to the offsets
+// `offsets`: one, or one for each row if `rows` ≥ 0. Empty if some ids are not
+// a whole input or a whole row of a matrix.
+std::vector<int> IdsOf(const Graph& graph, ValueId offsets, int64_t rows) {
+  std::vector<int> found(rows < 0 ? 1 : static_cast<size_t>(rows), -1);
   for (const models::Node& node : graph.nodes) {
     const models::EmbeddingArgs names = models::EmbeddingArgsOf(node.op);
     if (names.offsets.empty()) continue;
     const ValueId read = node.ValueArg(names.offsets);
     const ValueId ids = node.ValueArg(names.indices);
-    if (read == models::kNoValue || ids == models::kNoValue ||
-        cpu::SourceOf(graph, read) != offsets) {
-      continue;
-    }
-    const ValueId source = cpu::SourceOf(graph, ids);
+    if (read == models::kNoValue || ids == models::kNoValue) continue;
+    const Source bags = SourceOf(graph, read);
+    if (bags.input != offsets || bags.row.has_value() != (rows >= 0)) continue;
+    const Source source = SourceOf(graph, ids);
     const auto input =
-        std::find(graph.inputs.begin(), graph.inputs.end(), source);
-    if (input != graph.inputs.end() &&
-        ElementsOf(graph.value(source)) == ElementsOf(graph.value(ids))) {
-      return static_cast<int>(input - graph.inputs.begin());
+        std::find(graph.inputs.begin(), graph.inputs.end(), source.input);
+    if (input == graph.inputs.end()) continue;
+    const models::Value& value = graph.value(source.input);
+    // Of a matrix of offsets the ids must be counted by a last dimension.
+    const bool last =
+        source.row || (value.has_shape && value.shape.size() == 1);
+    if (rows >= 0 ? !last : source.row.has_value()) continue;
+    const models::SymExpr count =
+        source.row ? value.shape.back() : ElementsOf(value);
+    if (count != ElementsOf(graph.value(ids))) continue;
+    const auto row = static_cast<size_t>(bags.row.value_or(0));
+    if (row < found.size()) {
+      found[row] = static_cast<int>(input - graph.inputs.begin());
     }
   }
-  return -1;
+  if (std::count(found.begin(), found.end(), -1) > 0) return {};
+  return found;
 }
 
-// Bytes of one entry of dimension 0; nullopt if the view is invalid.
-std::optional<size_t> EntryBytes(const TensorView& view) {
-  if (view.dims.empty() || view.dims[0] <= 0 || view.data == nullptr) {
+// Bytes of one entry of dimension `dim`; nullopt if the view is invalid.
+std::optional<size_t> EntryBytes(const TensorView& view, size_t dim) {
+  if (view.dims.size() <= dim || view.dims[dim] <= 0 || view.data == nullptr) {
     return std::nullopt;
   }
   const auto bytes = base::ByteSize(view.dtype, view.dims);
   if (!bytes.ok() || *bytes != view.bytes) return std::nullopt;
-  return *bytes / static_cast<size_t>(view.dims[0]);
+  size_t entry = base::SizeOf(view.dtype);
+  for (size_t d = dim + 1; d < view.dims.size(); ++d) {
+    entry *= static_cast<size_t>(view.dims[d]);
+  }
+  return entry;
 }
 
 void StoreInt(base::DType dtype, int64_t value, std::byte* to) {
@@ -80,29 +113,41 @@ int64_t SmallestBatch(const Graph& graph) {
 }
 
 BatchPadding::Input BatchPadding::Classify(const Graph& graph, ValueId id,
-                                           bool is_offsets) {
+                                           bool is_offsets, int64_t pieces) {
   const models::Value& value = graph.value(id);
   Input input;
   input.name = value.name;
   if (value.kind != models::ValueKind::kTensor || !value.has_shape) {
     return input;
   }
-  // Only dimension 0 can be extended by copies. B + 1 offsets get copies of the
+  // One dimension can be extended by copies. B + 1 offsets get copies of the
   // last offset, which make empty bags. B offsets get the number of ids, where
-  // the added bags begin.
+  // the added bags begin. A matrix of offsets has the bags of a table in each
+  // row. B lengths get zeros.
   const std::string& batch = graph.batch_symbol;
+  const int64_t rows =
+      value.shape.size() == 2 ? value.shape[0].constant().value_or(-1) : -1;
   for (size_t d = 0; d < value.shape.size(); ++d) {
     if (!Mentions(value.shape[d], batch)) continue;
-    input.rule = Rule::kRepeatLast;
-    if (d > 0) {
+    if (input.rule != Rule::kKeep || (is_offsets && d > 0 && rows < 0)) {
       input.rule = Rule::kImpossible;
       break;
+    }
+    input.rule = pieces > 0 ? Rule::kAppendZero : Rule::kRepeatLast;
+    input.dim = d;
+    // A list has the lengths of piece after piece, a matrix has them in rows.
+    if (pieces > 0 && value.shape.size() == 1) input.pieces = pieces;
+    if (input.pieces > 1) {
+      if (value.shape[d] != models::SymExpr::Symbol(batch) * input.pieces) {
+        input.rule = Rule::kImpossible;
+      }
+      continue;
     }
     const auto extra =
         (value.shape[d] - models::SymExpr::Symbol(batch)).constant();
     if (extra == 0 && is_offsets) {
-      input.ids = IdsOf(graph, id);
-      input.rule = input.ids < 0 ? Rule::kImpossible : Rule::kAppendCount;
+      input.ids = IdsOf(graph, id, rows);
+      input.rule = input.ids.empty() ? Rule::kImpossible : Rule::kAppendCount;
     } else if (extra == 1 && is_offsets) {
       input.extra = 1;
     } else if (extra != 0) {
@@ -124,13 +169,26 @@ BatchPadding::BatchPadding(const Graph& graph)
     const bool is_offsets = std::any_of(
         id_inputs.begin(), id_inputs.end(),
         [&](const auto& use) { return use.input == id && use.is_offsets; });
-    inputs_.push_back(Classify(graph, id, is_offsets));
+    int64_t pieces = 0;
+    for (const models::IdInput& use : id_inputs) {
+      if (use.lengths == id) pieces = use.pieces;
+    }
+    inputs_.push_back(Classify(graph, id, is_offsets, pieces));
   }
   for (ValueId id : graph.outputs) {
     const models::Value& value = graph.value(id);
     output_has_rows_.push_back(value.has_shape && !value.shape.empty() &&
                                value.shape[0].symbol() == graph.batch_symbol);
   }
+}
+
+int64_t BatchPadding::CountOfIds(absl::Span<const TensorView> inputs,
+                                 const Input& offsets, size_t row) {
+  if (offsets.dim == 0) return inputs[offsets.ids[0]].num_elements();
+  // A request with another number of rows is refused by Signature::Bind().
+  const size_t known = std::min(row, offsets.ids.size() - 1);
+  const base::Dims& dims = inputs[offsets.ids[known]].dims;
+  return dims.empty() ? 0 : dims.back();
 }
 
 absl::Status BatchPadding::Pad(absl::Span<const TensorView> inputs,
@@ -166,28 +224,40 @@ absl::Status BatchPadding::Pad(absl::Span<const TensorView> inputs,
           min_batch_, " rows, and this input cannot be padded to that"));
     }
     const TensorView& view = inputs[i];
-    const auto entry = EntryBytes(view);
+    const auto entry = EntryBytes(view, rule.dim);
     // An invalid input stays as it is: Signature::Bind() refuses it with its
     // own message.
-    if (!entry || view.dims[0] != *rows + rule.extra) continue;
-    const size_t bytes = view.bytes + static_cast<size_t>(added) * *entry;
+    if (!entry || view.dims[rule.dim] != *rows * rule.pieces + rule.extra) {
+      continue;
+    }
+    // A run of entries for each piece, and for each row of a feature-major
+    // matrix.
+    const size_t run =
+        static_cast<size_t>(view.dims[rule.dim] / rule.pieces) * *entry;
+    const size_t runs = run == 0 ? 0 : view.bytes / run;
+    const size_t padded_run = run + static_cast<size_t>(added) * *entry;
+    const size_t bytes = runs * padded_run;
     base::AlignedBuffer& memory = batch.memory_[i];
     // Copied into memory of the batch, since the request's memory ends with its
     // last row.
     if (bytes > memory.size())
       memory = base::AlignedBuffer(std::bit_ceil(bytes));
-    std::memcpy(memory.data(), view.data, view.bytes);
-    for (int64_t row = 0; row < added; ++row) {
-      std::byte* const to =
-          memory.data() + view.bytes + static_cast<size_t>(row) * *entry;
-      if (rule.rule == Rule::kAppendCount) {
-        StoreInt(view.dtype, inputs[rule.ids].num_elements(), to);
-      } else {
-        std::memcpy(to, view.data + view.bytes - *entry, *entry);
+    for (size_t k = 0; k < runs; ++k) {
+      const std::byte* const from = view.data + k * run;
+      std::byte* const to = memory.data() + k * padded_run;
+      std::memcpy(to, from, run);
+      for (size_t at = run; at < padded_run; at += *entry) {
+        if (rule.rule == Rule::kAppendCount) {
+          StoreInt(view.dtype, CountOfIds(inputs, rule, k), to + at);
+        } else if (rule.rule == Rule::kAppendZero) {
+          StoreInt(view.dtype, 0, to + at);
+        } else {
+          std::memcpy(to + at, from + run - *entry, *entry);
+        }
       }
     }
     TensorView& padded = batch.inputs_[i];
-    padded.dims[0] += added;
+    padded.dims[rule.dim] += added * rule.pieces;
     padded.data = memory.data();
     padded.bytes = bytes;
   }

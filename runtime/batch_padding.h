@@ -58,10 +58,10 @@ class BatchPadding {
  public:
   explicit BatchPadding(const models::Graph& graph);
 
-  // Row-wise inputs repeat their last row; bag offsets get empty bags. Invalid
-  // inputs pass unchanged: the program refuses them. InvalidArgument names an
-  // input that depends on the batch in a way that cannot be padded, or the
-  // batch and the minimum if rows depend on each other.
+  // Inputs with items repeat their last item; bag offsets get empty bags.
+  // Invalid inputs pass unchanged: the program refuses them. InvalidArgument
+  // names an input that depends on the batch in a way that cannot be padded, or
+  // the batch and the minimum if rows depend on each other.
   absl::Status Pad(absl::Span<const base::TensorView> inputs,
                    PaddedBatch& batch) const;
 
@@ -73,20 +73,30 @@ class BatchPadding {
  private:
   enum class Rule : uint8_t {
     kKeep,         // does not depend on the batch
-    kRepeatLast,   // one entry per row; or batch + 1 offsets, where
+    kRepeatLast,   // one entry per item; or batch + 1 offsets, where
                    // a repeated end is an empty bag
-    kAppendCount,  // one offset per row: the bag begins where the
+    kAppendCount,  // one offset per item: the bag begins where the
                    // ids end
+    kAppendZero,   // one length per item: the bag is empty
     kImpossible,
   };
   struct Input {
     std::string name;
     Rule rule = Rule::kKeep;
+    size_t dim = 0;      // the dimension with the batch
+    int64_t pieces = 1;  // in which this dimension repeats the batch
     int64_t extra = 0;  // entries beyond the batch: 1 for batch + 1
-    int ids = -1;       // kAppendCount: the input with the ids
+    // kAppendCount: the input with the ids; of a matrix of offsets the inputs
+    // with the ids of each row, whose last dimension counts these ids.
+    std::vector<int> ids;
   };
+  // `is_offsets`: the input has offsets of bags. `pieces`: it has the lengths
+  // of bags of so many pieces; 0: no lengths.
   static Input Classify(const models::Graph& graph, models::ValueId id,
-                        bool is_offsets);
+                        bool is_offsets, int64_t pieces);
+  // The number of ids that row `row` of the offsets divides into bags.
+  static int64_t CountOfIds(absl::Span<const base::TensorView> inputs,
+                            const Input& offsets, size_t row);
 
   const Signature signature_;
   const int64_t min_batch_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <utility>
 
 #include "CLI/CLI.hpp"
@@ -138,17 +139,12 @@ absl::Status CheckGivenSizes(
     return partitioner::CheckSizes(graph,
                                    partitioner::SizesForBatch(graph, 1, given));
   };
+  const std::map<std::string, int64_t> of_rows = partitioner::RowSymbols(graph);
   for (const auto& [symbol, given] : sizes) {
     const int64_t size = std::abs(given);
     // Sizes that count rows are given per item, but the model's limits are per
     // request.
-    const bool counts_rows = std::any_of(
-        graph.inputs.begin(), graph.inputs.end(), [&](models::ValueId id) {
-          const auto& shape = graph.value(id).shape;
-          if (shape.empty()) return false;
-          const std::vector<std::string> symbols = shape[0].Symbols();
-          return std::count(symbols.begin(), symbols.end(), symbol) > 0;
-        });
+    const bool counts_rows = of_rows.contains(symbol);
     for (const models::SymbolRange& range : graph.symbols) {
       if ((counts_rows && given >= 0) || range.symbol != symbol ||
           range.min > range.max || (size >= range.min && size <= range.max)) {

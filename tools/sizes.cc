@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <system_error>
 #include <utility>
 
@@ -31,29 +32,27 @@ absl::string_view SourceText(SizeSource source) {
 }
 
 // Symbols of the inputs except the batch, without sizes, and whether each of
-// them counts rows of some input.
+// them grows with the items of the request.
 std::vector<std::pair<AssumedSize, bool>> SymbolsOf(
     const models::Graph& graph) {
   std::vector<std::pair<AssumedSize, bool>> symbols;
+  const std::map<std::string, int64_t> of_rows = partitioner::RowSymbols(graph);
   for (const models::ValueId id : graph.inputs) {
     const models::Value& input = graph.value(id);
-    for (size_t d = 0; d < input.shape.size(); ++d) {
-      for (const std::string& symbol : input.shape[d].Symbols()) {
+    for (const models::SymExpr& extent : input.shape) {
+      for (const std::string& symbol : extent.Symbols()) {
         if (symbol == graph.batch_symbol) continue;
         auto found = std::find_if(
             symbols.begin(), symbols.end(),
             [&](const auto& known) { return known.first.symbol == symbol; });
         if (found == symbols.end()) {
-          symbols.push_back({{.symbol = symbol}, false});
+          symbols.push_back({{.symbol = symbol}, of_rows.contains(symbol)});
           found = symbols.end() - 1;
         }
         std::vector<std::string>& inputs = found->first.inputs;
         if (inputs.empty() || inputs.back() != input.name) {
           inputs.push_back(input.name);
         }
-        // A first dimension counts rows: its size grows with the items of the
-        // request.
-        found->second |= d == 0;
       }
     }
   }

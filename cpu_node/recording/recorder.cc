@@ -72,24 +72,34 @@ void ChangeIntegers(base::Tensor& tensor, const F& change) {
   }
 }
 
-// Meaning of an input's integers. `rows`: the rows of the table of each column
-// of a matrix, or one number for all columns; 0: not known.
+// Meaning of an input's integers. `rows`: the rows of the table of each
+// feature; 0: not known; empty: no ids. Features are the columns of a matrix,
+// or its rows if `feature_major`.
 struct Integers {
   bool offsets = false;
+  bool feature_major = false;
   std::vector<int64_t> rows;
 };
 
 Integers IntegersOf(const std::vector<models::IdInput>& uses,
-                    models::ValueId input, size_t columns) {
+                    models::ValueId input, const base::Dims& dims) {
   Integers result;
+  for (const models::IdInput& use : uses) {
+    result.feature_major |=
+        use.input == input && use.row >= 0 && dims.size() == 2;
+  }
+  const int64_t features = dims.size() < 2        ? 1
+                           : result.feature_major ? dims.front()
+                                                  : dims.back();
   for (const models::IdInput& use : uses) {
     if (use.input != input) continue;
     result.offsets = result.offsets || use.is_offsets;
     if (use.is_offsets) continue;
-    result.rows.resize(columns, 0);
-    for (size_t column = 0; column < columns; ++column) {
-      if (use.column >= 0 && static_cast<size_t>(use.column) != column) continue;
-      int64_t& rows = result.rows[column];
+    result.rows.resize(static_cast<size_t>(features), 0);
+    for (int64_t feature = 0; feature < features; ++feature) {
+      const int64_t only = std::max(use.column, use.row);
+      if (only >= 0 && only != feature) continue;
+      int64_t& rows = result.rows[static_cast<size_t>(feature)];
       rows = rows == 0 ? use.rows : std::min(rows, use.rows);
     }
   }
@@ -109,17 +119,18 @@ void RedactIds(const models::Graph& graph, absl::string_view key,
             ? 1
             : std::max<size_t>(static_cast<size_t>(tensor.dims().back()), 1);
     // Offsets say where bags begin and reveal no id. An id becomes an id of its
-    // table, always the same for one key, input and column, so that repeated
+    // table, always the same for one key, input and feature, so that repeated
     // ids stay repeated. Integers without a known table become 0.
-    const Integers integers = IntegersOf(uses, graph.inputs[i], columns);
+    const Integers integers = IntegersOf(uses, graph.inputs[i], tensor.dims());
     if (integers.offsets) continue;
     const std::string& name = graph.value(graph.inputs[i]).name;
     ChangeIntegers(tensor, [&](size_t element, int64_t id) -> int64_t {
-      const size_t column = element % columns;
-      const int64_t rows = integers.rows.empty() ? 0 : integers.rows[column];
+      const size_t feature =
+          integers.feature_major ? element / columns : element % columns;
+      const int64_t rows = integers.rows.empty() ? 0 : integers.rows[feature];
       if (rows < 1) return 0;
       const std::string hash =
-          hmac.Of(absl::StrCat(name, "/", column, "/", id));
+          hmac.Of(absl::StrCat(name, "/", feature, "/", id));
       uint64_t number = 0;
       std::memcpy(&number, hash.data(), sizeof(number));
       return static_cast<int64_t>(number % static_cast<uint64_t>(rows));

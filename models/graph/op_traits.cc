@@ -145,27 +145,74 @@ std::optional<int64_t> IntArg(const Node& node, absl::string_view name,
   return value == nullptr ? std::nullopt : std::optional<int64_t>(*value);
 }
 
-// A graph input, or a column of it, from which ids or offsets come.
+// A graph input, or a part of it, from which ids or offsets come.
 struct Source {
   ValueId input = kNoValue;
-  int64_t column = -1;  // -1: all of it
+  int64_t column = -1;  // all three -1: all of it
+  int64_t row = -1;
+  int64_t piece = -1;
+  int64_t pieces = 1;
   friend bool operator==(const Source&, const Source&) = default;
   friend auto operator<=>(const Source&, const Source&) = default;
 };
 
-// The column of a matrix input that `node` takes as its result `id`; nullopt
-// for other nodes.
-std::optional<Source> ColumnOfInput(const Graph& graph, const Node& node,
-                                    ValueId id) {
+// The index in dimension `wanted` that `node`, a select, slice or unbind, takes
+// as its result `result`; nullopt for other nodes, several indices, and an
+// index that is not known.
+std::optional<int64_t> IndexIn(const Graph& graph, const Node& node,
+                               ValueId result, int64_t wanted) {
+  const OpName op = SplitOpName(node.op);
+  const ValueId self = node.ValueArg("self");
+  if (op.space != "aten" || self == kNoValue) return std::nullopt;
+  const std::vector<SymExpr>& shape = graph.value(self).shape;
+  std::optional<int64_t> dim = IntArg(node, "dim", 0);
+  if (dim && *dim < 0) *dim += static_cast<int64_t>(shape.size());
+  if (dim != wanted) return std::nullopt;
+  // unbind() has one result per index, in order.
+  if (op.name == "unbind") {
+    const auto it = std::find(node.outputs.begin(), node.outputs.end(), result);
+    return it - node.outputs.begin();
+  }
+  if (op.name != "select" && op.name != "slice") return std::nullopt;
+  // −1: unknown.
+  const int64_t size = static_cast<int64_t>(shape.size()) > wanted
+                           ? shape[wanted].constant().value_or(-1)
+                           : -1;
+  std::optional<int64_t> first =
+      IntArg(node, op.name == "select" ? "index" : "start", 0);
+  if (first && *first < 0 && size >= 0) *first += size;
+  if (!first || *first < 0) return std::nullopt;
+  if (op.name == "select") return first;
+  // x[:, k:k+1]: a slice of one column.
+  std::optional<int64_t> end = IntArg(node, "end", INT64_MAX);
+  if (end && *end < 0 && size >= 0) *end += size;
+  if (end && size >= 0) end = std::min(*end, size);
+  return end && *end - 1 == *first ? first : std::nullopt;
+}
+
+// The column or row of a matrix input, or the piece of a list input, that
+// `node` takes as its result `id`; nullopt for other nodes.
+std::optional<Source> PartOfInput(const Graph& graph, const Node& node,
+                                  ValueId id) {
   const ValueId input = node.ValueArg("self");
   if (input == kNoValue) return std::nullopt;
   const Value& matrix = graph.value(input);
   if (matrix.producer != kNoNode || matrix.is_weight()) return std::nullopt;
+  if (SplitOpName(node.op).name == "split_with_sizes" && matrix.has_shape &&
+      matrix.shape.size() == 1) {
+    const auto it = std::find(node.outputs.begin(), node.outputs.end(), id);
+    return Source{.input = input,
+                  .piece = it - node.outputs.begin(),
+                  .pieces = static_cast<int64_t>(node.outputs.size())};
+  }
   // Readers of IdInput::column count in rows of a matrix.
   if (matrix.has_shape && matrix.shape.size() != 2) return std::nullopt;
-  const std::optional<int64_t> column = ColumnOf(graph, node, id);
-  if (!column) return std::nullopt;
-  return Source{input, *column};
+  if (const auto column = ColumnOf(graph, node, id)) {
+    return Source{.input = input, .column = *column};
+  }
+  const std::optional<int64_t> row = RowOf(graph, node, id);
+  if (!row) return std::nullopt;
+  return Source{.input = input, .row = *row};
 }
 
 // Every graph input that reaches `id` through id-keeping operators, in order.
@@ -185,8 +232,8 @@ std::vector<Source> SourcesOf(const Graph& graph, ValueId id) {
     }
     const Node& node = graph.nodes[value.producer];
     if (!KeepsIds(node)) continue;
-    if (const auto column = ColumnOfInput(graph, node, current)) {
-      sources.push_back(*column);
+    if (const auto part = PartOfInput(graph, node, current)) {
+      sources.push_back(*part);
       continue;
     }
     const std::vector<ValueId> inputs = InputsOf(node);
@@ -202,6 +249,53 @@ std::vector<Source> SourcesOf(const Graph& graph, ValueId id) {
   std::sort(sources.begin(), sources.end());
   sources.erase(std::unique(sources.begin(), sources.end()), sources.end());
   return sources;
+}
+
+// Whether `user` reads the numbers of a list as a matrix with a row for each of
+// `pieces`.
+bool MakesRows(const Graph& graph, const Node& user, int64_t pieces) {
+  const std::vector<SymExpr>& shape = graph.value(user.outputs[0]).shape;
+  return ClassOf(user.op) == OpClass::kView && shape.size() == 2 &&
+         shape[0].constant() == pieces;
+}
+
+// The input with lengths of the bags that begin at `offsets`, which running
+// sums make; kNoValue if there are no running sums, if they follow from several
+// inputs or from others than integers, or if it is not seen that the lengths of
+// a piece follow those of the piece before.
+ValueId LengthsOf(const Graph& graph, ValueId offsets, int64_t pieces) {
+  ValueId found = kNoValue;
+  bool sums = false;
+  absl::flat_hash_set<ValueId> seen;
+  std::vector<ValueId> pending = {offsets};
+  while (!pending.empty()) {
+    const ValueId current = pending.back();
+    pending.pop_back();
+    if (current == kNoValue || !seen.insert(current).second) continue;
+    const Value& value = graph.value(current);
+    // Sizes decide shapes, and are no lengths.
+    if (value.is_weight() || value.kind != ValueKind::kTensor) continue;
+    if (value.producer == kNoNode) {
+      if (found != kNoValue || !base::IsInteger(value.dtype)) return kNoValue;
+      found = current;
+      continue;
+    }
+    const Node& node = graph.nodes[value.producer];
+    sums |= absl::StrContains(node.op, "cumsum");
+    for (const ValueId input : InputsOf(node)) pending.push_back(input);
+  }
+  if (!sums || found == kNoValue) return kNoValue;
+  const std::vector<SymExpr>& shape = graph.value(found).shape;
+  if (pieces == 1) return found;
+  if (shape.size() == 2) {
+    return shape[0].constant() == pieces ? found : kNoValue;
+  }
+  for (const Node& user : graph.nodes) {
+    const bool reads = user.ValueArg("self") == found &&
+                       !user.outputs.empty() && seen.contains(user.outputs[0]);
+    if (reads && !MakesRows(graph, user, pieces)) return kNoValue;
+  }
+  return found;
 }
 
 }  // namespace
@@ -342,32 +436,19 @@ EmbeddingArgs EmbeddingArgsOf(absl::string_view op) {
 
 std::optional<int64_t> ColumnOf(const Graph& graph, const Node& node,
                                 ValueId result) {
-  const OpName op = SplitOpName(node.op);
+  return IndexIn(graph, node, result, 1);
+}
+
+std::optional<int64_t> RowOf(const Graph& graph, const Node& node,
+                             ValueId result) {
   const ValueId self = node.ValueArg("self");
-  if (op.space != "aten" || self == kNoValue) return std::nullopt;
-  const std::vector<SymExpr>& shape = graph.value(self).shape;
-  std::optional<int64_t> dim = IntArg(node, "dim", 0);
-  if (dim && *dim < 0) *dim += static_cast<int64_t>(shape.size());
-  if (dim != 1) return std::nullopt;
-  // unbind() has one result per column, in order.
-  if (op.name == "unbind") {
-    const auto it = std::find(node.outputs.begin(), node.outputs.end(), result);
-    return it - node.outputs.begin();
+  if (self == kNoValue) return std::nullopt;
+  const Value& matrix = graph.value(self);
+  if (!matrix.has_shape || matrix.shape.size() != 2 ||
+      !matrix.shape[0].constant()) {
+    return std::nullopt;
   }
-  if (op.name != "select" && op.name != "slice") return std::nullopt;
-  // −1: unknown.
-  const int64_t width =
-      shape.size() > 1 ? shape[1].constant().value_or(-1) : -1;
-  std::optional<int64_t> first =
-      IntArg(node, op.name == "select" ? "index" : "start", 0);
-  if (first && *first < 0 && width >= 0) *first += width;
-  if (!first || *first < 0) return std::nullopt;
-  if (op.name == "select") return first;
-  // x[:, k:k+1]: a slice of one column.
-  std::optional<int64_t> end = IntArg(node, "end", INT64_MAX);
-  if (end && *end < 0 && width >= 0) *end += width;
-  if (end && width >= 0) end = std::min(*end, width);
-  return end && *end - 1 == *first ? first : std::nullopt;
+  return IndexIn(graph, node, result, 0);
 }
 
 std::vector<IdInput> FindIdInputs(const Graph& graph) {
@@ -377,7 +458,8 @@ std::vector<IdInput> FindIdInputs(const Graph& graph) {
         std::any_of(found.begin(), found.end(), [&](const IdInput& other) {
           return other.input == use.input && other.table == use.table &&
                  other.is_offsets == use.is_offsets &&
-                 other.column == use.column;
+                 other.column == use.column && other.row == use.row &&
+                 other.piece == use.piece;
         });
     if (!known) found.push_back(use);
   };
@@ -390,23 +472,44 @@ std::vector<IdInput> FindIdInputs(const Graph& graph) {
                              ? table.shape[0].constant().value_or(0)
                              : 0;
     const std::vector<Source> ids = SourcesOf(graph, look_up->indices);
+    const std::vector<Source> offsets = SourcesOf(graph, look_up->offsets);
+    const ValueId lengths =
+        look_up->offsets == kNoValue || !offsets.empty() || ids.size() != 1
+            ? kNoValue
+            : LengthsOf(graph, look_up->offsets, ids[0].pieces);
     for (const Source& source : ids) {
       add({.input = source.input,
            .table = table.weight,
            .rows = rows,
-           .column = source.column});
+           .column = source.column,
+           .row = source.row,
+           .piece = source.piece,
+           .pieces = source.pieces,
+           .lengths = lengths});
     }
-    for (const Source& source : SourcesOf(graph, look_up->offsets)) {
+    for (const Source& source : offsets) {
       add({.input = source.input,
            .table = table.weight,
            .rows = rows,
            .is_offsets = true,
+           .column = source.column,
+           .row = source.row,
            // With several sources the offsets count ids of a concatenation,
            // which is no input.
            .ids = ids.size() == 1 ? ids[0].input : kNoValue,
            .include_last_offset =
                BoolArg(node, "include_last_offset").value_or(false)});
     }
+  }
+  // A row and a column of one input share an element: such a row counts as all
+  // of the input.
+  const auto has_columns = [&found](ValueId input) {
+    return std::any_of(found.begin(), found.end(), [&](const IdInput& use) {
+      return use.input == input && use.column >= 0;
+    });
+  };
+  for (IdInput& use : found) {
+    if (use.row >= 0 && has_columns(use.input)) use.row = -1;
   }
   return found;
 }

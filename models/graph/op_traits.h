@@ -53,15 +53,31 @@ EmbeddingArgs EmbeddingArgsOf(absl::string_view op);
 std::optional<int64_t> ColumnOf(const Graph& graph, const Node& node,
                                 ValueId result);
 
+// The same for dimension 0 of a matrix whose number of rows is constant. Where
+// it is not, a row is an item.
+std::optional<int64_t> RowOf(const Graph& graph, const Node& node,
+                             ValueId result);
+
 // A request input used as ids of a table, found through views and casts (a
-// column of an id matrix counts).
+// column of an id matrix counts, and a row of a feature-major matrix, which has
+// the features in dimension 0 and the items in dimension 1).
 struct IdInput {
   ValueId input = kNoValue;
   std::string table;  // weight name
   int64_t rows = 0;
   bool is_offsets = false;  // the input holds bag offsets, not ids
-  // The column of a matrix input with these ids; -1: all columns.
+  // The column or the row of a matrix input with these ids or offsets; -1: all
+  // of it. No input has both.
   int64_t column = -1;
+  int64_t row = -1;
+  // Ids only: which of `pieces` pieces of a list input, that follow one
+  // another, has these ids; -1: all of it. Data decides where a piece ends.
+  int64_t piece = -1;
+  int64_t pieces = 1;
+  // Ids in bags only: the input with the lengths of the bags, of piece after
+  // piece; kNoValue if the bags' offsets do not follow from such an input
+  // alone.
+  ValueId lengths = kNoValue;
   // Offsets only: the input with the ids of the bags (kNoValue if they come
   // from several inputs or are computed), and whether the last offset is the
   // number of ids rather than the begin of a bag.

@@ -26,6 +26,7 @@ constexpr absl::string_view kPolicyKey = "out_of_range_ids";
 constexpr absl::string_view kIdsPrefix = "ids.";
 constexpr absl::string_view kOffsetsPrefix = "offsets.";
 constexpr absl::string_view kBagsPrefix = "bags.";
+constexpr absl::string_view kLengthsPrefix = "lengths.";
 constexpr absl::string_view kShapePrefix = "shape.";
 constexpr absl::string_view kBatchKey = "batch_symbol";
 constexpr absl::string_view kShareKey = "share";
@@ -177,6 +178,8 @@ std::vector<int64_t> DimsOf(const Value& value) {
 // have: the parameters for readers, as the header lists them.
 std::map<std::string, std::string> ReaderParameters(const Graph& graph) {
   std::map<std::string, std::string> parameters;
+  // Per input with offsets: the text for each of its rows; −1: for all of it.
+  std::map<std::string, std::map<int64_t, std::string>> bags;
   for (const IdInput& use : FindIdInputs(graph)) {
     const std::string& name = graph.value(use.input).name;
     std::string& text = parameters[absl::StrCat(
@@ -184,11 +187,28 @@ std::map<std::string, std::string> ReaderParameters(const Graph& graph) {
     absl::StrAppend(&text, text.empty() ? "" : ";", "table=", use.table,
                     " rows=", use.rows);
     if (use.column >= 0) absl::StrAppend(&text, " column=", use.column);
+    if (use.row >= 0) absl::StrAppend(&text, " row=", use.row);
+    if (use.piece >= 0) absl::StrAppend(&text, " piece=", use.piece);
+    if (use.lengths != kNoValue) {
+      parameters[absl::StrCat(kLengthsPrefix, graph.value(use.lengths).name)] =
+          absl::StrCat("ids=", name, " pieces=", use.pieces);
+    }
     if (use.is_offsets && use.ids != kNoValue) {
-      parameters[absl::StrCat(kBagsPrefix, name)] = absl::StrCat(
+      bags[name][use.row] = absl::StrCat(
           "ids=", graph.value(use.ids).name,
           " include_last=", use.include_last_offset ? "true" : "false");
     }
+  }
+  for (const auto& [name, of_rows] : bags) {
+    const std::string& first = of_rows.begin()->second;
+    const bool alike =
+        std::all_of(of_rows.begin(), of_rows.end(),
+                    [&](const auto& row) { return row.second == first; });
+    parameters[absl::StrCat(kBagsPrefix, name)] =
+        alike ? first
+              : absl::StrJoin(of_rows, ";", [](std::string* out, auto& row) {
+                  absl::StrAppend(out, row.second, " row=", row.first);
+                });
   }
   for (ValueId id : graph.inputs) {
     const Value& value = graph.value(id);
@@ -318,6 +338,7 @@ absl::Status CheckParameter(const std::string& key, const std::string& text,
   if (absl::ConsumePrefix(&input, kIdsPrefix) ||
       absl::ConsumePrefix(&input, kOffsetsPrefix) ||
       absl::ConsumePrefix(&input, kBagsPrefix) ||
+      absl::ConsumePrefix(&input, kLengthsPrefix) ||
       absl::ConsumePrefix(&input, kShapePrefix)) {
     for (ValueId id : graph.inputs) {
       if (graph.value(id).name == input) return absl::OkStatus();

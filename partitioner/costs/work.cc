@@ -433,20 +433,47 @@ int64_t LeastSize(const Graph& graph, const std::string& symbol, int64_t size,
 
 }  // namespace
 
+std::map<std::string, int64_t> RowSymbols(const Graph& graph) {
+  std::map<std::string, int64_t> found;
+  const auto add = [&](const SymExpr& extent, int64_t bags) {
+    for (const std::string& symbol : extent.Symbols()) {
+      if (symbol == graph.batch_symbol) continue;
+      int64_t& most = found[symbol];
+      most = std::max(most, bags);
+    }
+  };
+  for (const ValueId id : graph.inputs) {
+    const std::vector<SymExpr>& shape = graph.value(id).shape;
+    if (!shape.empty()) add(shape[0], 1);
+  }
+  for (const models::IdInput& use : models::FindIdInputs(graph)) {
+    const ValueId ids = use.is_offsets ? use.ids : use.input;
+    if (ids == models::kNoValue || graph.value(ids).shape.empty()) continue;
+    if (use.is_offsets || use.lengths != models::kNoValue) {
+      add(graph.value(ids).shape.back(), use.pieces);
+    }
+  }
+  return found;
+}
+
 SymbolBindings SizesForBatch(
     const Graph& graph, int64_t batch,
     const absl::flat_hash_map<std::string, int64_t>& per_item) {
   SymbolBindings sizes;
   if (!graph.batch_symbol.empty()) sizes[graph.batch_symbol] = batch;
-  const auto bind = [&](const std::string& symbol, bool counts_rows) {
+  const std::map<std::string, int64_t> of_rows = RowSymbols(graph);
+  const auto bind = [&](const std::string& symbol) {
     if (sizes.contains(symbol)) return;
     const auto it = per_item.find(symbol);
+    const auto rows = of_rows.find(symbol);
     // Order of the rules: the number per item, times the batch for symbols of
     // rows, then the range that the model declares.
-    int64_t size = it == per_item.end() ? 1 : it->second;
+    int64_t size = it != per_item.end()    ? it->second
+                   : rows != of_rows.end() ? rows->second
+                                           : 1;
     if (size < 0) {
       size = -size;
-    } else if (counts_rows && !graph.batch_symbol.empty()) {
+    } else if (rows != of_rows.end() && !graph.batch_symbol.empty()) {
       size *= batch;
     }
     for (const models::SymbolRange& range : graph.symbols) {
@@ -457,19 +484,14 @@ SymbolBindings SizesForBatch(
   };
   // Symbols that count no rows and that `per_item` lacks.
   std::vector<std::string> steps;
-  // Symbols of rows first: a symbol that counts rows somewhere counts rows
-  // everywhere.
-  for (const bool rows : {true, false}) {
-    for (const ValueId id : graph.inputs) {
-      const Value& input = graph.value(id);
-      for (size_t d = 0; d < input.shape.size(); ++d) {
-        if ((d == 0) != rows) continue;
-        for (const std::string& symbol : input.shape[d].Symbols()) {
-          if (!rows && !sizes.contains(symbol) && !per_item.contains(symbol)) {
-            steps.push_back(symbol);
-          }
-          bind(symbol, rows);
+  for (const ValueId id : graph.inputs) {
+    for (const SymExpr& extent : graph.value(id).shape) {
+      for (const std::string& symbol : extent.Symbols()) {
+        if (!of_rows.contains(symbol) && !sizes.contains(symbol) &&
+            !per_item.contains(symbol)) {
+          steps.push_back(symbol);
         }
+        bind(symbol);
       }
     }
   }

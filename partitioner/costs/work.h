@@ -4,6 +4,7 @@
 // The work of an operator, from shapes alone. Counts, not times: costs depend
 // on the machine.
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,13 +38,19 @@ std::optional<Work> WorkOf(const models::Graph& graph, const models::Node& node,
 std::optional<double> BytesOf(const models::Value& value,
                               const models::SymbolBindings& sizes);
 
-// Values of the symbols of a request with `batch` items. A symbol that counts
-// rows of an input but is not the batch (look-ups of ragged ids) is `per_item`
-// × batch; other symbols (steps of a sequence) are `per_item` itself; both
-// within the declared range. A negative number −N stands for N in every request
-// (one user with many candidates). Default of `per_item`: 1, or the least value
-// for which every tensor has an element (a convolution needs as many steps as
-// its kernel).
+// The symbols of inputs, except the batch, that grow with the items of a
+// request: sizes of a first dimension, and numbers of ids in bags. With each
+// its default per item: the number of bags of an item, that is 1, or as many as
+// the list of ids has pieces for tables.
+std::map<std::string, int64_t> RowSymbols(const models::Graph& graph);
+
+// Values of the symbols of a request with `batch` items. A symbol of
+// RowSymbols() (look-ups of ragged ids) is `per_item` × batch; other symbols
+// (steps of a sequence) are `per_item` itself; both within the declared range.
+// A negative number −N stands for N in every request (one user with many
+// candidates). Default of `per_item`: that of RowSymbols(); of other symbols 1,
+// or the least value for which every tensor has an element (a convolution needs
+// as many steps as its kernel).
 models::SymbolBindings SizesForBatch(
     const models::Graph& graph, int64_t batch,
     const absl::flat_hash_map<std::string, int64_t>& per_item);

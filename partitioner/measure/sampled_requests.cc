@@ -204,6 +204,8 @@ absl::StatusOr<std::vector<Input>> Classify(const Graph& graph) {
   };
   for (const models::IdInput& id_input : id_inputs) {
     if (!id_input.is_offsets || id_input.ids == models::kNoValue) continue;
+    // Bags are drawn from lists. A matrix of offsets is refused below.
+    if (id_input.row >= 0) continue;
     const int offsets = index_of(id_input.input);
     inputs[offsets].role = Role::kOffsets;
     inputs[offsets].include_last = id_input.include_last_offset;

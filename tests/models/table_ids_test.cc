@@ -46,10 +46,11 @@ class TableIdsTest : public ::testing::Test {
     return result;
   }
 
-  ValueId Column(int64_t column) {
-    return Call(
-        "aten.select.int",
-        {{"self", ValueRef{input_}}, {"dim", int64_t{1}}, {"index", column}});
+  ValueId Column(int64_t column) { return Part(1, column); }
+
+  ValueId Part(int64_t dim, int64_t index) {
+    return Call("aten.select.int",
+                {{"self", ValueRef{input_}}, {"dim", dim}, {"index", index}});
   }
 
   void LookUp(const std::string& table, ValueId ids) {
@@ -83,6 +84,20 @@ TEST_F(TableIdsTest, EachColumnHasTheIdsOfItsTable) {
   LookUp("b", Column(1));
   LookUp("a", Column(0));
   EXPECT_THAT(Changed(), ElementsAre(1, 80, 2, 90)) << status_;
+}
+
+TEST_F(TableIdsTest, EachRowHasTheIdsOfItsTable) {
+  LookUp("a", Part(0, 0));
+  LookUp("b", Part(0, 1));
+  LookUp("a", Part(0, 0));
+  EXPECT_THAT(Changed(), ElementsAre(1, 0, 70, 90)) << status_;
+}
+
+TEST_F(TableIdsTest, OneRowOfTwoTablesIsRefused) {
+  LookUp("a", Part(0, 0));
+  LookUp("b", Part(0, 0));
+  Changed();
+  EXPECT_THAT(status_.message(), HasSubstr("tables a and b, whose ids differ"));
 }
 
 TEST_F(TableIdsTest, ColumnsCountFromTheEnd) {

@@ -97,6 +97,125 @@ TEST(BatchPaddingTest, OffsetsWithoutAnEndPointPastTheIds) {
   EXPECT_THAT(ValuesOf<float>(out[0].view()), ElementsAre(111));
 }
 
+// Meta's DLRM: a matrix of offsets has the bags of a table in each row. The ids
+// are a matrix of as many rows, or a list for each table.
+TEST(BatchPaddingTest, FeatureMajorMatricesArePaddedRowByRow) {
+  for (const bool lists : {false, true}) {
+    SCOPED_TRACE(lists);
+    GraphBuilder builder;
+    const auto offsets = builder.Input("offsets", DType::kInt64, {2, Sym("b")});
+    std::vector<models::ValueId> ids;
+    for (const char* name :
+         lists ? std::vector{"ids_0", "ids_1"} : std::vector{"ids"}) {
+      ids.push_back(lists ? builder.Input(name, DType::kInt64, {Sym(name)})
+                          : builder.Input(name, DType::kInt64, {2, Sym("n")}));
+    }
+    const auto row = [&](models::ValueId matrix, int64_t index,
+                         const char* size) {
+      return builder.Node(
+          "aten.select.int",
+          {Ref("self", matrix), Int("dim", 0), Int("index", index)},
+          {DType::kInt64, {Sym(size)}});
+    };
+    for (int64_t i = 0; i < 2; ++i) {
+      const auto table =
+          builder.Weight<float>(i == 0 ? "t" : "u", {4, 1}, {1, 10, 100, 1000});
+      builder.Output(
+          builder.Nodes("aten.embedding_bag.default",
+                        {Ref("weight", table),
+                         Ref("indices", lists ? ids[i] : row(ids[0], i, "n")),
+                         Ref("offsets", row(offsets, i, "b"))},
+                        {{DType::kFloat32, {Sym("b"), 1}}})[0]);
+      builder.graph().nodes.back().outputs.resize(4, models::kNoValue);
+    }
+    builder.graph().batch_symbol = "b";
+    builder.graph().min_batch = 3;
+    std::vector<base::Tensor> request;
+    request.push_back(MakeTensor<int64_t>({2, 2}, {0, 2, 0, 1}));
+    if (lists) {
+      request.push_back(MakeTensor<int64_t>({3}, {0, 1, 2}));
+      request.push_back(MakeTensor<int64_t>({4}, {3, 3, 2, 1}));
+    } else {
+      request.push_back(MakeTensor<int64_t>({2, 3}, {0, 1, 2, 3, 3, 2}));
+    }
+    PaddedBatch batch;
+    MustBeOk(BatchPadding(builder.graph()).Pad(Views(request), batch));
+    EXPECT_EQ(batch.inputs()[0].dims, base::Dims({2, 3}));
+    EXPECT_THAT(ValuesOf<int64_t>(batch.inputs()[0]),
+                ElementsAre(0, 2, 3, 0, 1, lists ? 4 : 3));
+    const auto out = Must(testing::RunWhole(builder, request));
+    EXPECT_THAT(ValuesOf<float>(out[0].view()), ElementsAre(11, 100));
+    EXPECT_THAT(ValuesOf<float>(out[1].view()),
+                ElementsAre(1000, lists ? 1110 : 1100));
+  }
+}
+
+// TorchRec's KeyedJaggedTensor: lengths of the bags of two tables, one table
+// after the other.
+TEST(BatchPaddingTest, EachPieceOfLengthsGetsEmptyBags) {
+  GraphBuilder builder;
+  const auto ids = builder.Input("ids", DType::kInt64, {Sym("n")});
+  const auto lengths =
+      builder.Input("lengths", DType::kInt32, {Sym("b") + Sym("b")});
+  const auto rows =
+      builder.Node("aten.view.default",
+                   {Ref("self", lengths), testing::Ints("size", {2, -1})},
+                   {DType::kInt32, {2, Sym("b")}});
+  const auto ends =
+      builder.Node("aten.cumsum.default", {Ref("self", rows), Int("dim", 1)},
+                   {DType::kInt64, {2, Sym("b")}});
+  const auto pieces =
+      builder.Nodes("aten.split_with_sizes.default",
+                    {Ref("self", ids), testing::Ints("split_sizes", {1, 1})},
+                    {{DType::kInt64, {Sym("p")}}, {DType::kInt64, {Sym("q")}}});
+  for (int64_t i = 0; i < 2; ++i) {
+    const auto row = builder.Node(
+        "aten.select.int", {Ref("self", ends), Int("dim", 0), Int("index", i)},
+        {DType::kInt64, {Sym("b")}});
+    builder.Output(builder.Nodes(
+        "aten.embedding_bag.default",
+        {Ref("weight",
+             builder.Weight<float>(i == 0 ? "t" : "u", {2, 1}, {1, 10})),
+         Ref("indices", pieces[i]), Ref("offsets", row)},
+        {{DType::kFloat32, {Sym("b"), 1}}})[0]);
+    builder.graph().nodes.back().outputs.resize(4, models::kNoValue);
+  }
+  builder.graph().batch_symbol = "b";
+  builder.graph().min_batch = 3;
+  builder.graph().rows.use = models::RowUse::kAlone;
+  std::vector<base::Tensor> request;
+  request.push_back(MakeTensor<int64_t>({2}, {0, 1}));
+  request.push_back(MakeTensor<int32_t>({4}, {1, 0, 0, 1}));
+  PaddedBatch batch;
+  MustBeOk(BatchPadding(builder.graph()).Pad(Views(request), batch));
+  EXPECT_EQ(batch.inputs()[0].data, request[0].data());
+  EXPECT_EQ(batch.inputs()[1].dims, base::Dims({6}));
+  EXPECT_THAT(ValuesOf<int32_t>(batch.inputs()[1]),
+              ElementsAre(1, 0, 0, 0, 1, 0));
+}
+
+TEST(BatchPaddingTest, ItemsInTheSecondDimensionAreRepeated) {
+  GraphBuilder builder;
+  const auto table = builder.Weight<float>("t", {4, 1}, {1, 10, 100, 1000});
+  const auto ids = builder.Input("ids", DType::kInt32, {2, Sym("b")});
+  const auto row = builder.Node(
+      "aten.select.int", {Ref("self", ids), Int("dim", 0), Int("index", 1)},
+      {DType::kInt32, {Sym("b")}});
+  builder.Output(builder.Node("aten.embedding.default",
+                              {Ref("weight", table), Ref("indices", row)},
+                              {DType::kFloat32, {Sym("b"), 1}}));
+  builder.graph().batch_symbol = "b";
+  builder.graph().min_batch = 3;
+  std::vector<base::Tensor> request;
+  request.push_back(MakeTensor<int32_t>({2, 2}, {0, 1, 2, 3}));
+  PaddedBatch batch;
+  MustBeOk(BatchPadding(builder.graph()).Pad(Views(request), batch));
+  EXPECT_THAT(ValuesOf<int32_t>(batch.inputs()[0]),
+              ElementsAre(0, 1, 1, 2, 3, 3));
+  const auto out = Must(testing::RunWhole(builder, request));
+  EXPECT_THAT(ValuesOf<float>(out[0].view()), ElementsAre(100, 1000));
+}
+
 TEST(BatchPaddingTest, OffsetsOfAColumnOfIdsCannotBePadded) {
   // The size of the input does not show where the ids of this column end.
   GraphBuilder builder;

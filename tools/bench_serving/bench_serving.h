@@ -38,6 +38,7 @@ struct ServingOptions {
   std::vector<std::string> rows;
   std::vector<std::string> table_ids;  // files
   std::string criteo;
+  std::vector<std::string> requests;  // files
   uint64_t seed = 1;
   int connections = 4;
   int64_t max_in_flight = 10'000;

@@ -115,6 +115,17 @@ void AddContentOptions(CLI::App& command, ServingOptions& options) {
                   "instead of drawing them; for models with 13 dense features "
                   "and 26 columns of ids")
       ->type_name("FILE");
+  CLI::Option* const requests =
+      command
+          .add_option("--requests", options.requests,
+                      "send the requests of these files in turn, one in each, "
+                      "instead of drawing requests; may be repeated")
+          ->type_name("FILE.safetensors")
+          ->check(CLI::ExistingFile);
+  for (const char* drawn : {"--query-sizes", "--ids", "--bag-sizes", "--length",
+                            "--rows", "--table-ids", "--criteo"}) {
+    requests->excludes(drawn);
+  }
   command.add_option("--memory-mib", options.memory_mib,
                      "memory for prepared requests; a run that needs more "
                      "repeats requests, and the report says so");

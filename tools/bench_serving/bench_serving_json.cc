@@ -39,6 +39,7 @@ Json OptionsJson(const ServingOptions& options, const ServingReport& report) {
           {"rows", options.rows},
           {"table_ids", options.table_ids},
           {"criteo", options.criteo},
+          {"requests", options.requests},
           {"connections", options.connections},
           {"max_in_flight", options.max_in_flight},
           {"timeout_s", options.timeout_s},

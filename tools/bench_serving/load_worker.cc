@@ -14,6 +14,7 @@
 #include "tools/loadgen/bag_sizes.h"
 #include "tools/loadgen/criteo.h"
 #include "tools/loadgen/ids.h"
+#include "tools/loadgen/request_file.h"
 #include "tools/loadgen/targets/grpc_target.h"
 #include "tools/loadgen/targets/http_target.h"
 
@@ -41,7 +42,12 @@ LoadWorker::~LoadWorker() = default;
 
 absl::Status LoadWorker::Connect() {
   REFRACT_RETURN_IF_ERROR(ReadContentOptions());
-  if (!absl::StartsWith(options_.arrivals, kTracePrefix)) {
+  if (absl::StartsWith(options_.arrivals, kTracePrefix)) {
+    if (!options_.requests.empty()) {
+      return absl::InvalidArgumentError(
+          "--requests: a trace has requests of its own");
+    }
+  } else {
     REFRACT_ASSIGN_OR_RETURN(profile_,
                              loadgen::ArrivalProfile::Parse(options_.arrivals));
   }
@@ -53,6 +59,8 @@ absl::Status LoadWorker::Connect() {
                   absl::Seconds(options_.wait_s)));
   if (absl::StartsWith(options_.arrivals, kTracePrefix)) {
     REFRACT_RETURN_IF_ERROR(ReadArrivals());
+  } else if (!options_.requests.empty()) {
+    REFRACT_RETURN_IF_ERROR(ReadRequests());
   } else {
     REFRACT_RETURN_IF_ERROR(MakeRequestMaker());
     REFRACT_RETURN_IF_ERROR(PrepareRequests(1));
@@ -167,6 +175,18 @@ absl::Status LoadWorker::PrepareRequests(size_t count) {
   return absl::OkStatus();
 }
 
+// Every process sends all files, so that their number need not be that of the
+// processes.
+absl::Status LoadWorker::ReadRequests() {
+  for (const std::string& path : options_.requests) {
+    auto tensors = loadgen::ReadRequest(path, model_);
+    if (!tensors.ok()) return base::Annotate(tensors.status(), "--requests");
+    const int64_t items = loadgen::ItemsOf(model_, *tensors);
+    REFRACT_RETURN_IF_ERROR(PrepareRequest(items, *std::move(tensors)));
+  }
+  return absl::OkStatus();
+}
+
 // Prepares this process's requests of the trace in their order, until the
 // memory for requests is used up.
 absl::Status LoadWorker::ReadArrivals() {
@@ -254,7 +274,7 @@ std::vector<absl::Duration> LoadWorker::ArrivalsAt(double qps) const {
 
 absl::Status LoadWorker::Prepare(double qps) {
   const std::vector<absl::Duration> arrivals = ArrivalsAt(qps);
-  if (trace_.empty()) {
+  if (trace_.empty() && options_.requests.empty()) {
     REFRACT_RETURN_IF_ERROR(PrepareRequests(arrivals.size() / parts_ + 1));
   }
   schedule_.clear();

@@ -71,6 +71,7 @@ class LoadWorker {
   absl::Status ReadContentOptions();
   absl::Status ConnectTarget();
   absl::Status ReadArrivals();
+  absl::Status ReadRequests();
   absl::Status MakeRequestMaker();
   absl::StatusOr<std::vector<base::Tensor>> MakeTensors(int64_t items);
   absl::Status PrepareRequest(int64_t items, std::vector<base::Tensor> tensors);

@@ -63,8 +63,10 @@ int64_t IdOf(const InputPlan& input, size_t column, int64_t row) {
 }
 
 size_t CriteoColumns(const InputPlan& input) {
-  if (input.input.dims.size() < 2) return 1;
-  return static_cast<size_t>(input.input.dims[1]);
+  if (input.input.dims.size() < 2) {
+    return std::max<size_t>(input.bags.size(), 1);
+  }
+  return static_cast<size_t>(input.input.dims[input.feature_major ? 0 : 1]);
 }
 
 bool IsCriteoDense(const InputPlan& input) {
@@ -72,11 +74,13 @@ bool IsCriteoDense(const InputPlan& input) {
          input.input.dims[1] == kCriteoIntegers;
 }
 
-// A list of ids, or a matrix of a known number of columns, a row per item.
+// A list of ids, or a matrix of a known number of features.
 bool IsCriteoIds(const InputPlan& input) {
   const base::Dims& dims = input.input.dims;
-  return !dims.empty() && dims.size() <= 2 && dims[0] < 0 &&
-         (dims.size() == 1 || dims[1] > 0);
+  if (dims.empty() || dims.size() > 2) return false;
+  const bool feature_major = input.feature_major && dims.size() == 2;
+  return dims[feature_major ? 1 : 0] < 0 &&
+         (dims.size() == 1 || dims[feature_major ? 0 : 1] > 0);
 }
 
 absl::Status CheckCriteo(const RequestPlan& plan) {
@@ -93,7 +97,8 @@ absl::Status CheckCriteo(const RequestPlan& plan) {
         if (fits) columns += CriteoColumns(input);
         break;
       case InputKind::kOffsets:
-        fits = fits && input.input.dims[0] < 0;
+      case InputKind::kLengths:
+        fits = fits && input.input.dims.back() < 0;
         break;
       case InputKind::kCounts:
         fits = false;
@@ -138,6 +143,19 @@ absl::StatusOr<RequestMaker> RequestMaker::Create(RequestPlan plan,
   return RequestMaker(std::move(plan), std::move(options));
 }
 
+int64_t RequestMaker::BagsOf(const InputPlan& ids) const {
+  int64_t bags = 0;
+  for (const int bag : ids.bags) {
+    bags += static_cast<int64_t>(bag_sizes_[bag].size());
+  }
+  return bags;
+}
+
+int64_t RequestMaker::IdsIn(int bag) const {
+  const std::vector<int64_t>& sizes = bag_sizes_[bag];
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+}
+
 // Gives every symbol a value: the number of items, then the numbers of ids of
 // the bag inputs, then the values of `given`, then `length` for other symbols.
 absl::Status RequestMaker::BindSizes(int64_t items,
@@ -152,35 +170,66 @@ absl::Status RequestMaker::BindSizes(int64_t items,
     if (offsets.kind != InputKind::kOffsets) continue;
     // A TorchScript model may have a symbol of its own for this size.
     const int64_t extra = offsets.include_last ? 1 : 0;
-    if (const auto symbol = offsets.sizes[0].symbol()) {
+    if (const auto symbol = offsets.sizes.back().symbol()) {
       bindings_.try_emplace(*symbol, items + extra);
     }
-    const auto size = offsets.sizes[0].Evaluate(bindings_);
+    const auto size = offsets.sizes.back().Evaluate(bindings_);
     if (!size.ok() || *size < extra) {
       return absl::InvalidArgumentError(
           absl::StrCat("input ", offsets.input.name, ": cannot work out size ",
-                       offsets.sizes[0].ToString()));
+                       offsets.sizes.back().ToString()));
     }
     // One entry per bag. With Criteo rows the initial 1 stays: a row has one id
     // per field.
-    std::vector<int64_t>& sizes = bag_sizes_[offsets.bag];
-    sizes.assign(*size - extra, 1);
-    const InputPlan& partner = plan_.inputs[offsets.partner];
-    const auto wanted = partner.sizes[0].Evaluate(given);
-    if (wanted.ok() && *wanted >= 0 && !sizes.empty()) {
-      const int64_t bags = static_cast<int64_t>(sizes.size());
-      // Even bags; the first ones take the remainder.
-      for (int64_t i = 0; i < bags; ++i) {
-        sizes[i] = *wanted / bags + (i < *wanted % bags ? 1 : 0);
+    for (const int bag : offsets.bags) bag_sizes_[bag].assign(*size - extra, 1);
+  }
+  for (const InputPlan& lengths : plan_.inputs) {
+    if (lengths.kind != InputKind::kLengths) continue;
+    // Lengths of one item after the other, of piece after piece. A TorchScript
+    // model may have a symbol of its own for their number.
+    const auto pieces = static_cast<int64_t>(lengths.bags.size());
+    if (const auto symbol = lengths.sizes[0].symbol();
+        symbol && lengths.sizes.size() == 1) {
+      bindings_.try_emplace(*symbol, items * pieces);
+    }
+    int64_t count = 1;
+    for (const models::SymExpr& size : lengths.sizes) {
+      const auto value = size.Evaluate(bindings_);
+      if (!value.ok() || *value < 0) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("input ", lengths.input.name,
+                         ": cannot work out size ", size.ToString()));
       }
-    } else if (options_.criteo.empty()) {
-      for (int64_t& bag : sizes) {
-        bag = options_.bags.Draw(offsets.bag, random_);
+      count *= *value;
+    }
+    for (const int bag : lengths.bags)
+      bag_sizes_[bag].assign(count / pieces, 1);
+  }
+  for (const InputPlan& ids : plan_.inputs) {
+    if (ids.kind != InputKind::kIds || ids.partner < 0) continue;
+    const models::SymExpr& number = ids.sizes.back();
+    const auto wanted = number.Evaluate(given);
+    const int64_t bags = BagsOf(ids);
+    // Even bags, over which the remainder is spread: the first k bags have
+    // ⌈k · wanted / bags⌉ ids.
+    int64_t k = 0;
+    const auto ids_before = [&](int64_t bag) {
+      return (bag * *wanted + bags - 1) / bags;
+    };
+    int64_t count = 0;
+    for (const int bag : ids.bags) {
+      for (int64_t& size : bag_sizes_[bag]) {
+        if (wanted.ok() && *wanted >= 0) {
+          size = ids_before(k + 1) - ids_before(k);
+          ++k;
+        } else if (options_.criteo.empty()) {
+          size = options_.bags.Draw(bag, random_);
+        }
+        count += size;
       }
     }
-    const int64_t ids = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
     // The number of ids is an expression of one symbol, for example N or N + 1.
-    if (const auto solved = partner.sizes[0].Solve(ids)) {
+    if (const auto solved = number.Solve(count)) {
       bindings_.try_emplace(solved->symbol, solved->value);
     }
   }
@@ -197,14 +246,58 @@ absl::Status RequestMaker::BindSizes(int64_t items,
 
 void RequestMaker::FillOffsets(const InputPlan& input,
                                base::Tensor& tensor) const {
-  const std::vector<int64_t>& sizes = bag_sizes_[input.bag];
+  const auto columns = static_cast<size_t>(tensor.dims().back());
   int64_t begin = 0;
   FillWith(tensor, [&](size_t i) {
-    // The offset of a bag is the sum of the sizes before it. An element beyond
-    // the bags (include_last) gets the number of ids.
+    // The offset of a bag is the sum of the sizes before it in its row. An
+    // element beyond the bags (include_last) gets the number of ids.
+    const size_t row = i / columns;
+    const size_t bag = i % columns;
+    const std::vector<int64_t>& sizes =
+        bag_sizes_[input.bags[row % input.bags.size()]];
+    if (bag == 0) begin = 0;
     const int64_t offset = begin;
-    if (i < sizes.size()) begin += sizes[i];
+    if (bag < sizes.size()) begin += sizes[bag];
     return offset;
+  });
+}
+
+void RequestMaker::FillLengths(const InputPlan& input,
+                               base::Tensor& tensor) const {
+  size_t piece = 0;
+  size_t bag = 0;
+  FillWith(tensor, [&](size_t) -> int64_t {
+    while (piece < input.bags.size() &&
+           bag == bag_sizes_[input.bags[piece]].size()) {
+      ++piece;
+      bag = 0;
+    }
+    return piece < input.bags.size() ? bag_sizes_[input.bags[piece]][bag++] : 0;
+  });
+}
+
+template <typename F>
+void RequestMaker::FillIds(const InputPlan& input, size_t features,
+                           base::Tensor& tensor, F id_of) const {
+  if (input.bags.size() > 1) {
+    // Pieces of a list. Piece k ends where the ids of its bags do.
+    size_t piece = 0;
+    int64_t item = 0;
+    int64_t end = IdsIn(input.bags[0]);
+    FillWith(tensor, [&](size_t) {
+      while (item >= end && piece + 1 < input.bags.size()) {
+        end = IdsIn(input.bags[++piece]);
+        item = 0;
+      }
+      return id_of(piece % features, static_cast<size_t>(item++));
+    });
+    return;
+  }
+  const auto columns =
+      tensor.dims().empty() ? 1 : static_cast<size_t>(tensor.dims().back());
+  FillWith(tensor, [&](size_t i) {
+    return input.feature_major ? id_of(i / columns, i % columns)
+                               : id_of(i % features, i / features);
   });
 }
 
@@ -216,12 +309,14 @@ void RequestMaker::FillRandom(const InputPlan& input, base::Tensor& tensor) {
     case InputKind::kIds: {
       const std::vector<IdSampler>& samplers =
           samplers_[&input - plan_.inputs.data()];
-      FillWith(tensor, [&](size_t i) {
-        const size_t column = i % samplers.size();
-        return IdOf(input, column, samplers[column].Draw(random_));
+      FillIds(input, samplers.size(), tensor, [&](size_t feature, size_t) {
+        return IdOf(input, feature, samplers[feature].Draw(random_));
       });
       return;
     }
+    case InputKind::kLengths:
+      FillLengths(input, tensor);
+      return;
     case InputKind::kOffsets:
       FillOffsets(input, tensor);
       return;
@@ -242,10 +337,9 @@ void RequestMaker::FillRandom(const InputPlan& input, base::Tensor& tensor) {
 
 void RequestMaker::FillCriteo(const InputPlan& input, size_t first_column,
                               base::Tensor& tensor) {
-  // The tensor is walked element by element in row-major order: element i
-  // belongs to item i / columns. `first_column` counts the categories of the
-  // ids inputs before this input, since a model may have one input per category
-  // or a matrix.
+  // The tensor is walked element by element in row-major order. `first_column`
+  // counts the categories of the ids inputs before this input, since a model
+  // may have one input per category or a matrix.
   const auto row_at = [this](size_t item) -> const CriteoRow& {
     return options_.criteo[(next_criteo_row_ + item) % options_.criteo.size()];
   };
@@ -255,15 +349,15 @@ void RequestMaker::FillCriteo(const InputPlan& input, size_t first_column,
     });
   } else if (input.kind == InputKind::kIds) {
     const size_t columns = CriteoColumns(input);
-    FillWith(tensor, [&](size_t i) {
-      const size_t column = i % columns;
+    FillIds(input, columns, tensor, [&](size_t column, size_t item) {
       // `rows` has one number for all columns or one per column.
       const size_t of_rows = column % input.rows.size();
-      return IdOf(
-          input, of_rows,
-          CriteoId(row_at(i / columns).categories[first_column + column],
-                   input.rows[of_rows]));
+      return IdOf(input, of_rows,
+                  CriteoId(row_at(item).categories[first_column + column],
+                           input.rows[of_rows]));
     });
+  } else if (input.kind == InputKind::kLengths) {
+    FillLengths(input, tensor);
   } else {
     FillOffsets(input, tensor);
   }
@@ -289,12 +383,13 @@ absl::StatusOr<std::vector<base::Tensor>> RequestMaker::Make(
       dims.push_back(*value);
     }
     // For example two bags that share a size but not their lengths.
-    if (input.kind == InputKind::kIds && input.bag >= 0) {
-      const std::vector<int64_t>& bags = bag_sizes_[input.bag];
-      if (std::accumulate(bags.begin(), bags.end(), int64_t{0}) != dims[0]) {
+    if (input.kind == InputKind::kIds && input.partner >= 0) {
+      int64_t ids = 0;
+      for (const int bag : input.bags) ids += IdsIn(bag);
+      if (ids != dims.back()) {
         return absl::InvalidArgumentError(absl::StrCat(
             "input ", input.input.name, ": the drawn bags do not hold ",
-            input.sizes[0].ToString(), " = ", dims[0],
+            input.sizes.back().ToString(), " = ", dims.back(),
             " ids; other --bag-sizes may"));
       }
     }

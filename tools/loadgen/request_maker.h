@@ -60,6 +60,15 @@ class RequestMaker {
   void FillCriteo(const InputPlan& input, size_t first_column,
                   base::Tensor& tensor);
   void FillOffsets(const InputPlan& input, base::Tensor& tensor) const;
+  void FillLengths(const InputPlan& input, base::Tensor& tensor) const;
+  // Fills in id_of(feature, item) for each element, in order. `features`: of
+  // matrices of columns.
+  template <typename F>
+  void FillIds(const InputPlan& input, size_t features, base::Tensor& tensor,
+               F id_of) const;
+  // Bags of an input of ids; ids of a bag input. Of the request being made.
+  int64_t BagsOf(const InputPlan& ids) const;
+  int64_t IdsIn(int bag) const;
 
   RequestPlan plan_;
   RequestOptions options_;

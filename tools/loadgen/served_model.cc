@@ -18,6 +18,8 @@ namespace {
 // blanks, so these cannot meet a model's own symbols.
 constexpr absl::string_view kItems = "number of items";
 constexpr absl::string_view kLength = "any other size";
+// More pieces than any model has tables.
+constexpr int64_t kMaxPieces = 1 << 16;
 
 using Rows = absl::flat_hash_map<std::string, std::vector<int64_t>>;
 
@@ -37,6 +39,21 @@ absl::flat_hash_map<std::string, std::string> Words(absl::string_view text) {
   return words;
 }
 
+// The word that says which part of an input an entry is about, its column, row
+// or piece; both empty: all of it.
+struct FeatureWord {
+  absl::string_view key;
+  absl::string_view value;
+};
+FeatureWord FeatureOf(
+    const absl::flat_hash_map<std::string, std::string>& words) {
+  for (const absl::string_view key : {"column", "row", "piece"}) {
+    const auto word = words.find(key);
+    if (word != words.end()) return {key, word->second};
+  }
+  return {};
+}
+
 const std::string* FindParameter(const ServedModel& model,
                                  absl::string_view prefix,
                                  const std::string& input) {
@@ -44,13 +61,21 @@ const std::string* FindParameter(const ServedModel& model,
   return it == model.parameters.end() ? nullptr : &it->second;
 }
 
-// "table=<weight> rows=<n> [column=<k>]", joined by ";". An id that feeds
-// several tables must be in all of them.
-absl::StatusOr<std::vector<int64_t>> RowsFrom(const std::string& text,
-                                              const ServedInput& input) {
-  std::vector<int64_t> rows;
-  // `rows` is per column, `of_all` holds for every column; an entry without a
-  // column is a table that the whole input is looked up in. The smallest table
+// The number of features of a matrix; 0: unknown.
+int64_t FeaturesOf(const ServedInput& input, bool feature_major) {
+  if (input.dims.empty()) return 0;
+  const int64_t size = feature_major ? input.dims.front() : input.dims.back();
+  return std::max<int64_t>(size, 0);
+}
+
+// Sets rows and feature_major by "table=<weight> rows=<n>", with " column=<k>",
+// " row=<k>" or " piece=<k>", joined by ";". An id that feeds several tables
+// must be in all of them.
+absl::Status SetRowsFrom(const std::string& text, InputPlan& plan) {
+  const ServedInput& input = plan.input;
+  std::vector<int64_t>& rows = plan.rows;
+  // `rows` is per feature, `of_all` holds for every feature; an entry without a
+  // feature is a table that the whole input is looked up in. The smallest table
   // wins each time.
   std::optional<int64_t> of_all;
   for (absl::string_view entry : absl::StrSplit(text, ';')) {
@@ -62,29 +87,35 @@ absl::StatusOr<std::vector<int64_t>> RowsFrom(const std::string& text,
       return Unfit(input, absl::StrCat("its parameter ids.", input.name,
                                        " tells no rows: '", text, "'"));
     }
-    const auto column_word = words.find("column");
-    if (column_word == words.end()) {
+    const FeatureWord word = FeatureOf(words);
+    if (word.key.empty()) {
       of_all = std::min(of_all.value_or(count), count);
       continue;
     }
-    int64_t column = -1;
-    if (input.dims.empty() || !absl::SimpleAtoi(column_word->second, &column) ||
-        column < 0 || column >= input.dims.back()) {
+    const bool feature_major = word.key == "row";
+    const int64_t features = word.key == "piece"
+                                 ? static_cast<int64_t>(plan.bags.size())
+                                 : FeaturesOf(input, feature_major);
+    int64_t feature = -1;
+    if (!absl::SimpleAtoi(word.value, &feature) || feature < 0 ||
+        feature >= features ||
+        (!rows.empty() && feature_major != plan.feature_major)) {
       return Unfit(input,
-                   absl::StrCat("its parameter ids.", input.name,
-                                " names column '", column_word->second, "'"));
+                   absl::StrCat("its parameter ids.", input.name, " names ",
+                                word.key, " '", word.value, "'"));
     }
+    plan.feature_major = feature_major;
     // 0: no table of its own.
-    rows.resize(input.dims.back(), 0);
-    rows[column] = rows[column] == 0 ? count : std::min(rows[column], count);
+    rows.resize(features, 0);
+    rows[feature] = rows[feature] == 0 ? count : std::min(rows[feature], count);
   }
-  // A column in no table gets one row: id 0 is valid for whatever reads it.
-  if (rows.empty()) return std::vector<int64_t>{of_all.value_or(1)};
+  // A feature in no table gets one row: id 0 is valid for whatever reads it.
+  if (rows.empty()) rows = {of_all.value_or(1)};
   for (int64_t& count : rows) {
     if (of_all) count = count == 0 ? *of_all : std::min(count, *of_all);
     count = std::max<int64_t>(count, 1);
   }
-  return rows;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<models::SymExpr>> SizesFrom(
@@ -104,9 +135,9 @@ absl::StatusOr<std::vector<models::SymExpr>> SizesFrom(
 }
 
 // For a server without expressions. A first dimension of unknown size is the
-// number of items, the number of ids of a bag input, or the number of offsets:
-// one per item, and one more with include_last. Other unknown dimensions share
-// the size of RequestOptions::length.
+// number of items. The last dimension of ids in bags counts the ids, that of
+// offsets the items, and one more with include_last. Other unknown dimensions
+// share the size of RequestOptions::length.
 std::vector<models::SymExpr> GuessSizes(const InputPlan& plan) {
   std::vector<models::SymExpr> sizes;
   for (int64_t dim : plan.input.dims) {
@@ -114,11 +145,16 @@ std::vector<models::SymExpr> GuessSizes(const InputPlan& plan) {
         dim >= 0 ? models::SymExpr(dim)
                  : models::SymExpr::Symbol(sizes.empty() ? kItems : kLength));
   }
-  if (sizes.empty() || plan.input.dims[0] >= 0) return sizes;
-  if (plan.kind == InputKind::kIds && plan.bag >= 0) {
-    sizes[0] = models::SymExpr::Symbol(absl::StrCat("ids of ", plan.bag));
-  } else if (plan.kind == InputKind::kOffsets && plan.include_last) {
-    sizes[0] = sizes[0] + 1;
+  if (sizes.empty() || plan.input.dims.back() >= 0) return sizes;
+  if (plan.kind == InputKind::kIds && !plan.bags.empty()) {
+    sizes.back() =
+        models::SymExpr::Symbol(absl::StrCat("ids of ", plan.bags[0]));
+  } else if (plan.kind == InputKind::kOffsets) {
+    sizes.back() =
+        models::SymExpr::Symbol(kItems) + (plan.include_last ? 1 : 0);
+  } else if (plan.kind == InputKind::kLengths) {
+    sizes.back() = models::SymExpr::Symbol(kItems) *
+                   static_cast<int64_t>(plan.bags.size());
   }
   return sizes;
 }
@@ -141,6 +177,9 @@ absl::StatusOr<InputKind> KindOf(const ServedModel& model,
     }
     return InputKind::kOffsets;
   }
+  if (FindParameter(model, "lengths.", input.name) != nullptr) {
+    return InputKind::kLengths;
+  }
   if (FindParameter(model, "ids.", input.name) != nullptr ||
       rows.contains(input.name)) {
     return InputKind::kIds;
@@ -148,9 +187,56 @@ absl::StatusOr<InputKind> KindOf(const ServedModel& model,
   return InputKind::kCounts;
 }
 
+// Whether offsets of a shape may divide ids of a shape: a list a list, and the
+// rows of a matrix those of another.
+bool FitsBags(const base::Dims& ids, const base::Dims& offsets) {
+  if (ids.size() != offsets.size()) return false;
+  return ids.size() == 1 ||
+         (ids.size() == 2 && ids[0] >= 0 && ids[0] == offsets[0]);
+}
+
+// The input of ids that `words` names; the end if there is none.
+std::vector<InputPlan>::iterator IdsIn(
+    const absl::flat_hash_map<std::string, std::string>& words,
+    std::vector<InputPlan>& inputs) {
+  const auto ids = words.find("ids");
+  if (ids == words.end()) return inputs.end();
+  return std::find_if(inputs.begin(), inputs.end(), [&](const InputPlan& plan) {
+    return plan.kind == InputKind::kIds && plan.input.name == ids->second;
+  });
+}
+
+// Ties each input of lengths to its ids, whose bags it numbers anew.
+absl::Status PairLengths(const ServedModel& model, RequestPlan& plan) {
+  std::vector<InputPlan>& inputs = plan.inputs;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    InputPlan& lengths = inputs[i];
+    if (lengths.kind != InputKind::kLengths) continue;
+    const std::string& text =
+        *FindParameter(model, "lengths.", lengths.input.name);
+    const auto words = Words(text);
+    const auto ids = IdsIn(words, inputs);
+    const auto word = words.find("pieces");
+    int64_t pieces = 0;
+    if (ids == inputs.end() || ids->partner >= 0 ||
+        ids->input.dims.size() != 1 || lengths.input.dims.empty() ||
+        word == words.end() || !absl::SimpleAtoi(word->second, &pieces) ||
+        pieces < 1 || pieces > kMaxPieces) {
+      return Unfit(
+          lengths.input,
+          absl::StrCat("its parameter lengths.", lengths.input.name,
+                       " names no list of ids of its own: '", text, "'"));
+    }
+    ids->partner = static_cast<int>(i);
+    ids->bags.resize(static_cast<size_t>(pieces));
+  }
+  return absl::OkStatus();
+}
+
 // Ties each offsets input to its ids.
 absl::Status PairBags(const ServedModel& model, RequestPlan& plan) {
   std::vector<InputPlan>& inputs = plan.inputs;
+  std::vector<std::vector<size_t>> ids_of(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     InputPlan& offsets = inputs[i];
     if (offsets.kind != InputKind::kOffsets) continue;
@@ -160,32 +246,49 @@ absl::Status PairBags(const ServedModel& model, RequestPlan& plan) {
                    "holds offsets of bags, but the server does not say of "
                    "which input");
     }
-    const auto words = Words(*text);
-    const auto ids_word = words.find("ids");
-    const auto ids =
-        std::find_if(inputs.begin(), inputs.end(), [&](const InputPlan& other) {
-          return ids_word != words.end() && other.kind == InputKind::kIds &&
-                 other.input.name == ids_word->second;
-        });
-    // Ids that two offsets inputs divide into bags are refused, too: their
-    // number could not fit both.
-    if (ids == inputs.end() || ids->partner >= 0 ||
-        ids->input.dims.size() != 1 || offsets.input.dims.size() != 1) {
-      return Unfit(
-          offsets.input,
-          absl::StrCat("its parameter bags.", offsets.input.name,
-                       " names no list of ids of its own: '", *text, "'"));
+    const std::vector<std::string> entries = absl::StrSplit(*text, ';');
+    for (size_t row = 0; row < entries.size(); ++row) {
+      const auto words = Words(entries[row]);
+      const auto ids = IdsIn(words, inputs);
+      // Several entries are the rows of the offsets in order, each with a list
+      // of ids. Ids that two offsets inputs divide into bags are refused, too:
+      // their number could not fit both.
+      const base::Dims& dims = offsets.input.dims;
+      const FeatureWord word = FeatureOf(words);
+      const bool fits =
+          entries.size() == 1
+              ? word.key.empty() && ids != inputs.end() &&
+                    FitsBags(ids->input.dims, dims)
+              : word.key == "row" && word.value == absl::StrCat(row) &&
+                    dims.size() == 2 &&
+                    dims[0] == static_cast<int64_t>(entries.size()) &&
+                    ids != inputs.end() && ids->input.dims.size() == 1;
+      if (!fits || ids->partner >= 0) {
+        return Unfit(
+            offsets.input,
+            absl::StrCat("its parameter bags.", offsets.input.name,
+                         " names no list of ids of its own: '", *text, "'"));
+      }
+      const auto last = words.find("include_last");
+      offsets.include_last = last != words.end() && last->second == "true";
+      ids->partner = static_cast<int>(i);
+      ids->bags.resize(1);
+      ids_of[i].push_back(static_cast<size_t>(ids - inputs.begin()));
     }
-    const auto last = words.find("include_last");
-    offsets.include_last = last != words.end() && last->second == "true";
-    offsets.partner = static_cast<int>(ids - inputs.begin());
-    ids->partner = static_cast<int>(i);
   }
   // Bags are numbered in the order of the ids inputs, since --bag-sizes lists
   // them in that order.
   for (InputPlan& ids : inputs) {
-    if (ids.kind != InputKind::kIds || ids.partner < 0) continue;
-    ids.bag = inputs[ids.partner].bag = plan.num_bags++;
+    if (ids.partner < 0) continue;
+    for (int& bag : ids.bags) bag = plan.num_bags++;
+    if (inputs[ids.partner].kind == InputKind::kLengths) {
+      inputs[ids.partner].bags = ids.bags;
+    }
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    for (const size_t ids : ids_of[i]) {
+      inputs[i].bags.push_back(inputs[ids].bags[0]);
+    }
   }
   return absl::OkStatus();
 }
@@ -194,18 +297,26 @@ absl::Status SetRows(const ServedModel& model, const Rows& rows,
                      InputPlan& plan) {
   if (const auto it = rows.find(plan.input.name); it != rows.end()) {
     plan.rows = it->second;
-    if (plan.rows.size() > 1 &&
-        (plan.input.dims.size() < 2 ||
-         plan.input.dims.back() != static_cast<int64_t>(plan.rows.size()))) {
-      return Unfit(plan.input,
-                   absl::StrCat("--rows gives ", plan.rows.size(),
-                                " columns, its shape is ",
-                                base::DimsToString(plan.input.dims)));
+    const auto features = static_cast<int64_t>(plan.rows.size());
+    const bool is_list = plan.input.dims.size() == 1 && plan.bags.size() > 1;
+    const bool is_matrix = plan.input.dims.size() > 1;
+    // Columns, unless only the rows are as many.
+    plan.feature_major = is_matrix && plan.input.dims.back() != features &&
+                         plan.input.dims.size() == 2 &&
+                         plan.input.dims.front() == features;
+    const int64_t fits = is_list ? static_cast<int64_t>(plan.bags.size())
+                         : is_matrix
+                             ? FeaturesOf(plan.input, plan.feature_major)
+                             : 1;
+    if (features > 1 && features != fits) {
+      return Unfit(
+          plan.input,
+          absl::StrCat("--rows gives ", features, " columns, its shape is ",
+                       base::DimsToString(plan.input.dims)));
     }
   } else {
-    REFRACT_ASSIGN_OR_RETURN(
-        plan.rows,
-        RowsFrom(*FindParameter(model, "ids.", plan.input.name), plan.input));
+    REFRACT_RETURN_IF_ERROR(
+        SetRowsFrom(*FindParameter(model, "ids.", plan.input.name), plan));
   }
   // Ids that the type can hold.
   const uint64_t most = LargestOf(plan.input.dtype);
@@ -217,27 +328,27 @@ absl::Status SetRows(const ServedModel& model, const Rows& rows,
   return absl::OkStatus();
 }
 
-// Ids in place of the rows of `plan`, in the columns whose table has ids.
+// Ids in place of the rows of `plan`, in the features whose table has ids.
 absl::Status SetIds(const ServedModel& model, const TableIds& ids,
                     InputPlan& plan) {
   const std::string* text = FindParameter(model, "ids.", plan.input.name);
   if (text == nullptr) return absl::OkStatus();
-  const size_t columns = plan.rows.size();
-  // The table that each column is looked up in first.
-  std::vector<std::string> tables(columns);
+  const size_t features = plan.rows.size();
+  // The table that each feature is looked up in first.
+  std::vector<std::string> tables(features);
   for (absl::string_view entry : absl::StrSplit(*text, ';')) {
     const auto words = Words(entry);
     const auto table = words.find("table");
-    const auto column = words.find("column");
+    const FeatureWord word = FeatureOf(words);
     size_t begin = 0;
-    size_t end = columns;
-    if (column != words.end() && columns > 1) {
-      if (!absl::SimpleAtoi(column->second, &begin)) continue;  // RowsFrom()
+    size_t end = features;
+    if (!word.key.empty() && features > 1) {
+      if (!absl::SimpleAtoi(word.value, &begin)) continue;  // SetRowsFrom()
       end = begin + 1;
     }
     if (table == words.end()) continue;
-    for (size_t i = begin; i < std::min(end, columns); ++i) {
-      // One id is drawn per element, so all tables of a column must know it:
+    for (size_t i = begin; i < std::min(end, features); ++i) {
+      // One id is drawn per element, so all tables of a feature must know it:
       // two tables are fine as long as both take row numbers.
       const auto own = ids.Of(table->second);
       if (tables[i].empty()) {
@@ -262,7 +373,7 @@ absl::Status SetIds(const ServedModel& model, const TableIds& ids,
                                   plan.rows[i], " rows; --table-ids has ",
                                   own.size(), " ids"));
       }
-      plan.ids.resize(columns);
+      plan.ids.resize(features);
       plan.ids[i] = own;
     }
   }
@@ -323,6 +434,7 @@ absl::StatusOr<RequestPlan> PlanRequests(const ServedModel& model,
     }
   }
   // Before the sizes: GuessSizes() asks which bag an input belongs to.
+  REFRACT_RETURN_IF_ERROR(PairLengths(model, plan));
   REFRACT_RETURN_IF_ERROR(PairBags(model, plan));
   bool uses_ids = false;
   for (InputPlan& input : plan.inputs) {
@@ -339,6 +451,24 @@ absl::StatusOr<RequestPlan> PlanRequests(const ServedModel& model,
                      " is looked up in a table of these files"));
   }
   return plan;
+}
+
+int64_t ItemsOf(const ServedModel& model,
+                absl::Span<const base::Tensor> tensors) {
+  const auto batch = model.parameters.find("batch_symbol");
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const ServedInput& input = model.inputs[i];
+    const std::string* text = FindParameter(model, "shape.", input.name);
+    if (text == nullptr || batch == model.parameters.end()) continue;
+    const auto sizes = SizesFrom(*text, input);
+    if (!sizes.ok()) continue;
+    for (size_t d = 0; d < tensors[i].dims().size(); ++d) {
+      const auto solved = (*sizes)[d].Solve(tensors[i].dims()[d]);
+      if (solved && solved->symbol == batch->second) return solved->value;
+    }
+  }
+  const bool any = !tensors.empty() && !tensors[0].dims().empty();
+  return any ? tensors[0].dims()[0] : 1;
 }
 
 absl::StatusOr<Rows> ParseRows(const std::vector<std::string>& texts) {

@@ -42,8 +42,9 @@ enum class InputKind : uint8_t {
   kDense,    // floating point features
   kIds,      // rows of tables
   kOffsets,  // where each bag of another input begins
-  kCounts,   // other integers: lengths, flags, or integers of a meaning that
-             // the server does not tell
+  kLengths,  // how many ids each bag of another input has
+  kCounts,   // other integers: flags, or integers of a meaning that the server
+             // does not tell
 };
 
 struct InputPlan {
@@ -52,17 +53,21 @@ struct InputPlan {
   // One expression per dimension.
   std::vector<models::SymExpr> sizes;
   // kIds: rows of the table, one number for the whole tensor or one for each
-  // column of a matrix.
+  // feature: for each column of a matrix, or for each of its rows if
+  // `feature_major`, or for each piece of a list, see `bags`.
   std::vector<int64_t> rows;
+  bool feature_major = false;
   // kIds with --table-ids: ids of these rows, for each element of `rows`; an
   // empty span: ids are row numbers. Empty: all are.
   std::vector<absl::Span<const int64_t>> ids;
-  // kOffsets: the input with the ids; kIds: the input with the offsets, -1
-  // when these ids are in no bags. Indices into RequestPlan::inputs.
+  // kIds: the input with the offsets or lengths, an index into
+  // RequestPlan::inputs; -1 when these ids are in no bags.
   int partner = -1;
-  // kOffsets and kIds in bags: which bag input of the model this is, from 0 in
-  // the order of the ids.
-  int bag = -1;
+  // Which bag inputs of the model these are, from 0 in the order of the ids.
+  // kIds in bags: one, whose bags each row of a matrix repeats; or one for each
+  // piece of the list, which follow one another. kOffsets: one, or one for each
+  // row of the offsets. kLengths: one for each piece.
+  std::vector<int> bags;
   // kOffsets: the number of ids follows the last bag's begin.
   bool include_last = false;
 };
@@ -88,6 +93,12 @@ absl::StatusOr<RequestPlan> PlanRequests(
     const ServedModel& model,
     const absl::flat_hash_map<std::string, std::vector<int64_t>>& rows,
     const TableIds& ids = {});
+
+// The number of items of a request, by the model's expressions for shapes.
+// Without an expression of the items, the size that comes first in the first
+// input, as in most models; 1 if it has none.
+int64_t ItemsOf(const ServedModel& model,
+                absl::Span<const base::Tensor> tensors);
 
 // "INPUT=N" or "INPUT=N,N,…", repeated → the map that PlanRequests() takes.
 absl::StatusOr<absl::flat_hash_map<std::string, std::vector<int64_t>>>

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -42,7 +43,23 @@ class GraphMaker {
     graph_.nodes.push_back(std::move(node));
     return id;
   }
+  std::vector<ValueId> CallForList(std::string op, size_t count,
+                                   std::vector<NamedArgument> args) {
+    std::vector<ValueId> results = {Call(std::move(op), std::move(args))};
+    const NodeId node = graph_.values[results[0]].producer;
+    while (results.size() < count) {
+      results.push_back(Add(absl::StrCat("v", node, "_", results.size())));
+      graph_.values[results.back()].producer = node;
+    }
+    graph_.nodes[node].outputs = results;
+    return results;
+  }
   const Graph& graph() const { return graph_; }
+  void SetShape(ValueId id, std::vector<SymExpr> shape) {
+    graph_.values[id].dtype = base::DType::kInt64;
+    graph_.values[id].has_shape = true;
+    graph_.values[id].shape = std::move(shape);
+  }
 
  private:
   ValueId Add(std::string name) {
@@ -246,6 +263,110 @@ TEST(FindIdInputsTest, TellsTheColumnThatEachTableReads) {
   EXPECT_THAT(columns, testing::ElementsAre(Pair("selected", 3),
                                             Pair("sliced", 5), Pair("two", -1),
                                             Pair("row", -1), Pair("all", -1)));
+}
+
+// Meta's DLRM: ids and offsets are matrices [tables, items].
+TEST(FindIdInputsTest, TellsTheRowOfAFeatureMajorMatrix) {
+  GraphMaker maker;
+  const ValueId ids = maker.Input("ids");
+  const ValueId offsets = maker.Input("offsets");
+  const ValueId columns = maker.Input("columns");
+  for (const ValueId input : {ids, offsets, columns}) {
+    maker.SetShape(input, {SymExpr(2), SymExpr::Symbol("b")});
+  }
+  const auto part = [&](ValueId of, int64_t dim, int64_t index) {
+    return maker.Call("aten.select.int",
+                      {Ref("self", of), {"dim", dim}, {"index", index}});
+  };
+  // −1 is the last row.
+  for (const int64_t row : {0, -1}) {
+    maker.Call("aten.embedding_bag.padding_idx",
+               {Ref("weight", maker.Weight(row == 0 ? "a" : "b", {10, 4})),
+                Ref("indices", part(ids, 0, row)),
+                Ref("offsets", part(offsets, 0, row))});
+  }
+  // A row and a column share an element: the row counts as the whole matrix.
+  maker.Call("aten.embedding.default",
+             {Ref("weight", maker.Weight("c", {9, 4})),
+              Ref("indices", part(columns, 0, 1))});
+  maker.Call("aten.embedding.default",
+             {Ref("weight", maker.Weight("d", {9, 4})),
+              Ref("indices", part(columns, 1, 0))});
+  std::vector<std::tuple<ValueId, std::string, int64_t, int64_t>> parts;
+  for (const IdInput& found : FindIdInputs(maker.graph())) {
+    parts.emplace_back(found.input, found.table, found.row, found.column);
+    EXPECT_EQ(found.ids, found.is_offsets ? ids : kNoValue);
+  }
+  using testing::FieldsAre;
+  EXPECT_THAT(parts, testing::ElementsAre(FieldsAre(ids, "a", 0, -1),
+                                          FieldsAre(offsets, "a", 0, -1),
+                                          FieldsAre(ids, "b", 1, -1),
+                                          FieldsAre(offsets, "b", 1, -1),
+                                          FieldsAre(columns, "c", -1, -1),
+                                          FieldsAre(columns, "d", -1, 0)));
+
+  // Rows of a batch are items, not features.
+  maker.SetShape(ids, {SymExpr::Symbol("b"), SymExpr::Symbol("b")});
+  EXPECT_EQ(FindIdInputs(maker.graph())[0].row, -1);
+}
+
+// TorchRec's KeyedJaggedTensor: the ids of each table follow those of the table
+// before, and lengths say how many ids each bag has.
+TEST(FindIdInputsTest, TellsThePieceOfEachTableAndTheInputOfItsLengths) {
+  GraphMaker maker;
+  const ValueId ids = maker.Input("ids");
+  const ValueId lengths = maker.Input("lengths");
+  maker.SetShape(ids, {SymExpr::Symbol("n")});
+  maker.SetShape(lengths, {SymExpr::Symbol("b") + SymExpr::Symbol("b")});
+  const ValueId rows = maker.Call("aten.view.default", {Ref("self", lengths)});
+  maker.SetShape(rows, {SymExpr(2), SymExpr::Symbol("b")});
+  const ValueId ends = maker.Call("aten.cumsum.default",
+                                  {Ref("self", rows), {"dim", int64_t{1}}});
+  const std::vector<ValueId> pieces =
+      maker.CallForList("aten.split_with_sizes.default", 2, {Ref("self", ids)});
+  for (int64_t k = 0; k < 2; ++k) {
+    const ValueId offsets =
+        maker.Call("aten.select.int",
+                   {Ref("self", ends), {"dim", int64_t{0}}, {"index", k}});
+    maker.Call("aten.embedding_bag.padding_idx",
+               {Ref("weight", maker.Weight(k == 0 ? "a" : "b", {10, 4})),
+                Ref("indices", pieces[k]), Ref("offsets", offsets)});
+  }
+  const std::vector<IdInput> found = FindIdInputs(maker.graph());
+  ASSERT_EQ(found.size(), 2u);
+  for (int64_t k = 0; k < 2; ++k) {
+    EXPECT_EQ(found[k].input, ids);
+    EXPECT_EQ(found[k].table, k == 0 ? "a" : "b");
+    EXPECT_EQ(found[k].piece, k);
+    EXPECT_EQ(found[k].pieces, 2);
+    EXPECT_EQ(found[k].lengths, lengths);
+  }
+  // Lengths of item after item are of no use to readers.
+  maker.SetShape(rows, {SymExpr::Symbol("b"), SymExpr(2)});
+  EXPECT_EQ(FindIdInputs(maker.graph())[0].lengths, kNoValue);
+}
+
+TEST(FindIdInputsTest, LengthsOfTwoInputsAreNoInput) {
+  GraphMaker maker;
+  const ValueId ids = maker.Input("ids");
+  const ValueId some = maker.Input("some");
+  const ValueId more = maker.Input("more");
+  for (const ValueId input : {ids, some, more}) {
+    maker.SetShape(input, {SymExpr::Symbol("n")});
+  }
+  const ValueId sum =
+      maker.Call("aten.add.Tensor", {Ref("self", some), Ref("other", more)});
+  for (const ValueId lengths : {sum, some}) {
+    const ValueId ends = maker.Call(
+        "aten.cumsum.default", {Ref("self", lengths), {"dim", int64_t{0}}});
+    maker.Call("aten.embedding_bag.padding_idx",
+               {Ref("weight", maker.Weight(lengths == sum ? "a" : "b", {9, 4})),
+                Ref("indices", ids), Ref("offsets", ends)});
+  }
+  const std::vector<IdInput> found = FindIdInputs(maker.graph());
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].lengths, kNoValue);
+  EXPECT_EQ(found[1].lengths, some);
 }
 
 TEST(FindIdInputsTest, TellsWhetherTheLastOffsetClosesABag) {

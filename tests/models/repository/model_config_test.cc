@@ -167,6 +167,67 @@ TEST(ModelConfigTest, TellsClientsHowToMakeRequests) {
       << CheckConfig(made, "m", graph, "c").status();
 }
 
+// A matrix of offsets whose rows divide one matrix of ids, or a list each.
+TEST(ModelConfigTest, RowsOfFeatureMajorMatricesAreForReaders) {
+  for (const bool lists : {false, true}) {
+    SCOPED_TRACE(lists);
+    Graph graph;
+    const auto input = [&](const std::string& name,
+                           std::vector<SymExpr> shape) {
+      graph.inputs.push_back(graph.AddValue({.name = name,
+                                             .dtype = base::DType::kInt64,
+                                             .has_shape = true,
+                                             .shape = std::move(shape)}));
+      return graph.inputs.back();
+    };
+    const SymExpr batch = SymExpr::Symbol("b");
+    const ValueId offsets = input("offsets", {2, batch});
+    std::vector<ValueId> ids;
+    if (lists) {
+      ids = {input("ids_0", {SymExpr::Symbol("n")}),
+             input("ids_1", {SymExpr::Symbol("k")})};
+    } else {
+      ids.assign(2, input("ids", {2, SymExpr::Symbol("n")}));
+    }
+    const auto call = [&](const std::string& op,
+                          std::vector<NamedArgument> args) {
+      const auto node = static_cast<NodeId>(graph.nodes.size());
+      const ValueId out = graph.AddValue({.name = op, .producer = node});
+      graph.nodes.push_back(
+          {.name = op, .op = op, .args = std::move(args), .outputs = {out}});
+      return out;
+    };
+    const auto row = [&](ValueId matrix, int64_t index) {
+      return call(
+          "aten.select.int",
+          {{"self", ValueRef{matrix}}, {"dim", int64_t{0}}, {"index", index}});
+    };
+    for (int64_t k = 0; k < 2; ++k) {
+      const ValueId table = graph.AddValue({.name = "t",
+                                            .has_shape = true,
+                                            .shape = {SymExpr(20 + k), 4},
+                                            .weight = k == 0 ? "u" : "v"});
+      call("aten.embedding_bag.default",
+           {{"weight", ValueRef{table}},
+            {"indices", ValueRef{lists ? ids[k] : row(ids[k], k)}},
+            {"offsets", ValueRef{row(offsets, k)}}});
+    }
+    const inference::ModelConfig made = MakeConfig("m", graph);
+    const auto text = [&made](const std::string& key) {
+      return made.parameters().at(key).string_value();
+    };
+    if (lists) {
+      EXPECT_EQ(text("bags.offsets"),
+                "ids=ids_0 include_last=false row=0;"
+                "ids=ids_1 include_last=false row=1");
+      EXPECT_EQ(text("ids.ids_1"), "table=v rows=21");
+    } else {
+      EXPECT_EQ(text("bags.offsets"), "ids=ids include_last=false");
+      EXPECT_EQ(text("ids.ids"), "table=u rows=20 row=0;table=v rows=21 row=1");
+    }
+  }
+}
+
 TEST(ModelConfigTest, ReadsPolicies) {
   const auto config = Check(R"(
     name: "m"

@@ -69,6 +69,20 @@ class Dlrm(Net):
         return torch.sigmoid(self.out(self.top(torch.cat([x, z], 1)))).squeeze(1)
 
 
+class DlrmFeatureMajor(Dlrm):
+    """The inputs of Meta's dlrm_s_pytorch.py: a row of offsets for each table."""
+
+    def forward(self, x, offsets, ids):
+        pairs = [each for k, i in enumerate(ids) for each in (i, offsets[k])]
+        return super().forward(x, *pairs)
+
+
+def feature_major_inputs(batch, generator):
+    pairs = [bags(generator, rows, batch) for rows in ROWS[:3]]
+    ids, offsets = zip(*pairs)
+    return dense(generator, batch, DENSE), torch.stack(offsets), list(ids)
+
+
 def dlrm_inputs(batch, generator):
     args = [dense(generator, batch, DENSE)]
     for rows in ROWS[:3]:

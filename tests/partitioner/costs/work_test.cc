@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace refract::partitioner {
@@ -225,6 +226,56 @@ TEST_F(WorkTest, SizesFollowTheBatchWhereTheyCountRows) {
   EXPECT_EQ(sizes.at("n"), 3 * 128);
   EXPECT_EQ(sizes.at("m"), 128);
   EXPECT_EQ(sizes.at("steps"), 40);  // the declared maximum
+}
+
+// TorchRec's list of the ids of two tables, and Meta's matrix with a row of ids
+// for each table.
+TEST_F(WorkTest, IdsInBagsGrowWithTheItems) {
+  graph_.batch_symbol = "b";
+  const ValueId list = Tensor({SymExpr::Symbol("n")}, base::DType::kInt64);
+  const ValueId lengths = Tensor({2, b_}, base::DType::kInt64);
+  const ValueId matrix = Tensor({2, SymExpr::Symbol("k")}, base::DType::kInt64);
+  const ValueId offsets = Tensor({2, b_}, base::DType::kInt64);
+  graph_.inputs = {list, lengths, matrix, offsets};
+  const ValueId table = Tensor({10, 4}, base::DType::kFloat32, "t");
+  const auto call = [&](const std::string& op,
+                        std::vector<models::NamedArgument> args,
+                        int results = 1) {
+    Node node{.name = op, .op = op, .args = std::move(args)};
+    for (int i = 0; i < results; ++i) {
+      const ValueId result = Tensor({b_}, base::DType::kInt64);
+      graph_.values[result].producer =
+          static_cast<models::NodeId>(graph_.nodes.size());
+      node.outputs.push_back(result);
+    }
+    graph_.nodes.push_back(std::move(node));
+    return graph_.nodes.back().outputs;
+  };
+  const auto bags = [&](ValueId ids, ValueId of) {
+    call("aten.embedding_bag.default", {{"weight", ValueRef{table}},
+                                        {"indices", ValueRef{ids}},
+                                        {"offsets", ValueRef{of}}});
+  };
+  const ValueId ends =
+      call("aten.cumsum.default", {{"self", ValueRef{lengths}}})[0];
+  for (const ValueId piece :
+       call("aten.split_with_sizes.default", {{"self", ValueRef{list}}}, 2)) {
+    bags(piece, ends);
+  }
+  for (int64_t row = 0; row < 2; ++row) {
+    const auto part = [&](ValueId of) {
+      return call(
+          "aten.select.int",
+          {{"self", ValueRef{of}}, {"dim", int64_t{0}}, {"index", row}})[0];
+    };
+    bags(part(matrix), part(offsets));
+  }
+  EXPECT_THAT(
+      RowSymbols(graph_),
+      ::testing::ElementsAre(::testing::Pair("k", 1), ::testing::Pair("n", 2)));
+  EXPECT_EQ(SizesForBatch(graph_, 5, {}).at("n"), 10);
+  EXPECT_EQ(SizesForBatch(graph_, 5, {}).at("k"), 5);
+  EXPECT_EQ(SizesForBatch(graph_, 5, {{"k", 3}}).at("k"), 15);
 }
 
 TEST_F(WorkTest, StepsThatNobodySaidAreEnoughForEveryTensor) {

@@ -271,6 +271,44 @@ TEST_F(BenchServingTest, ReplaysATrace) {
                 "trace.jsonl:2: position 9: not JSON");
 }
 
+TEST_F(BenchServingTest, SendsTheRequestsOfFilesInTurn) {
+  const std::string a = folder_ / "a.safetensors";
+  const std::string b = folder_ / "b.safetensors";
+  const auto write = [](const std::string& path, const std::string& name,
+                        std::vector<float> values) {
+    const base::TensorView view{
+        .dtype = base::DType::kFloat32,
+        .dims = {static_cast<int64_t>(values.size())},
+        .data = reinterpret_cast<std::byte*>(values.data()),
+        .bytes = values.size() * sizeof(float)};
+    EXPECT_TRUE(models::WriteSafetensors(path, {{name, view}}).ok());
+  };
+  write(a, "x", {1, 2});
+  write(b, "x", {3, 4, 5});
+  const nlohmann::json report =
+      Report({"--requests", a, b, "--record", folder_ / "r"});
+  EXPECT_EQ(report["distinct_requests"], 2);
+  EXPECT_EQ(report["succeeded"], report["queries"]);
+  EXPECT_EQ(report["options"]["requests"], nlohmann::json({a, b}));
+  for (const auto& [file, value] :
+       {std::pair("r/request_0.safetensors", 1.f),
+        std::pair("r/response_1.safetensors", 3.f)}) {
+    const auto recorded = models::SafetensorsFile::Open(folder_ / file);
+    ASSERT_TRUE(recorded.ok()) << recorded.status();
+    const base::TensorView x = recorded->View(recorded->entries()[0]);
+    EXPECT_EQ(reinterpret_cast<const float*>(x.data)[0], value);
+  }
+
+  ExpectRefused(Bench({"--requests", a, "--arrivals", "trace:/absent"}),
+                "--requests: a trace has requests of its own");
+  ExpectRefused(Bench({"--requests", a, "--ids", "meta"}),
+                "--ids excludes --requests");
+  write(b, "z", {1});
+  ExpectRefused(Bench({"--requests", a, b}), b + ": input x is missing");
+  std::ofstream(b) << "no tensors";
+  ExpectRefused(Bench({"--requests", b}), b);
+}
+
 TEST_F(BenchServingTest, NamesTheOptionThatIsWrong) {
   ExpectRefused(Bench({"--arrivals", "sometimes"}),
                 "--arrivals: 'sometimes'");

@@ -170,9 +170,7 @@ absl::StatusOr<std::optional<TracedQuery>> TraceReader::Read(
     }
     query.items = *items;
   } else {
-    // Most models have the items first in the shape of their first input.
-    const base::Dims& dims = query.tensors[0].dims();
-    query.items = dims.empty() ? 1 : dims[0];
+    query.items = ItemsOf(model_, query.tensors);
   }
   return query;
 }

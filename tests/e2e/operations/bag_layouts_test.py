@@ -1,0 +1,152 @@
+"""Ids in bags as trainers lay them out: `refract bench serving` draws them.
+
+Meta's DLRM has a matrix of offsets with a row for each table; the ids are lists or
+a matrix. TorchRec has the ids of all tables in one list, and their lengths.
+"""
+
+import json
+import pathlib
+import shutil
+import tempfile
+import unittest
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from tests.e2e import support
+from tests.models.survey import forms
+from tests.models.survey.case import Case, dense, ids
+from tests.models.survey.interaction import DlrmFeatureMajor, feature_major_inputs
+
+ROWS = (50, 3, 40)
+DIM, DENSE = 8, 5
+
+
+class Bags(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tables = nn.ModuleList(
+            nn.EmbeddingBag(rows, DIM, mode="sum", include_last_offset=True)
+            for rows in ROWS
+        )
+        self.out = nn.Linear(DENSE + len(ROWS) * DIM, 1)
+
+    def score(self, x, pooled):
+        return torch.sigmoid(self.out(torch.cat([x, *pooled], 1)))
+
+
+class Jagged(Bags):
+    """What torch.export makes of TorchRec's KeyedJaggedTensor."""
+
+    def forward(self, x, values, lengths):
+        lengths = lengths.view(len(ROWS), -1)
+        sizes = lengths.sum(1).tolist()
+        for size in sizes:
+            torch._check(size >= 0)
+        torch._check(sum(sizes) == values.size(0))
+        ends = torch.cat([lengths.new_zeros(len(ROWS), 1), lengths.cumsum(1)], 1)
+        pieces = torch.split(values, sizes)
+        return self.score(
+            x, [table(i, o) for table, i, o in zip(self.tables, pieces, ends.unbind())]
+        )
+
+
+class Matrices(Bags):
+    """Meta's DLRM with as many ids in each table."""
+
+    def forward(self, x, offsets, values):
+        return self.score(
+            x, [table(values[k], offsets[k]) for k, table in enumerate(self.tables)]
+        )
+
+
+def jagged_inputs(batch, generator):
+    lengths = ids(generator, 4, len(ROWS), batch) + 1
+    values = [ids(generator, r, int(n)) for r, n in zip(ROWS, lengths.sum(1))]
+    return dense(generator, batch, DENSE), torch.cat(values), lengths.flatten()
+
+
+def matrix_inputs(batch, generator):
+    count = 2 * batch + 1
+    values = torch.stack([ids(generator, rows, count) for rows in ROWS])
+    ends = torch.arange(batch + 1).expand(len(ROWS), -1) * 2
+    return dense(generator, batch, DENSE), ends.contiguous(), values
+
+
+# A request's tensors → the arguments of forward().
+def plain(request):
+    return [request[name] for name in ("x", "offsets", "values") if name in request] + [
+        request[name] for name in ("lengths",) if name in request
+    ]
+
+
+def with_lists(request):
+    return request["x"], request["offsets"], [request[f"ids_{k}"] for k in range(3)]
+
+
+class Layouts(unittest.TestCase):
+    def test_rows_of_offsets_and_lists_of_ids(self):
+        self.serve(DlrmFeatureMajor, feature_major_inputs, with_lists, "mean:3")
+
+    def test_rows_of_offsets_and_rows_of_ids(self):
+        self.serve(Matrices, matrix_inputs, plain, "fixed:3")
+
+    def test_lengths_of_pieces_of_a_list(self):
+        self.serve(Jagged, jagged_inputs, plain, "mean:3")
+
+    def serve(self, build, inputs, arguments, bag_sizes):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="refract-layouts-"))
+        self.addCleanup(shutil.rmtree, folder)
+        case = Case("m", build, inputs)
+        torch.manual_seed(1)
+        module = build().eval()
+        example = inputs(5, torch.Generator().manual_seed(1))
+        forms.make(case, "pt2", module, example, folder / "m.pt2")
+        model = folder / "repo/m"
+        support.refract("import", folder / "m.pt2", "--repo", model.parent, "--name", "m")
+        support.refract("partition", model, "--batch", 3, "--write")
+        node = support.cpu_node(model.parent, [])
+        self.addCleanup(node.close)
+        for items in (1, 7):
+            records = folder / f"records-{items}"
+            report = self.bench(
+                node, folder, "--query-sizes", f"fixed:{items}", "--bag-sizes",
+                bag_sizes, "--record", records,
+            )
+            self.check(module, arguments, records, items)
+        # A request of the last run again, from its file.
+        report = self.bench(
+            node, folder, "--requests", records / "request_0.safetensors",
+            "--record", folder / "again",
+        )
+        self.assertEqual(report["distinct_requests"], 1)
+        self.check(module, arguments, folder / "again", 7)
+        support.refract("profile", model, "--batch", "1,4,7", "--repeat", 9)
+
+    def bench(self, node, folder, *options):
+        path = folder / "report.json"
+        support.refract(
+            "bench", "serving", "--target", node.address, "--model", "m", "--qps", 100,
+            "--duration", 0.4, "--warmup", 0.1, "--json", path, *options,
+        )
+        report = json.loads(path.read_text())
+        self.assertGreater(report["queries"], 0)
+        self.assertEqual(report["succeeded"], report["queries"], report)
+        return report
+
+    def check(self, module, arguments, records, items):
+        """The recorded answers are the module's."""
+        requests = sorted(records.glob("request_*.safetensors"))
+        self.assertTrue(requests)
+        for path in requests:
+            answer = path.with_name(path.name.replace("request", "response"))
+            (scores,) = load_file(answer).values()
+            with torch.no_grad():
+                expected = module(*arguments(load_file(path)))
+            self.assertEqual(scores.shape[0], items)
+            torch.testing.assert_close(scores, expected, rtol=1e-5, atol=1e-6)
+
+
+if __name__ == "__main__":
+    unittest.main()
