@@ -117,13 +117,17 @@ std::optional<RaggedInput> FindBags(size_t input,
 
 // Spreads `total` ids evenly. Each row of a matrix of offsets has its own bags;
 // lengths fill theirs one after the other.
-void FillRagged(const RaggedInput& ragged, int64_t total, int64_t count,
+void FillRagged(const RaggedInput& ragged, const InputDims& dims, int64_t count,
                 base::Tensor& tensor) {
   // Offsets begin anew with each row of a matrix, `row` entries each; lengths
   // are one series. Bag k of `bags` begins at k · total / bags.
   const int64_t row = ragged.is_offsets ? tensor.dims().back() : count;
   const int64_t bags = ragged.include_last_offset ? row - 1 : row;
   for (int64_t k = 0; k < count; ++k) {
+    const auto list = static_cast<size_t>(k / row);
+    const size_t ids =
+        list < ragged.lists.size() ? ragged.lists[list] : ragged.ids;
+    const int64_t total = dims[ids].back();
     const int64_t begin = Begin(k % row, total, bags);
     SetIndex(
         tensor, k,
@@ -178,11 +182,29 @@ absl::StatusOr<ProbeMaker> ProbeMaker::Create(
 
   maker.ragged_.resize(graph.inputs.size());
   std::vector<bool> is_id(graph.inputs.size(), false);
-  for (const IdInput& use : FindIdInputs(graph)) {
+  // A TorchScript graph has no shapes yet, which tell rows of a matrix from
+  // items.
+  Graph shaped = graph;
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    Value& input = shaped.values[graph.inputs[i]];
+    if (input.has_shape) continue;
+    input.has_shape = true;
+    for (const int64_t size : maker.sample_[i].dims) {
+      input.shape.push_back(SymExpr(size));
+    }
+  }
+  for (const IdInput& use : FindIdInputs(shaped)) {
     const auto input = places.find(graph.value(use.input).name);
     if (input == places.end()) continue;
     if (!use.is_offsets) {
       is_id[input->second] = true;
+      const auto lengths = use.lengths == kNoValue
+                               ? places.end()
+                               : places.find(graph.value(use.lengths).name);
+      if (lengths != places.end() &&
+          IsIndex(maker.sample_[lengths->second].dtype)) {
+        maker.ragged_[lengths->second] = RaggedInput{.ids = input->second};
+      }
       continue;
     }
     if (use.ids == kNoValue || !IsIndex(maker.sample_[input->second].dtype)) {
@@ -190,15 +212,23 @@ absl::StatusOr<ProbeMaker> ProbeMaker::Create(
     }
     const auto ids = places.find(graph.value(use.ids).name);
     const size_t rank = maker.sample_[input->second].dims.size();
-    // Offsets of a matrix of ids are a matrix, row by row.
-    if (ids == places.end() || rank == 0 ||
-        maker.sample_[ids->second].dims.size() != rank) {
-      continue;
+    // Offsets of a matrix of ids are a matrix, row by row. Or each row has a
+    // list of ids.
+    if (ids == places.end() || rank == 0) continue;
+    const size_t of_ids = maker.sample_[ids->second].dims.size();
+    const bool lists = rank == 2 && of_ids == 1 && use.row >= 0 &&
+                       use.row < maker.sample_[input->second].dims[0];
+    if (of_ids != rank && !lists) continue;
+    std::optional<RaggedInput>& ragged = maker.ragged_[input->second];
+    if (!ragged) {
+      ragged = RaggedInput{.ids = ids->second,
+                           .is_offsets = true,
+                           .include_last_offset = use.include_last_offset};
     }
-    maker.ragged_[input->second] =
-        RaggedInput{.ids = ids->second,
-                    .is_offsets = true,
-                    .include_last_offset = use.include_last_offset};
+    if (lists) {
+      ragged->lists.resize(maker.sample_[input->second].dims[0], ragged->ids);
+      ragged->lists[use.row] = ids->second;
+    }
   }
   const bool hides_ids = HidesIds(graph);
   for (size_t i = 0; i < graph.inputs.size(); ++i) {
@@ -244,7 +274,7 @@ absl::StatusOr<std::vector<base::Tensor>> ProbeMaker::Make(
     if (!ragged_[i]) {
       Tile(sample_[i], shift, tensor);
     } else if (count > 0) {
-      FillRagged(*ragged_[i], dims[ragged_[i]->ids].back(), count, tensor);
+      FillRagged(*ragged_[i], dims, count, tensor);
     }
     tensors.push_back(std::move(tensor));
   }

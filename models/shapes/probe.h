@@ -27,6 +27,8 @@ void SetIndex(base::Tensor& tensor, int64_t i, int64_t value);
 // (a vector, or one row for each row of ids), or lengths of bags.
 struct RaggedInput {
   size_t ids = 0;  // index of the input that holds the bags
+  // A matrix of offsets that has a list of ids for each row: their indices.
+  std::vector<size_t> lists;
   bool is_offsets = false;
   bool include_last_offset = false;  // offsets: the last one ends the last bag
 };

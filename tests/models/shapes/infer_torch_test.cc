@@ -160,6 +160,27 @@ TEST(InferShapesTest, OffsetsOfAllTablesMayBeOneMatrix) {
   EXPECT_EQ(model.OutputShape(), "B, 19");
 }
 
+// Meta's DLRM: a row of offsets for each list of ids.
+TEST(InferShapesTest, OffsetsOfListsOfIdsMayBeOneMatrix) {
+  Model model(R"(
+    def forward(self, dense, offsets, a, b):
+      x = torch.embedding_bag(self.table, a, offsets[0])[0]
+      y = torch.embedding_bag(self.table, b, offsets[1])[0]
+      return torch.cat([dense, x, y], 1)
+  )");
+  ASSERT_TRUE(
+      model
+          .Infer({{"dense", Floats({4, 13})},
+                  {"offsets", Longs({0, 1, 1, 5, 0, 3, 3, 4}).view({2, 4})},
+                  {"a", Ids({9})},
+                  {"b", Ids({5})}})
+          .ok());
+  EXPECT_EQ(model.InputShape("offsets"), "2, B");
+  EXPECT_EQ(model.InputShape("a"), "N0");
+  EXPECT_EQ(model.InputShape("b"), "N1");
+  EXPECT_EQ(model.OutputShape(), "B, 19");
+}
+
 // Rows of x beyond those that order picks do no harm, so x alone may grow.
 TEST(InferShapesTest, RowsThatMayOnlyGrowAreRowsOfTheBatch) {
   Model model(R"(

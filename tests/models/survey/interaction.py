@@ -443,6 +443,7 @@ def features(batch, generator):
 
 CASES = [
     Case("dlrm", Dlrm, dlrm_inputs, script=False),
+    Case("dlrm_feature_major", DlrmFeatureMajor, feature_major_inputs, script=False),
     Case("dcn_v1", DcnV1, two),
     Case("dcn_v2_mix", DcnV2Mix, two),
     Case("deepfm", DeepFm, sparse),
