@@ -59,7 +59,6 @@ absl::StatusOr<CriteoRow> ParseCriteoLine(absl::string_view line) {
   if (fields[0] != "0" && fields[0] != "1") {
     return BadField(0, fields[0], "label (0 or 1)");
   }
-  row.clicked = fields[0] == "1";
   for (int i = 0; i < kCriteoIntegers; ++i) {
     const absl::string_view text = fields[1 + i];
     if (text.empty()) continue;

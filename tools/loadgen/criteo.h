@@ -21,7 +21,6 @@ inline constexpr int kCriteoIntegers = 13;
 inline constexpr int kCriteoCategories = 26;
 
 struct CriteoRow {
-  bool clicked = false;
   // log(1 + max(x, 0)), as MLPerf's reference does; empty: 0.
   std::array<float, kCriteoIntegers> dense = {};
   // Empty: nullopt.

@@ -34,7 +34,6 @@ TEST(CriteoLineTest, ReadsEveryField) {
   fields[39] = "68FD1e64";
   const auto row = ParseCriteoLine(Line(fields));
   ASSERT_TRUE(row.ok()) << row.status();
-  EXPECT_TRUE(row->clicked);
   EXPECT_FLOAT_EQ(row->dense[0], 0.69314718f);  // log 2
   EXPECT_EQ(row->dense[1], 0);                  // negative
   EXPECT_EQ(row->dense[2], 0);                  // empty
@@ -47,7 +46,6 @@ TEST(CriteoLineTest, ReadsEveryField) {
 TEST(CriteoLineTest, AllButTheLabelMayBeEmpty) {
   const auto row = ParseCriteoLine("0" + std::string(39, '\t'));
   ASSERT_TRUE(row.ok()) << row.status();
-  EXPECT_FALSE(row->clicked);
   EXPECT_EQ(row->dense[5], 0);
   EXPECT_EQ(row->categories[5], std::nullopt);
 }
