@@ -13,6 +13,13 @@ constexpr char kStdout[] = "-";
 
 }  // namespace
 
+CLI::Option* AddOutputFile(CLI::App& command, const std::string& name,
+                           std::string& path, const std::string& what) {
+  return command.add_option(name, path, what)
+      ->type_name("FILE")
+      ->check(base::CheckOutputFile);
+}
+
 void JsonOutput::AddTo(CLI::App& command, Context& context,
                        const std::string& what) {
   stdout_ = &context.json;

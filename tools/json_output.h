@@ -10,11 +10,18 @@
 
 namespace CLI {
 class App;
+class Option;
 }  // namespace CLI
 
 namespace refract::tools {
 
 struct Context;
+
+// The option NAME FILE of a subcommand, for a file that it writes. A file that
+// cannot be written is refused when the command line is parsed. `path` must
+// stay where it is until then.
+CLI::Option* AddOutputFile(CLI::App& command, const std::string& name,
+                           std::string& path, const std::string& what);
 
 // The option --json FILE of a subcommand. With FILE "-" the JSON is all that
 // stdout gets: Context::out, the text for people, goes to stderr.

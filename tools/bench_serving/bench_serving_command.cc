@@ -5,7 +5,6 @@
 #include "CLI/CLI.hpp"
 #include "tools/bench_serving/bench_serving.h"
 #include "tools/command.h"
-#include "base/process/files.h"
 
 namespace refract::tools {
 namespace {
@@ -134,18 +133,14 @@ void AddContentOptions(CLI::App& command, ServingOptions& options) {
 void AddOutputOptions(CLI::App& command, Context& context,
                       ServingOptions& options) {
   options.json.AddTo(command, context, "the report");
-  const auto file = [&command](const char* name, std::string& path,
-                               const char* what) {
-    command.add_option(name, path, what)
-        ->type_name("FILE")
-        ->check(base::CheckOutputFile);
-  };
-  file("--csv", options.csv, "write a line per query to this file");
-  file("--hlog", options.hlog,
-       "write latencies by second to this file as a log of HdrHistogram, for "
-       "its plotter and libraries");
-  file("--report", options.report,
-       "write an HTML page with plots to this file; it needs no other file");
+  AddOutputFile(command, "--csv", options.csv,
+                "write a line per query to this file");
+  AddOutputFile(command, "--hlog", options.hlog,
+                "write latencies by second to this file as a log of "
+                "HdrHistogram, for its plotter and libraries");
+  AddOutputFile(command, "--report", options.report,
+                "write an HTML page with plots to this file; it needs no other "
+                "file");
 }
 
 void AddCompareCommand(CLI::App& bench, Context& context) {
@@ -162,9 +157,7 @@ void AddCompareCommand(CLI::App& bench, Context& context) {
       ->type_name("REPORT.json")
       ->expected(1, 2)
       ->required();
-  command->add_option("--report", files->page, "the page to write")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile)
+  AddOutputFile(*command, "--report", files->page, "the page to write")
       ->required();
   command->callback([&context, files] {
     context.action = [files] {

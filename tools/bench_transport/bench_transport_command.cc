@@ -1,7 +1,6 @@
 #include <memory>
 
 #include "CLI/CLI.hpp"
-#include "base/process/files.h"
 #include "tools/bench_transport/bench_transport.h"
 #include "tools/command.h"
 
@@ -66,11 +65,8 @@ void AddBenchTransportCommand(CLI::App& bench, Context& context) {
   AddWhatOptions(*command, *options);
   AddHowOptions(*command, *options);
   options->json.AddTo(*command, context, "every round");
-  command
-      ->add_option("--csv", options->csv,
-                   "also write one line per row to this file, for plots")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  AddOutputFile(*command, "--csv", options->csv,
+                "also write one line per row to this file, for plots");
   command->callback([&context, options] {
     context.action = [&context, options] {
       return RunTransport(*options, context.out);

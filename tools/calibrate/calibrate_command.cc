@@ -11,6 +11,7 @@
 #include "tools/command.h"
 #include "tools/common_options.h"
 #include "tools/doctor/machine.h"
+#include "tools/json_output.h"
 #include "tools/partition/print.h"
 #include "tools/progress.h"
 
@@ -60,11 +61,8 @@ void AddCalibrateCommand(CLI::App& app, Context& context) {
       app.add_subcommand("calibrate",
                          "Measures the time of requests outside their model, "
                          "with a CN and an HN on this machine");
-  command
-      ->add_option("--output", options->output,
-                   "file to write, for refract partition --calibration")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile)
+  AddOutputFile(*command, "--output", options->output,
+                "file to write, for refract partition --calibration")
       ->required();
   command
       ->add_option(

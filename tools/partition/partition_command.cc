@@ -461,20 +461,14 @@ void AddPartitionCommand(CLI::App& app, Context& context) {
                     "now on; running nodes keep theirs. The plan before is "
                     "kept: refract activate --previous. A version without a "
                     "plan gets this one in any case");
-  command
-      ->add_option("--plan-out", options->plan_file,
-                   "keep the plan in this file, for refract activate --plan")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  AddOutputFile(*command, "--plan-out", options->plan_file,
+                "keep the plan in this file, for refract activate --plan");
   options->json.AddTo(
       *command, context,
       "the model's facts, the plan and, with optimal, all costs");
-  command
-      ->add_option("--report", options->report,
-                   "also write the optimum, its alternatives and the graph of "
-                   "each plan to this file, as one HTML page")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  AddOutputFile(*command, "--report", options->report,
+                "also write the optimum, its alternatives and the graph of "
+                "each plan to this file, as one HTML page");
   command
       ->add_option(
           "--forced-cuts", options->forced_cuts,

@@ -298,11 +298,8 @@ void AddPlaceCommand(CLI::App& app, Context& context) {
         return base::CheckNumberIn(text, 0, 1e6);
       })
       ->capture_default_str();
-  command
-      ->add_option("--output", options->output,
-                   "write all placements, the running ones too, CSV")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  AddOutputFile(*command, "--output", options->output,
+                "write all placements, the running ones too, CSV");
   options->json.AddTo(*command, context,
                       "the decisions; with --explain, every node's verdict");
   command->callback([&context, options] {

@@ -60,13 +60,9 @@ void AddPlanLoanCommand(CLI::App& plan, Context& context) {
       ->type_name("SPEC")
       ->required();
   options->json.AddTo(*command, context, "everything");
-  command
-      ->add_option("--csv", options->csv, "write the events in order of time")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
-  command->add_option("--report", options->report, "write an HTML page")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  AddOutputFile(*command, "--csv", options->csv,
+                "write the events in order of time");
+  AddOutputFile(*command, "--report", options->report, "write an HTML page");
   command->callback([&context, options] {
     context.action = [&context, options] {
       return RunLoan(*options, context.out);

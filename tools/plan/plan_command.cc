@@ -154,9 +154,7 @@ void AddPlanCommand(CLI::App& app, Context& context) {
                    "write load.csv, search.csv, sensitivity.csv and day.csv "
                    "into this folder")
       ->type_name("DIR");
-  command->add_option("--report", options->report, "write an HTML page")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  AddOutputFile(*command, "--report", options->report, "write an HTML page");
   AddManifestFlags(*command, options->manifests);
   command->callback([&context, command, options] {
     if (!command->get_subcommands().empty()) return;

@@ -279,19 +279,14 @@ void AddProfileCommand(CLI::App& app, Context& context) {
   command->add_option("--seed", options->seed, "seed of the random requests")
       ->type_name("N");
   AddSizeOption(*command, options->sizes);
-  command
-      ->add_option("--output", options->output,
-                   "file for the profile; default: profile.textproto beside "
-                   "the version, where refract partition finds it")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  AddOutputFile(*command, "--output", options->output,
+                "file for the profile; default: profile.textproto beside "
+                "the version, where refract partition finds it");
   options->json.AddTo(*command, context, "all figures");
-  command
-      ->add_option("--hardware", options->hardware,
-                   "instead of a model, measure this machine for --cn and --hn "
-                   "of refract partition, and describe it in this file")
-      ->type_name("OUT.textproto")
-      ->check(base::CheckOutputFile);
+  AddOutputFile(*command, "--hardware", options->hardware,
+                "instead of a model, measure this machine for --cn and --hn of "
+                "refract partition, and describe it in this file")
+      ->type_name("OUT.textproto");
   command
       ->add_option(
           "--table-mib", options->table_mib,

@@ -14,7 +14,6 @@
 #include "absl/container/btree_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/process/files.h"
 #include "base/status_macros.h"
 #include "models/repository/files/safetensors.h"
 #include "models/tables/row_format.h"
@@ -335,14 +334,10 @@ void AddQuantizeCommand(CLI::App& app, Context& context) {
                    absl::StrCat("row format: ", models::RowFormatNames()))
       ->type_name("NAME")
       ->required();
-  command
-      ->add_option(
-          "--out", options->out,
-          "safetensors file to write: a uint8 tensor [rows, bytes of a "
-          "row] for each table")
-      ->type_name("FILE")
-      ->required()
-      ->check(base::CheckOutputFile);
+  AddOutputFile(*command, "--out", options->out,
+                "safetensors file to write: a uint8 tensor [rows, bytes of a "
+                "row] for each table")
+      ->required();
   command
       ->add_option("--tensor", options->tensors,
                    "table of the file to convert, repeated; default: all")

@@ -316,15 +316,10 @@ void AddSimulateDisaggregationCommand(CLI::App& simulate, Context& context) {
   command->add_flag("--no-sensitivity", options->no_sensitivity,
                     "only the first row of the table");
   options->json.AddTo(*command, context, "all figures");
-  command
-      ->add_option("--curve", options->curve,
-                   "write fragment ÷ free of each node, ascending, of the "
-                   "first seed, CSV")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
-  command->add_option("--report", options->report, "write an HTML page")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  AddOutputFile(*command, "--curve", options->curve,
+                "write fragment ÷ free of each node, ascending, of the "
+                "first seed, CSV");
+  AddOutputFile(*command, "--report", options->report, "write an HTML page");
   command->callback([&context, options] {
     context.action = [&context, options] {
       return RunDisaggregation(*options, context.out, context.err);

@@ -462,20 +462,12 @@ void AddSimulateFillCommand(CLI::App& simulate, Context& context) {
       ->capture_default_str();
   AddRuleOptions(*command, options->rules);
   options->json.AddTo(*command, context, "all figures");
-  command
-      ->add_option("--curve", options->curve,
-                   "write the curves over GPU asked for, means over the seeds, "
-                   "CSV")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
-  command
-      ->add_option("--placements", options->placements,
-                   "write the placements of the last policy and seed, CSV")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
-  command->add_option("--report", options->report, "write an HTML page")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  AddOutputFile(*command, "--curve", options->curve,
+                "write the curves over GPU asked for, means over the seeds, "
+                "CSV");
+  AddOutputFile(*command, "--placements", options->placements,
+                "write the placements of the last policy and seed, CSV");
+  AddOutputFile(*command, "--report", options->report, "write an HTML page");
   command->callback([&context, options] {
     context.action = [&context, options] {
       return RunFill(*options, context.out, context.err);

@@ -271,17 +271,11 @@ void AddSimulateReplayCommand(CLI::App& simulate, Context& context) {
       })
       ->capture_default_str();
   options->json.AddTo(*command, context, "all figures");
-  command->add_option("--samples", options->samples, "write the samples, CSV")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
-  command
-      ->add_option("--placements", options->placements,
-                   "write every placement, CSV")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
-  command->add_option("--report", options->report, "write an HTML page")
-      ->type_name("FILE")
-      ->check(base::CheckOutputFile);
+  AddOutputFile(*command, "--samples", options->samples,
+                "write the samples, CSV");
+  AddOutputFile(*command, "--placements", options->placements,
+                "write every placement, CSV");
+  AddOutputFile(*command, "--report", options->report, "write an HTML page");
   command->callback([&context, options] {
     context.action = [&context, options] {
       return RunReplay(*options, context.out, context.err);

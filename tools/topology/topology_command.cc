@@ -65,14 +65,11 @@ void AddTopologyCommand(CLI::App& app, Context& context) {
       ->type_name("FILE")
       ->excludes(root)
       ->excludes(source);
-  command
-      ->add_option("--dump", options->dump,
-                   "write what was read from sysfs to this file (JSON), for "
-                   "--load elsewhere; it holds names and addresses (IP, MAC) "
-                   "of network interfaces, and no serial numbers")
-      ->type_name("FILE")
-      ->excludes(source)
-      ->check(base::CheckOutputFile);
+  AddOutputFile(*command, "--dump", options->dump,
+                "write what was read from sysfs to this file (JSON), for "
+                "--load elsewhere; it holds names and addresses (IP, MAC) of "
+                "network interfaces, and no serial numbers")
+      ->excludes(source);
   command
       ->add_option("--override", options->sources.override_file,
                    "correct what was discovered by this file (JSON, the fields "
