@@ -1,5 +1,6 @@
-"""Clients of the benchmarks of serving, and sums over their reports."""
+"""Clients of the benchmarks of serving, their options, and sums over their reports."""
 
+import argparse
 import json
 import os
 import pathlib
@@ -10,6 +11,15 @@ from scripts.lib import nodes
 
 # Requests per second, more than any generator can send.
 AT_ONCE_PER_S = 1_000_000
+
+
+def option_parser(documentation):
+    """Options that every benchmark of this folder has."""
+    parser = argparse.ArgumentParser(
+        description=documentation, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=pathlib.Path, help="file for the result")
+    return parser
 
 
 class Client:

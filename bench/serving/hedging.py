@@ -10,7 +10,6 @@ requests that were sent twice must be at most a tenth of all, beyond the retries
 up at the start.
 """
 
-import argparse
 import contextlib
 import json
 import pathlib
@@ -24,15 +23,12 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.serving.client import Client, quartiles  # noqa: E402
+from bench.serving.client import Client, option_parser, quartiles  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = option_parser(__doc__)
     parser.add_argument("--model", default="dlrm")
     parser.add_argument("--preset", default="tiny")
     parser.add_argument("--items", type=int, default=8)
@@ -43,7 +39,6 @@ def parse_arguments():
     parser.add_argument("--every", type=float, default=0.5, metavar="S")
     parser.add_argument("--quantile", default="0.95")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=pathlib.Path)
     return parser.parse_args()
 
 

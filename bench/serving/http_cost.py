@@ -8,7 +8,6 @@ a gRPC stub without Protobuf), so that the server's part counts; `triton` is
 tritonclient for both. Both answers are compared first.
 """
 
-import argparse
 import contextlib
 import json
 import pathlib
@@ -23,7 +22,7 @@ import numpy
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.serving.client import quartiles  # noqa: E402
+from bench.serving.client import option_parser, quartiles  # noqa: E402
 from models.zoo import inputs as zoo_inputs  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
@@ -32,10 +31,7 @@ INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = option_parser(__doc__)
     parser.add_argument("--model", default="dlrm")
     parser.add_argument("--preset", default="tiny")
     parser.add_argument("--items", type=int, default=33)
@@ -43,7 +39,6 @@ def parse_arguments():
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--requests", type=int, default=300, metavar="N",
                         help="per block")
-    parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
     if arguments.rounds < 3:
         parser.error("--rounds must be at least 3")

@@ -11,7 +11,6 @@ If there are enough processors, the GPU node has processors of its own, so that
 the ratio shows its scheduler and not the operating system's.
 """
 
-import argparse
 import contextlib
 import json
 import math
@@ -25,7 +24,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.serving.client import Client, quartiles  # noqa: E402
+from bench.serving.client import Client, option_parser, quartiles  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
 # Shares of the GPU node's time that the quiet and the loud model ask for.
@@ -36,10 +35,7 @@ SETTLE_S = 2.0
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = option_parser(__doc__)
     parser.add_argument(
         "--repository", type=pathlib.Path,
         help="repository with both models, split; default: a DLRM twice, exported here",
@@ -53,7 +49,6 @@ def parse_arguments():
     parser.add_argument("--instances", type=int, default=1)
     parser.add_argument("--gpu-node-options", default="", metavar="TEXT")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
     if arguments.rounds < 3:
         parser.error("--rounds must be at least 3")

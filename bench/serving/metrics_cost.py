@@ -10,7 +10,6 @@ both pairs share one processor and take turns on it within milliseconds, so that
 processor whose speed changes is as fast for both. The client has another processor.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -24,15 +23,12 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.serving.client import Client, ProcessorTime, quartiles  # noqa: E402
+from bench.serving.client import Client, ProcessorTime, option_parser, quartiles  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = option_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=6000, metavar="N",
                         help="per pair and round")
@@ -42,7 +38,6 @@ def parse_arguments():
                         help="trace one request in N; 0: none (default 100)")
     parser.add_argument("--items", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--more", action="store_true",
                         help="adds the rounds to those in the file of --json")
     arguments = parser.parse_args()

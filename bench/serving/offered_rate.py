@@ -25,21 +25,17 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.serving.client import AT_ONCE_PER_S, quartiles  # noqa: E402
+from bench.serving.client import AT_ONCE_PER_S, option_parser, quartiles  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = option_parser(__doc__)
     parser.add_argument("--requests", type=int, default=20_000, metavar="N",
                         help="of refract per round; Python sends half as many")
     parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc",
                         help="protocol of refract; Python's client speaks gRPC")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--python-client", metavar="HOST:PORT",
                         help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -15,7 +15,6 @@ take time from them, so a second ratio is formed in the same way of answers per
 second of processor time that the nodes had.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -26,7 +25,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.serving.client import Client, ProcessorTime, quartiles  # noqa: E402
+from bench.serving.client import Client, ProcessorTime, option_parser, quartiles  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
 # Name in the report: figure of a run, title.
@@ -40,10 +39,7 @@ RATIOS = {
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = option_parser(__doc__)
     parser.add_argument(
         "--repository", type=pathlib.Path,
         help="repository with the model; default: a DLRM, exported here",
@@ -59,7 +55,6 @@ def parse_arguments():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--duration", type=float, default=5, metavar="S")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
     if arguments.duration < 2:
         # At the capacity, answers count after the first second.

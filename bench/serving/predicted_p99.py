@@ -13,7 +13,6 @@ measured p99 of single rounds. Rounds are kept in --samples, so that several
 short calls add up (on a machine that must not be occupied for long).
 """
 
-import argparse
 import contextlib
 import json
 import math
@@ -28,7 +27,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.serving.client import Client, ProcessorTime  # noqa: E402
+from bench.serving.client import Client, ProcessorTime, option_parser  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
 # The calibration load, as a part of the capacity: queues are short, and a few
@@ -42,10 +41,7 @@ MS = 1e-6  # of the nanoseconds of traces
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = option_parser(__doc__)
     parser.add_argument("--repository", type=pathlib.Path,
                         help="repository with the model; default: a DLRM, exported here")
     parser.add_argument("--model", default="dlrm", metavar="NAME")
@@ -62,7 +58,6 @@ def parse_arguments():
                         "seeds (default: 10000)")
     parser.add_argument("--samples", type=pathlib.Path, metavar="FOLDER",
                         help="add rounds to those in this folder")
-    parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
     arguments.loads = [float(load) for load in arguments.loads.split(",")]
     return arguments

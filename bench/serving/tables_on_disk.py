@@ -15,7 +15,6 @@ wait for the disk are missing to it. The mode `disk_more_workers` is `disk` with
 `--workers 8`.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -31,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 import tritonclient.grpc as triton  # noqa: E402
 
-from bench.serving.client import Client, quartiles  # noqa: E402
+from bench.serving.client import Client, option_parser, quartiles  # noqa: E402
 from models.zoo import safetensors_io  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
@@ -42,9 +41,7 @@ PATTERN_ROWS = 4096 + 7  # written again and again
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = option_parser(__doc__)
     parser.add_argument("--mib", type=int, default=3072, help="tables together")
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--items", type=int, default=64, help="of a request")
@@ -63,7 +60,6 @@ def parse_arguments():
     )
     parser.add_argument("--neighbour-qps", type=float)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=pathlib.Path)
     return parser.parse_args()
 
 

@@ -10,7 +10,6 @@ a round, between the medians of its two blocks. The client sends bytes made befo
 Both answers are compared first.
 """
 
-import argparse
 import contextlib
 import json
 import pathlib
@@ -22,15 +21,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from bench.serving import http_cost  # noqa: E402
-from bench.serving.client import quartiles  # noqa: E402
+from bench.serving.client import option_parser, quartiles  # noqa: E402
 from scripts.lib import nodes  # noqa: E402
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = option_parser(__doc__)
     parser.add_argument("--model", default="dlrm")
     parser.add_argument("--preset", default="tiny")
     parser.add_argument("--items", type=int, default=33)
@@ -39,7 +35,6 @@ def parse_arguments():
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--requests", type=int, default=300, metavar="N",
                         help="per block")
-    parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
     if arguments.rounds < 3:
         parser.error("--rounds must be at least 3")

@@ -9,7 +9,6 @@ a CPU node. Both run on the processors of --server-cpus, the client on the other
 Rounds take turns, and the ratio is formed within a round.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -24,7 +23,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.serving.client import quartiles  # noqa: E402
+from bench.serving.client import option_parser, quartiles  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
 # Triton's Python backend: one thread per instance, as Refract's workers.
@@ -72,10 +71,7 @@ class TritonPythonModel:
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = option_parser(__doc__)
     parser.add_argument("--tritonserver", help="path of the binary; by default "
                         "the one in PATH")
     parser.add_argument("--model", default="dlrm")
@@ -88,7 +84,6 @@ def parse_arguments():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--server-cpus", help="list for taskset; by default half "
                         "of the processors")
-    parser.add_argument("--json", type=pathlib.Path)
     return parser.parse_args()
 
 

@@ -12,7 +12,6 @@ namespace of this process's own: with the kernel's token buckets (tc, htb) on th
 ports of the GPU nodes. It takes root's rights. Clients are not slowed down.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -29,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 import tritonclient.grpc as triton  # noqa: E402
 
-from bench.serving.client import quartiles  # noqa: E402
+from bench.serving.client import option_parser, quartiles  # noqa: E402
 from models.zoo import safetensors_io  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
@@ -39,9 +38,7 @@ TOLERANCE = {"plain": 2e-6, "unique": 2e-6, "unique_fp16": 2e-3}
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = option_parser(__doc__)
     parser.add_argument("--items", type=int, default=270)
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--rows", type=int, default=10_000, help="rows of each table")
@@ -50,7 +47,6 @@ def parse_arguments():
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--requests", type=int, default=10, help="per round")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
     if arguments.mbit and arguments.transport != "tcp":
         parser.error("--mbit needs --transport tcp")

@@ -13,7 +13,6 @@ and renamed into the folders during the load: a trainer would make them on anoth
 machine. Ratios are formed within windows of a few seconds.
 """
 
-import argparse
 import contextlib
 import json
 import pathlib
@@ -29,7 +28,7 @@ import numpy
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.serving.client import Client, quartiles  # noqa: E402
+from bench.serving.client import Client, option_parser, quartiles  # noqa: E402
 from scripts.lib import deltas, nodes, repository as repositories  # noqa: E402
 
 MODEL = "dlrm"
@@ -40,10 +39,7 @@ WARMUP_S = 3.0
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = option_parser(__doc__)
     parser.add_argument("--rates", default="1000,10000,100000", metavar="LIST",
                         help="changed rows per second, beside 0")
     parser.add_argument("--tables-gib", type=float, default=0.5)
@@ -58,7 +54,6 @@ def parse_arguments():
                         help="further arguments of the CPU node")
     parser.add_argument("--work", type=pathlib.Path, metavar="DIR",
                         help="keep the model here for the next call")
-    parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
     rates = [float(rate) for rate in arguments.rates.split(",")]
     if min(rates) < DELTAS_PER_S:

@@ -17,7 +17,6 @@ them. `refract bench serving` asks at a fixed rate all the time. Four parts, of 
            until the node is ready; --older gives a second program, in turn
 """
 
-import argparse
 import contextlib
 import json
 import math
@@ -31,7 +30,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.serving.client import Client, quartiles  # noqa: E402
+from bench.serving.client import Client, option_parser, quartiles  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
 MODEL = "dlrm"
@@ -39,10 +38,7 @@ PARTS = ("changes", "load", "back", "start")
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = option_parser(__doc__)
     parser.add_argument("--tables-gib", type=float, default=2, help="per version")
     parser.add_argument("--parts", default=",".join(PARTS[:3]), metavar="LIST")
     parser.add_argument("--changes", type=int, default=50, metavar="N")
@@ -62,7 +58,6 @@ def parse_arguments():
                         help="keep the model here for the next call")
     parser.add_argument("--prepare", action="store_true",
                         help="make the model in --work and measure nothing")
-    parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
     arguments.parts = arguments.parts.split(",")
     if not set(arguments.parts) <= set(PARTS):
