@@ -43,7 +43,6 @@ class SpyCompletionQueue final : public verbs::CompletionQueue {
     const AllocationCounter::Pause pause;
     return inner_->Arm(solicited_only);
   }
-  int capacity() const override { return inner_->capacity(); }
 
  private:
   const std::unique_ptr<verbs::CompletionQueue> inner_;
@@ -59,8 +58,6 @@ class SpyReceiveQueue final : public verbs::SharedReceiveQueue {
     const AllocationCounter::Pause pause;
     return inner_->Post(list, bad);
   }
-  int SetLimit(uint32_t limit) override { return inner_->SetLimit(limit); }
-  uint32_t capacity() const override { return inner_->capacity(); }
 
  private:
   const std::unique_ptr<verbs::SharedReceiveQueue> inner_;

@@ -200,7 +200,6 @@ TEST(SimStrictTest, SharedReceiveQueueOverflowsAndBuffersAreRefused) {
   options.receives = 0;
   options.receive_capacity = 2;
   Pair pair(options);
-  EXPECT_EQ(pair.a.receives->capacity(), 2u);
   EXPECT_EQ(pair.a.PostReceive(0), 0);
   EXPECT_EQ(pair.a.PostReceive(1), 0);
   EXPECT_EQ(pair.a.PostReceive(2), ENOMEM);
@@ -214,28 +213,6 @@ TEST(SimStrictTest, SharedReceiveQueueOverflowsAndBuffersAreRefused) {
   EXPECT_THAT(pair.fabric.violations(), SizeIs(2));
 }
 
-TEST(SimStrictTest, TheLimitOfASharedReceiveQueueIsToldOnce) {
-  EndOptions options;
-  options.receives = 4;
-  Pair pair(options);
-  ASSERT_EQ(pair.b.receives->SetLimit(3), 0);
-  EXPECT_EQ(pair.b.receives->SetLimit(65), EINVAL);
-  const auto send = [&] {
-    ASSERT_EQ(Post(pair.a, pair.b, {.opcode = IBV_WR_RDMA_WRITE_WITH_IMM}), 0);
-    pair.fabric.RunUntilIdle();
-  };
-  send();
-  EXPECT_FALSE(Readable(pair.b.device->async_fd()));
-  send();  // two are left
-  EXPECT_TRUE(Readable(pair.b.device->async_fd()));
-  EXPECT_THAT(pair.b.AsyncEvents(), ElementsAre(IBV_EVENT_SRQ_LIMIT_REACHED));
-  EXPECT_FALSE(Readable(pair.b.device->async_fd()));
-  send();
-  EXPECT_THAT(pair.b.AsyncEvents(), IsEmpty());
-  ASSERT_EQ(pair.b.receives->SetLimit(2), 0);  // one is left already
-  EXPECT_THAT(pair.b.AsyncEvents(), ElementsAre(IBV_EVENT_SRQ_LIMIT_REACHED));
-}
-
 TEST(SimStrictTest, EventsAreForCompletionsAfterArmingOnly) {
   Pair pair;
   const auto send = [&](unsigned flags) {
@@ -246,7 +223,7 @@ TEST(SimStrictTest, EventsAreForCompletionsAfterArmingOnly) {
   };
   send(0);
   EXPECT_EQ(pair.b.channel->TakeEvents(), 0);
-  // It is there already.
+  // The completion is there before the queue is armed.
   ASSERT_EQ(pair.b.receive_queue->Arm(false), 0);
   EXPECT_FALSE(Readable(pair.b.channel->fd()));
   EXPECT_THAT(pair.b.PollReceives(), SizeIs(1));
@@ -352,7 +329,7 @@ TEST(SimStrictTest, RegistrationChecksItsArguments) {
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(a.domain->Register(nullptr, 64, 0).status().code(),
             absl::StatusCode::kInvalidArgument);
-  // Who may write from afar may write at home.
+  // Access for remote writes needs access for local writes.
   EXPECT_EQ(
       a.domain->Register(bytes, 64, IBV_ACCESS_REMOTE_WRITE).status().code(),
       absl::StatusCode::kInvalidArgument);
@@ -399,7 +376,6 @@ TEST(SimStrictTest, QueuesAreExactlyAsDeepAsAskedAndBounded) {
   options.send_entries = options.receive_entries = 100;
   options.receive_capacity = options.receives = 50;
   End end(fabric, AddPlainHost(fabric, nic), options);
-  EXPECT_EQ(end.send_queue->capacity(), 100);
   EXPECT_EQ(end.device->attributes().max_cqe, 100);
   EXPECT_EQ(end.device->CreateCompletionQueue(101, nullptr).status().code(),
             absl::StatusCode::kInvalidArgument);

@@ -56,7 +56,6 @@ class CompletionQueue {
   // event. 0 or an errno. Completions already in the queue raise no event: poll
   // once more.
   virtual int Arm(bool solicited_only) = 0;
-  virtual int capacity() const = 0;
 };
 
 class SharedReceiveQueue {
@@ -64,9 +63,6 @@ class SharedReceiveQueue {
   virtual ~SharedReceiveQueue() = default;
   // 0 or an errno; then *bad is the first request that was not posted.
   virtual int Post(ibv_recv_wr* list, ibv_recv_wr** bad) = 0;
-  // Requests one IBV_EVENT_SRQ_LIMIT_REACHED when fewer than `limit` are left.
-  virtual int SetLimit(uint32_t limit) = 0;
-  virtual uint32_t capacity() const = 0;
 };
 
 class QueuePair {

@@ -75,7 +75,6 @@ class IbvCompletionQueue final : public CompletionQueue {
     armed_solicited_only_ = solicited_only;
     return error;
   }
-  int capacity() const override { return queue_->cqe; }
   void OnEvent() { armed_ = false; }
   ibv_cq* get() const { return queue_; }
 
@@ -113,25 +112,17 @@ class IbvCompletionChannel final : public CompletionChannel {
 
 class IbvSharedReceiveQueue final : public SharedReceiveQueue {
  public:
-  IbvSharedReceiveQueue(ibv_srq* queue, uint32_t capacity)
-      : queue_(queue), capacity_(capacity) {}
+  explicit IbvSharedReceiveQueue(ibv_srq* queue) : queue_(queue) {}
   ~IbvSharedReceiveQueue() override {
     CheckDestroyed(ibv_destroy_srq(queue_), "shared receive queue");
   }
   int Post(ibv_recv_wr* list, ibv_recv_wr** bad) override {
     return ibv_post_srq_recv(queue_, list, bad);
   }
-  int SetLimit(uint32_t limit) override {
-    ibv_srq_attr attributes = {};
-    attributes.srq_limit = limit;
-    return ibv_modify_srq(queue_, &attributes, IBV_SRQ_LIMIT);
-  }
-  uint32_t capacity() const override { return capacity_; }
   ibv_srq* get() const { return queue_; }
 
  private:
   ibv_srq* const queue_;
-  const uint32_t capacity_;
 };
 
 class IbvQueuePair final : public QueuePair {
@@ -298,7 +289,7 @@ IbvDevice::CreateSharedReceiveQueue(uint32_t entries) {
   if (queue == nullptr) {
     return ErrorOf(absl::StrCat("ibv_create_srq of ", entries));
   }
-  return std::make_unique<IbvSharedReceiveQueue>(queue, attributes.attr.max_wr);
+  return std::make_unique<IbvSharedReceiveQueue>(queue);
 }
 
 absl::StatusOr<std::unique_ptr<QueuePair>> IbvDomain::CreateQueuePair(

@@ -51,7 +51,6 @@ class CompletionQueueState {
   bool broken() const { return broken_; }
   bool HasVisible() const { return visible_ > 0; }
   bool armed() const { return armed_ != Armed::kNo; }
-  int capacity() const { return capacity_; }
   ChannelState* channel() const { return channel_.get(); }
   uint32_t number() const { return number_; }
 

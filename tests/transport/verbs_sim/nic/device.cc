@@ -163,7 +163,7 @@ class SimDevice final : public verbs::Device {
     }
     return std::make_unique<SimSharedReceiveQueue>(
         simulation_, nic_, context_,
-        std::make_shared<ReceiveQueueState>(nic_, context_, entries));
+        std::make_shared<ReceiveQueueState>(nic_, entries));
   }
 
   int async_fd() const override { return context_->event_fd.get(); }

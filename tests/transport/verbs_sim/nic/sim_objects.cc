@@ -84,11 +84,6 @@ int SimSharedReceiveQueue::Post(ibv_recv_wr* list, ibv_recv_wr** bad) {
   return 0;
 }
 
-int SimSharedReceiveQueue::SetLimit(uint32_t limit) {
-  absl::MutexLock lock(&simulation_->mu);
-  return state_->SetLimit(limit);
-}
-
 SimQueuePair::~SimQueuePair() {
   absl::MutexLock lock(&simulation_->mu);
   Leave();

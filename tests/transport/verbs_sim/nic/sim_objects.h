@@ -124,7 +124,6 @@ class SimCompletionQueue final : public verbs::CompletionQueue, SimObject {
   const std::shared_ptr<CompletionQueueState>& state() const { return state_; }
   int Poll(int count, ibv_wc* out) override;
   int Arm(bool solicited_only) override;
-  int capacity() const override { return state_->capacity(); }
 
  private:
   std::shared_ptr<CompletionQueueState> state_;
@@ -142,8 +141,6 @@ class SimSharedReceiveQueue final : public verbs::SharedReceiveQueue,
 
   const std::shared_ptr<ReceiveQueueState>& state() const { return state_; }
   int Post(ibv_recv_wr* list, ibv_recv_wr** bad) override;
-  int SetLimit(uint32_t limit) override;
-  uint32_t capacity() const override { return state_->capacity(); }
 
  private:
   std::shared_ptr<ReceiveQueueState> state_;
