@@ -179,6 +179,10 @@ BatchPadding::BatchPadding(const Graph& graph)
     const models::Value& value = graph.value(id);
     output_has_rows_.push_back(value.has_shape && !value.shape.empty() &&
                                value.shape[0].symbol() == graph.batch_symbol);
+    for (size_t d = output_has_rows_.back() ? 1 : 0; d < value.shape.size();
+         ++d) {
+      if (Mentions(value.shape[d], graph.batch_symbol)) uncut_ = value.name;
+    }
   }
 }
 
@@ -212,6 +216,11 @@ absl::Status BatchPadding::Pad(absl::Span<const TensorView> inputs,
         " rows or more, and rows added to fill the batch could change the "
         "results of the others",
         why_not_.empty() ? "" : ": ", why_not_));
+  }
+  if (!uncut_.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "result '", uncut_, "': the batch is ", *rows, "; the model needs ",
+        min_batch_, " rows, and this result cannot be cut to the batch"));
   }
   const int64_t added = min_batch_ - *rows;
   batch.memory_.resize(inputs.size());

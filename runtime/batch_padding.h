@@ -60,8 +60,9 @@ class BatchPadding {
 
   // Inputs with items repeat their last item; bag offsets get empty bags.
   // Invalid inputs pass unchanged: the program refuses them. InvalidArgument
-  // names an input that depends on the batch in a way that cannot be padded, or
-  // the batch and the minimum if rows depend on each other.
+  // names an input that depends on the batch in a way that cannot be padded, a
+  // result that has the batch elsewhere than in its first dimension, or the batch
+  // and the minimum if rows depend on each other.
   absl::Status Pad(absl::Span<const base::TensorView> inputs,
                    PaddedBatch& batch) const;
 
@@ -104,6 +105,7 @@ class BatchPadding {
   std::string why_not_;  // unless may_pad_
   std::vector<Input> inputs_;
   std::vector<bool> output_has_rows_;
+  std::string uncut_;  // a result that Trim() cannot cut; empty: none
 };
 
 }  // namespace refract::runtime

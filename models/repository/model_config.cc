@@ -188,8 +188,9 @@ std::map<std::string, std::string> ReaderParameters(const Graph& graph) {
                     " rows=", use.rows);
     if (use.column >= 0) absl::StrAppend(&text, " column=", use.column);
     if (use.row >= 0) absl::StrAppend(&text, " row=", use.row);
-    if (use.piece >= 0) absl::StrAppend(&text, " piece=", use.piece);
     if (use.lengths != kNoValue) {
+      // Without lengths a reader cannot tell where a piece ends.
+      if (use.piece >= 0) absl::StrAppend(&text, " piece=", use.piece);
       parameters[absl::StrCat(kLengthsPrefix, graph.value(use.lengths).name)] =
           absl::StrCat("ids=", name, " pieces=", use.pieces);
     }

@@ -216,6 +216,20 @@ TEST(BatchPaddingTest, ItemsInTheSecondDimensionAreRepeated) {
   EXPECT_THAT(ValuesOf<float>(out[0].view()), ElementsAre(100, 1000));
 }
 
+TEST(BatchPaddingTest, ResultsWithItemsInTheSecondDimensionAreNotCut) {
+  GraphBuilder builder;
+  const auto x = builder.Input("x", DType::kFloat32, {2, Sym("b")});
+  builder.Output(builder.Node("aten.relu.default", {Ref("self", x)},
+                              {DType::kFloat32, {2, Sym("b")}}));
+  builder.graph().batch_symbol = "b";
+  builder.graph().min_batch = 3;
+  std::vector<base::Tensor> request;
+  request.push_back(MakeTensor<float>({2, 1}, {1, 2}));
+  const auto status = testing::RunWhole(builder, request).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cannot be cut"));
+}
+
 TEST(BatchPaddingTest, OffsetsOfAColumnOfIdsCannotBePadded) {
   // The size of the input does not show where the ids of this column end.
   GraphBuilder builder;
