@@ -15,8 +15,8 @@ std::vector<base::TensorSpec> Floats(int64_t count) {
 }
 
 TEST_P(ChannelTest, EchoesRandomTensors) {
-  FunctionHandler handler(Echo);
-  ASSERT_NO_FATAL_FAILURE(Start(&handler));
+  ASSERT_NO_FATAL_FAILURE(Serve(Echo));
+  ASSERT_NO_FATAL_FAILURE(Connect());
   EXPECT_EQ(client_->state().path,
             absl::AsciiStrToLower(PathParamName({GetParam(), /*an_index=*/0})));
   const uint32_t seed = base::RandomSeed();
@@ -84,10 +84,10 @@ TEST_P(ChannelTest, TheServerIsToldWhatARequestIsCalled) {
 }
 
 TEST_P(ChannelTest, ManyTensorsAndLongestMessage) {
-  FunctionHandler handler(Echo);
   client_options_.limits.max_message_bytes = 8 << 20;
   server_options_.limits.max_message_bytes = 9 << 20;
-  ASSERT_NO_FATAL_FAILURE(Start(&handler));
+  ASSERT_NO_FATAL_FAILURE(Serve(Echo));
+  ASSERT_NO_FATAL_FAILURE(Connect());
   std::vector<base::TensorSpec> specs(256, {base::DType::kInt8, {1, 1, 3}});
   // Up to the last byte: header, table, and 255 tensors of 64 B before it.
   const size_t before = (64 + 256 * 48 + 63) / 64 * 64 + 255 * 64;
@@ -114,8 +114,8 @@ TEST_P(ChannelTest, ManyTensorsAndLongestMessage) {
 // The gaps between tensors go over the wire as well: nothing of an earlier
 // message may be read from them.
 TEST_P(ChannelTest, GapsOfMessagesHoldNoEarlierBytes) {
-  FunctionHandler handler(Echo);
-  ASSERT_NO_FATAL_FAILURE(Start(&handler));
+  ASSERT_NO_FATAL_FAILURE(Serve(Echo));
+  ASSERT_NO_FATAL_FAILURE(Connect());
   constexpr size_t kBytes = 32 << 10;
   const base::TensorSpec whole = {base::DType::kInt8, {kBytes}};
   const base::TensorSpec odd = {base::DType::kInt8, {65}};
@@ -141,9 +141,9 @@ TEST_P(ChannelTest, GapsOfMessagesHoldNoEarlierBytes) {
 }
 
 TEST_P(ChannelTest, ConcurrentSendersGetTheirOwnAnswers) {
-  FunctionHandler handler(Echo);
   client_options_.limits.max_in_flight = 8;
-  ASSERT_NO_FATAL_FAILURE(Start(&handler));
+  ASSERT_NO_FATAL_FAILURE(Serve(Echo));
+  ASSERT_NO_FATAL_FAILURE(Connect());
   const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::atomic<int> exhausted = 0;
@@ -216,12 +216,12 @@ TEST_P(ChannelTest, TooManyInFlightAreRefusedAndComeBack) {
 }
 
 TEST_P(ChannelTest, UnsentMessagesGiveTheirMemoryBack) {
-  FunctionHandler handler(Echo);
   client_options_.limits.max_message_bytes = 1 << 20;
   // 2 MiB in either case: see Limits.
   client_options_.limits.source_arena_bytes =
       GetParam() == PathPreference::kVerbs ? 8 << 20 : 2 << 20;
-  ASSERT_NO_FATAL_FAILURE(Start(&handler));
+  ASSERT_NO_FATAL_FAILURE(Serve(Echo));
+  ASSERT_NO_FATAL_FAILURE(Connect());
   for (int i = 0; i < 1000; ++i) {
     ASSERT_TRUE(client_->Allocate(0, Floats(200'000)).ok());
   }

@@ -265,6 +265,9 @@ class ChannelTest : public testing::TestWithParam<PathPreference> {
   }
   void Start(Handler* handler) {
     ASSERT_NO_FATAL_FAILURE(StartServer(handler));
+    ASSERT_NO_FATAL_FAILURE(Connect());
+  }
+  void Connect() {
     ASSERT_NO_FATAL_FAILURE(StartClient());
     ASSERT_TRUE(AwaitConnected()) << client_->state().last_error;
   }
