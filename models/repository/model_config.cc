@@ -195,21 +195,19 @@ std::map<std::string, std::string> ReaderParameters(const Graph& graph) {
           absl::StrCat("ids=", name, " pieces=", use.pieces);
     }
     if (use.is_offsets && use.ids != kNoValue) {
-      bags[name][use.row] = absl::StrCat(
+      // Rows of offsets divide the same rows of a matrix of ids, or a list each.
+      const bool lists = use.row >= 0 && graph.value(use.ids).shape.size() == 1;
+      bags[name][lists ? use.row : -1] = absl::StrCat(
           "ids=", graph.value(use.ids).name,
-          " include_last=", use.include_last_offset ? "true" : "false");
+          " include_last=", use.include_last_offset ? "true" : "false",
+          lists ? absl::StrCat(" row=", use.row) : "");
     }
   }
   for (const auto& [name, of_rows] : bags) {
-    const std::string& first = of_rows.begin()->second;
-    const bool alike =
-        std::all_of(of_rows.begin(), of_rows.end(),
-                    [&](const auto& row) { return row.second == first; });
     parameters[absl::StrCat(kBagsPrefix, name)] =
-        alike ? first
-              : absl::StrJoin(of_rows, ";", [](std::string* out, auto& row) {
-                  absl::StrAppend(out, row.second, " row=", row.first);
-                });
+        absl::StrJoin(of_rows, ";", [](std::string* out, const auto& row) {
+          absl::StrAppend(out, row.second);
+        });
   }
   for (ValueId id : graph.inputs) {
     const Value& value = graph.value(id);

@@ -26,11 +26,10 @@
 //                              " column=<k>", " row=<k>" or " piece=<k>" when
 //                              only that part does; several are joined by ";"
 //   bags.<offsets input>       "ids=<input> include_last=<true|false>"; with
-//                              " row=<k>" for each row of the offsets, joined
-//                              by ";", when the rows differ
-//   lengths.<lengths input>    "ids=<input> pieces=<n>": the lengths of the
-//   bags
-//                              of piece after piece of these ids
+//                              " row=<k>", joined by ";", where each row of the
+//                              offsets has a list of ids
+//   lengths.<lengths input>    "ids=<input> pieces=<n>": lengths of the bags of
+//                              piece after piece of these ids
 //   shape.<input>              its sizes as models::SymExpr texts, joined by
 //                              ";": "s0 + 1", "s0;13"
 //   batch_symbol               which symbol of these counts the items to score

@@ -256,9 +256,8 @@ absl::Status PairBags(const ServedModel& model, RequestPlan& plan) {
       const base::Dims& dims = offsets.input.dims;
       const FeatureWord word = FeatureOf(words);
       const bool fits =
-          entries.size() == 1
-              ? word.key.empty() && ids != inputs.end() &&
-                    FitsBags(ids->input.dims, dims)
+          entries.size() == 1 && word.key.empty()
+              ? ids != inputs.end() && FitsBags(ids->input.dims, dims)
               : word.key == "row" && word.value == absl::StrCat(row) &&
                     dims.size() == 2 &&
                     dims[0] == static_cast<int64_t>(entries.size()) &&

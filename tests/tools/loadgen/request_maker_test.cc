@@ -1,7 +1,6 @@
 #include "tools/loadgen/request_maker.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "models/repository/files/safetensors.h"
 #include "runtime/cpu/half.h"
+#include "tests/tools/loadgen/made_requests.h"
 
 namespace refract::loadgen {
 namespace {
@@ -16,9 +16,6 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-constexpr auto kInt64 = base::DType::kInt64;
-constexpr auto kFloat = base::DType::kFloat32;
 
 // As `refract import` describes a model with two bags: DLRM's layout.
 ServedModel TwoBags() {
@@ -40,31 +37,6 @@ ServedModel TwoBags() {
                          {"offsets.offsets_1", "table=t1 rows=3"},
                          {"bags.offsets_0", "ids=ids_0 include_last=true"},
                          {"bags.offsets_1", "ids=ids_1 include_last=true"}}};
-}
-
-absl::StatusOr<RequestMaker> MakerFor(const ServedModel& model,
-                                      const std::string& bags = "fixed:1",
-                                      RequestOptions options = {}) {
-  auto plan = PlanRequests(model, {});
-  if (!plan.ok()) return plan.status();
-  const auto sizes = BagSizes::Parse(bags);
-  if (!sizes.ok()) return sizes.status();
-  options.bags = *sizes;
-  return RequestMaker::Create(*std::move(plan), std::move(options));
-}
-
-std::vector<base::Tensor> Made(absl::StatusOr<RequestMaker> maker,
-                               int64_t items) {
-  EXPECT_TRUE(maker.ok()) << maker.status();
-  if (!maker.ok()) return {};
-  auto tensors = maker->Make(items);
-  EXPECT_TRUE(tensors.ok()) << tensors.status();
-  return tensors.ok() ? *std::move(tensors) : std::vector<base::Tensor>();
-}
-
-std::vector<int64_t> Ints(const base::Tensor& tensor) {
-  const auto span = tensor.view().as<int64_t>();
-  return {span.begin(), span.end()};
 }
 
 TEST(RequestMakerTest, OneIdPerBagByDefault) {
@@ -200,142 +172,6 @@ TEST(RequestMakerTest, OffsetsWithoutALastOne) {
   EXPECT_THAT(tensors[2].dims(), ElementsAre(6));
 }
 
-// Meta's DLRM: ids and offsets are matrices with a row for each table.
-ServedModel FeatureMajor() {
-  return {
-      .name = "m",
-      .inputs = {{"offsets", kInt64, {2, -1}}, {"ids", kInt64, {2, -1}}},
-      .parameters = {{"batch_symbol", "b"},
-                     {"shape.offsets", "2;b"},
-                     {"shape.ids", "2;n"},
-                     {"ids.ids", "table=t rows=100 row=0;table=u rows=3 row=1"},
-                     {"bags.offsets", "ids=ids include_last=false"}}};
-}
-
-TEST(RequestMakerTest, RowsOfOffsetsDivideRowsOfIds) {
-  for (const bool told : {true, false}) {
-    SCOPED_TRACE(told);
-    ServedModel model = FeatureMajor();
-    if (!told) {
-      for (const char* key : {"batch_symbol", "shape.offsets", "shape.ids"}) {
-        model.parameters.erase(key);
-      }
-    }
-    const auto tensors = Made(MakerFor(model, "fixed:2"), 40);
-    ASSERT_EQ(tensors.size(), 2u);
-    EXPECT_THAT(tensors[0].dims(), ElementsAre(2, 40));
-    EXPECT_THAT(tensors[1].dims(), ElementsAre(2, 80));
-    const std::vector<int64_t> offsets = Ints(tensors[0]);
-    const std::vector<int64_t> ids = Ints(tensors[1]);
-    for (size_t i = 0; i < offsets.size(); ++i) {
-      EXPECT_EQ(offsets[i], static_cast<int64_t>(i % 40 * 2));
-    }
-    EXPECT_GT(*std::max_element(ids.begin(), ids.begin() + 80), 50);
-    EXPECT_EQ(*std::max_element(ids.begin() + 80, ids.end()), 2);
-  }
-}
-
-TEST(RequestMakerTest, RowsOfOffsetsDivideListsOfIds) {
-  ServedModel model = FeatureMajor();
-  model.inputs[1] = {"ids_0", kInt64, {-1}};
-  model.inputs.push_back({"ids_1", kInt64, {-1}});
-  model.parameters["ids.ids_0"] = "table=t rows=100";
-  model.parameters["ids.ids_1"] = "table=u rows=3";
-  model.parameters["shape.ids_0"] = "n";
-  model.parameters["shape.ids_1"] = "k";
-  model.parameters["bags.offsets"] =
-      "ids=ids_0 include_last=false row=0;ids=ids_1 include_last=false row=1";
-  const auto tensors = Made(MakerFor(model, "list:2,3"), 4);
-  ASSERT_EQ(tensors.size(), 3u);
-  EXPECT_THAT(Ints(tensors[0]), ElementsAre(0, 2, 4, 6, 0, 3, 6, 9));
-  EXPECT_THAT(tensors[1].dims(), ElementsAre(8));
-  EXPECT_THAT(tensors[2].dims(), ElementsAre(12));
-
-  // A row too few, and rows in another order.
-  for (const char* bags :
-       {"ids=ids_0 include_last=false row=0",
-        "ids=ids_0 include_last=false row=1;ids=ids_1 include_last=false row=0",
-        "ids=ids_0 row=0;ids=ids_0 row=1"}) {
-    model.parameters["bags.offsets"] = bags;
-    const auto refused = MakerFor(model).status();
-    EXPECT_THAT(refused.message(), HasSubstr("names no list of ids of its own"))
-        << bags;
-  }
-}
-
-// TorchRec's KeyedJaggedTensor: the ids of all tables in one list, and a length
-// for each table and item.
-ServedModel Jagged() {
-  return {.name = "m",
-          .inputs = {{"values", kInt64, {-1}}, {"lengths", kInt64, {-1}}},
-          .parameters = {
-              {"batch_symbol", "b"},
-              {"shape.values", "n"},
-              {"shape.lengths", "2*b"},
-              {"ids.values", "table=t rows=100 piece=0;table=u rows=3 piece=1"},
-              {"lengths.lengths", "ids=values pieces=2"}}};
-}
-
-TEST(RequestMakerTest, LengthsAddUpToTheIdsOfEachPiece) {
-  for (const bool told : {true, false}) {
-    SCOPED_TRACE(told);
-    ServedModel model = Jagged();
-    if (!told) {
-      for (const char* key :
-           {"batch_symbol", "shape.values", "shape.lengths"}) {
-        model.parameters.erase(key);
-      }
-    }
-    const auto tensors = Made(MakerFor(model, "list:3,2"), 40);
-    ASSERT_EQ(tensors.size(), 2u);
-    const std::vector<int64_t> ids = Ints(tensors[0]);
-    ASSERT_EQ(ids.size(), 200u);
-    const std::vector<int64_t> lengths = Ints(tensors[1]);
-    ASSERT_EQ(lengths.size(), 80u);
-    for (size_t i = 0; i < 80; ++i) EXPECT_EQ(lengths[i], i < 40 ? 3 : 2);
-    EXPECT_GT(*std::max_element(ids.begin(), ids.begin() + 120), 50);
-    EXPECT_EQ(*std::max_element(ids.begin() + 120, ids.end()), 2);
-  }
-}
-
-TEST(RequestMakerTest, RaggedLengthsAddUpToTheIds) {
-  const auto tensors = Made(MakerFor(Jagged(), "mean:2", {.seed = 3}), 50);
-  ASSERT_EQ(tensors.size(), 2u);
-  const std::vector<int64_t> lengths = Ints(tensors[1]);
-  const auto first = std::accumulate(lengths.begin(), lengths.begin() + 50, 0);
-  const auto all = std::accumulate(lengths.begin(), lengths.end(), 0);
-  const std::vector<int64_t> ids = Ints(tensors[0]);
-  ASSERT_EQ(static_cast<int>(ids.size()), all);
-  EXPECT_LE(*std::max_element(ids.begin() + first, ids.end()), 2);
-}
-
-TEST(RequestMakerTest, LengthsOfNothingAreRefused) {
-  for (const char* text :
-       {"ids=nothing pieces=2", "ids=values", "", "ids=values pieces=0",
-        "ids=values pieces=99999999"}) {
-    ServedModel model = Jagged();
-    model.parameters["lengths.lengths"] = text;
-    EXPECT_THAT(MakerFor(model).status().message(),
-                HasSubstr("input lengths: its parameter lengths.lengths"))
-        << text;
-  }
-  ServedModel model = Jagged();
-  model.parameters["ids.values"] = "table=t rows=100 piece=2";
-  EXPECT_THAT(MakerFor(model).status().message(), HasSubstr("names piece '2'"));
-}
-
-TEST(RequestMakerTest, RowsOfEachFeatureMayBeGiven) {
-  ServedModel model = FeatureMajor();
-  model.parameters.erase("ids.ids");
-  auto plan = PlanRequests(model, {{"ids", {7, 1}}});
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  const auto tensors = Made(RequestMaker::Create(*std::move(plan), {}), 50);
-  ASSERT_EQ(tensors.size(), 2u);
-  const std::vector<int64_t> ids = Ints(tensors[1]);
-  EXPECT_EQ(*std::max_element(ids.begin(), ids.begin() + 50), 6);
-  EXPECT_EQ(*std::max_element(ids.begin() + 50, ids.end()), 0);
-}
-
 // A two-tower model: one user, many items, one bag for the user.
 TEST(RequestMakerTest, FixedSizesStay) {
   const ServedModel model{
@@ -425,65 +261,6 @@ TEST(RequestMakerTest, SeedDecidesTheValues) {
   };
   EXPECT_EQ(values(1), values(1));
   EXPECT_NE(values(1), values(2));
-}
-
-// 26 bags and 13 dense features, tables of 1000 rows.
-ServedModel CriteoModel() {
-  ServedModel model{.name = "m",
-                    .inputs = {{"dense", kFloat, {-1, 13}}},
-                    .parameters = {{"batch_symbol", "s0"}}};
-  model.parameters["shape.dense"] = "s0;13";
-  for (int i = 0; i < 26; ++i) {
-    const std::string ids = absl::StrCat("ids_", i);
-    const std::string offsets = absl::StrCat("offsets_", i);
-    model.inputs.push_back({ids, kInt64, {-1}});
-    model.inputs.push_back({offsets, kInt64, {-1}});
-    model.parameters["ids." + ids] = "table=t rows=1000";
-    model.parameters["bags." + offsets] =
-        absl::StrCat("ids=", ids, " include_last=true");
-    model.parameters["shape." + ids] = absl::StrCat("n", i);
-    model.parameters["shape." + offsets] = "s0 + 1";
-  }
-  return model;
-}
-
-std::vector<CriteoRow> ThreeRows() {
-  std::vector<CriteoRow> rows(3);
-  for (uint32_t r = 0; r < 3; ++r) {
-    rows[r].dense[12] = static_cast<float>(r);
-    rows[r].categories[25] = 5000 + r;
-  }
-  return rows;
-}
-
-TEST(RequestMakerTest, CriteoRowsFillFeatureMajorMatrices) {
-  ServedModel model{.name = "m",
-                    .inputs = {{"dense", kFloat, {-1, 13}},
-                               {"offsets", kInt64, {26, -1}},
-                               {"ids", kInt64, {26, -1}}},
-                    .parameters = {{"batch_symbol", "b"},
-                                   {"shape.dense", "b;13"},
-                                   {"shape.offsets", "26;b"},
-                                   {"shape.ids", "26;b"},
-                                   {"bags.offsets", "ids=ids"}}};
-  std::string& tables = model.parameters["ids.ids"];
-  for (int i = 0; i < 26; ++i) {
-    absl::StrAppend(&tables, i == 0 ? "" : ";", "table=t rows=1000 row=", i);
-  }
-  const auto tensors =
-      Made(MakerFor(model, "fixed:1", {.criteo = ThreeRows()}), 3);
-  ASSERT_EQ(tensors.size(), 3u);
-  EXPECT_THAT(tensors[2].dims(), ElementsAre(26, 3));
-  // As the same rows by item: the category of the last feature differs.
-  const auto by_item =
-      Made(MakerFor(CriteoModel(), "fixed:1", {.criteo = ThreeRows()}), 3);
-  ASSERT_EQ(by_item.size(), 53u);
-  for (int feature = 0; feature < 26; ++feature) {
-    const std::vector<int64_t> all = Ints(tensors[2]);
-    EXPECT_EQ(
-        std::vector(all.begin() + feature * 3, all.begin() + feature * 3 + 3),
-        Ints(by_item[1 + 2 * feature]));
-  }
 }
 
 TEST(RequestMakerTest, CriteoRowsFollowOneAnotherAndComeRound) {
