@@ -47,6 +47,7 @@ class PiecesTest : public ::testing::Test {
     auto engine = Engine::Create(MakeCatalog({model}), std::move(options));
     ASSERT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
+    messages_ = 0;  // whoever counts the messages of the node sees the engine
     ASSERT_TRUE(ReadinessWatch(*engine_).Await(true));
   }
   void TearDown() override {

@@ -38,8 +38,8 @@ class ProcessTest : public ChannelTest {
 // Copy-on-write after a fork moves the pages of the first writer. Pages that a
 // peer or a device reaches must stay with the parent.
 TEST_P(ProcessTest, ForkedChildrenDisturbNothing) {
-  FunctionHandler handler(Echo);
-  ASSERT_NO_FATAL_FAILURE(Start(&handler));
+  ASSERT_NO_FATAL_FAILURE(Serve(Echo));
+  ASSERT_NO_FATAL_FAILURE(Connect());
   std::vector<pid_t> children;
   for (uint32_t round = 0; round < 20; ++round) {
     // In flight while the process forks, and written before.
