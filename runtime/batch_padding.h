@@ -91,8 +91,8 @@ class BatchPadding {
     // with the ids of each row, whose last dimension counts these ids.
     std::vector<int> ids;
   };
-  // `is_offsets`: the input has offsets of bags. `pieces`: it has the lengths
-  // of bags of so many pieces; 0: no lengths.
+  // `is_offsets`: the input has offsets of bags. `pieces`: the number of pieces
+  // whose bags have their lengths in the input; 0: the input has no lengths.
   static Input Classify(const models::Graph& graph, models::ValueId id,
                         bool is_offsets, int64_t pieces);
   // The number of ids that row `row` of the offsets divides into bags.

@@ -206,7 +206,7 @@ std::vector<InputPlan>::iterator IdsIn(
   });
 }
 
-// Ties each input of lengths to its ids, whose bags it numbers anew.
+// Ties each input of lengths to its ids. PairBags() numbers their bags.
 absl::Status PairLengths(const ServedModel& model, RequestPlan& plan) {
   std::vector<InputPlan>& inputs = plan.inputs;
   for (size_t i = 0; i < inputs.size(); ++i) {

@@ -110,7 +110,7 @@ class Layouts(unittest.TestCase):
         self.addCleanup(node.close)
         for items in (1, 7):
             records = folder / f"records-{items}"
-            report = self.bench(
+            self.bench(
                 node, folder, "--query-sizes", f"fixed:{items}", "--bag-sizes",
                 bag_sizes, "--record", records,
             )

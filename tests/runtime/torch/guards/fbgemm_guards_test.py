@@ -40,8 +40,8 @@ MODULE = (
 )
 SEED = int(os.environ.get("REFRACT_TEST_SEED", random.randrange(2**31)))
 ROUNDS = 25  # random calls of each operator
-# What a child may allocate. A random size of 2^31 is a good one where it is only that
-# of an answer, which then fills 16 GiB of memory and takes a minute.
+# Limit of a child's memory. A random size of 2^31 is valid where it is the size of an
+# answer alone; the answer then fills 16 GiB and takes a minute.
 MEMORY = 1 << 30
 
 ODD = (-(2**62), -(2**31), -3, -1, 0, 1, 2, 7, 100, 2**31 - 1, 2**31, 2**62)
