@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -16,6 +17,7 @@
 #include "metrics/exposition.h"
 #include "models/graph/op_traits.h"
 #include "nlohmann/json.hpp"
+#include "runtime/cpu/half.h"
 
 namespace refract::cpu_node {
 namespace {
@@ -47,13 +49,19 @@ class Hmac {
   std::string block_;
 };
 
-// Replaces each integer by change(index, value).
+// Replaces each number by change(index, number). Flags stay.
 template <typename F>
-void ChangeIntegers(base::Tensor& tensor, const F& change) {
+void ChangeNumbers(base::Tensor& tensor, const F& change) {
   const auto each = [&](auto span) {
     using T = typename decltype(span)::value_type;
     for (size_t i = 0; i < span.size(); ++i) {
-      span[i] = static_cast<T>(change(i, static_cast<int64_t>(span[i])));
+      span[i] = static_cast<T>(change(i, span[i]));
+    }
+  };
+  const auto each_half = [&](auto span) {
+    for (size_t i = 0; i < span.size(); ++i) {
+      runtime::cpu::FromFloat(change(i, runtime::cpu::ToFloat(span[i])),
+                              span[i]);
     }
   };
   switch (tensor.dtype()) {
@@ -67,8 +75,26 @@ void ChangeIntegers(base::Tensor& tensor, const F& change) {
       return each(tensor.as<int32_t>());
     case base::DType::kInt64:
       return each(tensor.as<int64_t>());
+    case base::DType::kFloat32:
+      return each(tensor.as<float>());
+    case base::DType::kFloat64:
+      return each(tensor.as<double>());
+    case base::DType::kFloat16:
+      return each_half(tensor.as<runtime::cpu::Float16>());
+    case base::DType::kBFloat16:
+      return each_half(tensor.as<runtime::cpu::BFloat16>());
     default:
-      return;  // numbers with a point, and flags
+      return;
+  }
+}
+
+template <typename T>
+std::string TextOf(T id) {
+  if constexpr (std::is_floating_point_v<T>) {
+    // Exact, also where the number is no id.
+    return absl::StrFormat("%.17g", id);
+  } else {
+    return absl::StrCat(static_cast<int64_t>(id));
   }
 }
 
@@ -120,20 +146,21 @@ void RedactIds(const models::Graph& graph, absl::string_view key,
             : std::max<size_t>(static_cast<size_t>(tensor.dims().back()), 1);
     // Offsets say where bags begin and reveal no id. An id becomes an id of its
     // table, always the same for one key, input and feature, so that repeated
-    // ids stay repeated. Integers without a known table become 0.
+    // ids stay repeated. Integers without a known table become 0. Floats
+    // without one are features.
     const Integers integers = IntegersOf(uses, graph.inputs[i], tensor.dims());
     if (integers.offsets) continue;
     const std::string& name = graph.value(graph.inputs[i]).name;
-    ChangeIntegers(tensor, [&](size_t element, int64_t id) -> int64_t {
+    ChangeNumbers(tensor, [&]<typename T>(size_t element, T id) -> T {
       const size_t feature =
           integers.feature_major ? element / columns : element % columns;
       const int64_t rows = integers.rows.empty() ? 0 : integers.rows[feature];
-      if (rows < 1) return 0;
+      if (rows < 1) return std::is_floating_point_v<T> ? id : T{0};
       const std::string hash =
-          hmac.Of(absl::StrCat(name, "/", feature, "/", id));
+          hmac.Of(absl::StrCat(name, "/", feature, "/", TextOf(id)));
       uint64_t number = 0;
       std::memcpy(&number, hash.data(), sizeof(number));
-      return static_cast<int64_t>(number % static_cast<uint64_t>(rows));
+      return static_cast<T>(number % static_cast<uint64_t>(rows));
     });
   }
 }
@@ -153,10 +180,10 @@ absl::StatusOr<std::unique_ptr<Recorder>> Recorder::Create(
   }
   // Requests may tell of persons: only the owner of the file may read them.
   std::error_code ignored;
-  std::filesystem::permissions(options.path,
-                               std::filesystem::perms::owner_read |
-                                   std::filesystem::perms::owner_write,
-                               ignored);
+  std::filesystem::permissions(
+      options.path,
+      std::filesystem::perms::owner_read | std::filesystem::perms::owner_write,
+      ignored);
   return std::unique_ptr<Recorder>(new Recorder(options, std::move(file)));
 }
 
@@ -242,8 +269,7 @@ std::string Recorder::LineOf(Entry& entry) {
     RedactIds(entry.model->graph, options_.key, absl::MakeSpan(entry.inputs));
   }
   // Requests of several threads may come in another order than they arrived.
-  last_s_ =
-      std::max(last_s_, absl::ToDoubleSeconds(entry.arrived - began_));
+  last_s_ = std::max(last_s_, absl::ToDoubleSeconds(entry.arrived - began_));
   nlohmann::ordered_json line = {{"at_s", last_s_},
                                  {"model", entry.model->name},
                                  {"version", entry.model->version},
@@ -254,11 +280,11 @@ std::string Recorder::LineOf(Entry& entry) {
     line["inputs"].push_back(
         {{"name", graph.value(graph.inputs[i]).name},
          {"datatype", std::string(base::KServeName(tensor.dtype()))},
-         {"shape", std::vector<int64_t>(tensor.dims().begin(),
-                                        tensor.dims().end())},
-         {"data", absl::Base64Escape(absl::string_view(
-                      reinterpret_cast<const char*>(tensor.data()),
-                      tensor.bytes()))}});
+         {"shape",
+          std::vector<int64_t>(tensor.dims().begin(), tensor.dims().end())},
+         {"data",
+          absl::Base64Escape(absl::string_view(
+              reinterpret_cast<const char*>(tensor.data()), tensor.bytes()))}});
   }
   return line.dump(-1, ' ', false,
                    nlohmann::ordered_json::error_handler_t::replace) +

@@ -156,63 +156,126 @@ struct Source {
   friend auto operator<=>(const Source&, const Source&) = default;
 };
 
-// The index in dimension `wanted` that `node`, a select, slice or unbind, takes
-// as its result `result`; nullopt for other nodes, several indices, and an
-// index that is not known.
-std::optional<int64_t> IndexIn(const Graph& graph, const Node& node,
-                               ValueId result, int64_t wanted) {
+// Consecutive indices of a dimension.
+struct Range {
+  int64_t first = 0;
+  int64_t count = 1;
+};
+
+// The size of dimension `dim`; −1: unknown.
+int64_t SizeOf(const Value& value, int64_t dim) {
+  return value.has_shape && static_cast<int64_t>(value.shape.size()) > dim
+             ? value.shape[dim].constant().value_or(-1)
+             : -1;
+}
+
+// Those of the results of a split: they follow the indices of the results
+// before `result`.
+std::optional<Range> RangeOfSplit(const Graph& graph, const Node& node,
+                                  ValueId result, int64_t dim) {
+  int64_t first = 0;
+  for (const ValueId output : node.outputs) {
+    const int64_t count = SizeOf(graph.value(output), dim);
+    if (count < 0) return std::nullopt;
+    if (output == result) return Range{first, count};
+    first += count;
+  }
+  return std::nullopt;
+}
+
+// The indices in dimension `wanted` that `node`, a select, slice, unbind or
+// split, takes as its result `result`; nullopt for other nodes, indices that
+// are not known, and steps.
+std::optional<Range> RangeIn(const Graph& graph, const Node& node,
+                             ValueId result, int64_t wanted) {
   const OpName op = SplitOpName(node.op);
   const ValueId self = node.ValueArg("self");
   if (op.space != "aten" || self == kNoValue) return std::nullopt;
-  const std::vector<SymExpr>& shape = graph.value(self).shape;
+  const Value& source = graph.value(self);
   std::optional<int64_t> dim = IntArg(node, "dim", 0);
-  if (dim && *dim < 0) *dim += static_cast<int64_t>(shape.size());
+  if (dim && *dim < 0) *dim += static_cast<int64_t>(source.shape.size());
   if (dim != wanted) return std::nullopt;
   // unbind() has one result per index, in order.
   if (op.name == "unbind") {
     const auto it = std::find(node.outputs.begin(), node.outputs.end(), result);
-    return it - node.outputs.begin();
+    return Range{it - node.outputs.begin(), 1};
+  }
+  if (op.name == "split" || op.name == "split_with_sizes" ||
+      op.name == "chunk") {
+    return RangeOfSplit(graph, node, result, wanted);
   }
   if (op.name != "select" && op.name != "slice") return std::nullopt;
-  // −1: unknown.
-  const int64_t size = static_cast<int64_t>(shape.size()) > wanted
-                           ? shape[wanted].constant().value_or(-1)
-                           : -1;
+  const int64_t size = SizeOf(source, wanted);
   std::optional<int64_t> first =
       IntArg(node, op.name == "select" ? "index" : "start", 0);
   if (first && *first < 0 && size >= 0) *first += size;
   if (!first || *first < 0) return std::nullopt;
-  if (op.name == "select") return first;
-  // x[:, k:k+1]: a slice of one column.
+  if (op.name == "select") return Range{*first, 1};
   std::optional<int64_t> end = IntArg(node, "end", INT64_MAX);
   if (end && *end < 0 && size >= 0) *end += size;
   if (end && size >= 0) end = std::min(*end, size);
-  return end && *end - 1 == *first ? first : std::nullopt;
+  // x[:, k:k+1], or several columns of a known number.
+  if (!end || *end <= *first) return std::nullopt;
+  if (*end - *first > 1 && (size < 0 || IntArg(node, "step", 1) != 1)) {
+    return std::nullopt;
+  }
+  return Range{*first, *end - *first};
 }
 
-// The column or row of a matrix input, or the piece of a list input, that
-// `node` takes as its result `id`; nullopt for other nodes.
-std::optional<Source> PartOfInput(const Graph& graph, const Node& node,
-                                  ValueId id) {
-  const ValueId input = node.ValueArg("self");
-  if (input == kNoValue) return std::nullopt;
+// The index, where it is a single index.
+std::optional<int64_t> IndexIn(const Graph& graph, const Node& node,
+                               ValueId result, int64_t wanted) {
+  const std::optional<Range> range = RangeIn(graph, node, result, wanted);
+  if (!range || range->count != 1) return std::nullopt;
+  return range->first;
+}
+
+// Whether the result of `node` has the elements of its first operand in their
+// places: a cast, a copy, or a slice of all.
+bool KeepsPlaces(const Graph& graph, const Node& node) {
+  if (!KeepsIds(node) || node.outputs.size() != 1) return false;
+  if (OperatorOf(node.op).rows == RowRule::kPointwise) return true;
+  const ValueId self = node.ValueArg("self");
+  if (self == kNoValue || SplitOpName(node.op).name != "slice") return false;
+  return IntArg(node, "start", 0) == 0 &&
+         IntArg(node, "end", INT64_MAX) == INT64_MAX &&
+         IntArg(node, "step", 1) == 1;
+}
+
+// The columns or rows of a matrix input, or the piece of a list input, that
+// `node` takes as its result `id`; empty for other nodes, and where all of the
+// input is taken.
+std::vector<Source> PartOfInput(const Graph& graph, const Node& node,
+                                ValueId id) {
+  const ValueId self = node.ValueArg("self");
+  ValueId input = self;
+  while (input != kNoValue && graph.value(input).producer != kNoNode) {
+    const Node& before = graph.nodes[graph.value(input).producer];
+    if (!KeepsPlaces(graph, before)) return {};
+    input = InputsOf(before).front();
+  }
+  if (input == kNoValue) return {};
   const Value& matrix = graph.value(input);
-  if (matrix.producer != kNoNode || matrix.is_weight()) return std::nullopt;
-  if (SplitOpName(node.op).name == "split_with_sizes" && matrix.has_shape &&
-      matrix.shape.size() == 1) {
+  if (matrix.is_weight()) return {};
+  if (input == self && SplitOpName(node.op).name == "split_with_sizes" &&
+      matrix.has_shape && matrix.shape.size() == 1) {
     const auto it = std::find(node.outputs.begin(), node.outputs.end(), id);
-    return Source{.input = input,
-                  .piece = it - node.outputs.begin(),
-                  .pieces = static_cast<int64_t>(node.outputs.size())};
+    return {Source{.input = input,
+                   .piece = it - node.outputs.begin(),
+                   .pieces = static_cast<int64_t>(node.outputs.size())}};
   }
   // Readers of IdInput::column count in rows of a matrix.
-  if (matrix.has_shape && matrix.shape.size() != 2) return std::nullopt;
-  if (const auto column = ColumnOf(graph, node, id)) {
-    return Source{.input = input, .column = *column};
+  if (matrix.has_shape && matrix.shape.size() != 2) return {};
+  std::vector<Source> parts;
+  if (const auto columns = RangeIn(graph, node, id, 1)) {
+    if (columns->count > 1 && columns->count == SizeOf(matrix, 1)) return {};
+    for (int64_t k = 0; k < columns->count; ++k) {
+      parts.push_back({.input = input, .column = columns->first + k});
+    }
+  } else if (const auto row = RowOf(graph, node, id)) {
+    parts.push_back({.input = input, .row = *row});
   }
-  const std::optional<int64_t> row = RowOf(graph, node, id);
-  if (!row) return std::nullopt;
-  return Source{.input = input, .row = *row};
+  return parts;
 }
 
 // Every graph input that reaches `id` through id-keeping operators, in order.
@@ -232,8 +295,8 @@ std::vector<Source> SourcesOf(const Graph& graph, ValueId id) {
     }
     const Node& node = graph.nodes[value.producer];
     if (!KeepsIds(node)) continue;
-    if (const auto part = PartOfInput(graph, node, current)) {
-      sources.push_back(*part);
+    if (const auto parts = PartOfInput(graph, node, current); !parts.empty()) {
+      sources.insert(sources.end(), parts.begin(), parts.end());
       continue;
     }
     const std::vector<ValueId> inputs = InputsOf(node);

@@ -174,19 +174,33 @@ std::vector<int64_t> DimsOf(const Value& value) {
   return dims;
 }
 
+// Whether `next` tells of the column after that of `use`, and of nothing else.
+bool IsNextColumn(const IdInput& use, const IdInput& next) {
+  return next.input == use.input && next.table == use.table &&
+         next.is_offsets == use.is_offsets && next.column == use.column + 1;
+}
+
 // Facts that a client needs to make valid requests and that metadata does not
 // have: the parameters for readers, as the header lists them.
 std::map<std::string, std::string> ReaderParameters(const Graph& graph) {
   std::map<std::string, std::string> parameters;
   // Per input with offsets: the text for each of its rows; −1: for all of it.
   std::map<std::string, std::map<int64_t, std::string>> bags;
-  for (const IdInput& use : FindIdInputs(graph)) {
+  const std::vector<IdInput> uses = FindIdInputs(graph);
+  for (size_t i = 0; i < uses.size(); ++i) {
+    const IdInput& use = uses[i];
     const std::string& name = graph.value(use.input).name;
     std::string& text = parameters[absl::StrCat(
         use.is_offsets ? kOffsetsPrefix : kIdsPrefix, name)];
     absl::StrAppend(&text, text.empty() ? "" : ";", "table=", use.table,
                     " rows=", use.rows);
-    if (use.column >= 0) absl::StrAppend(&text, " column=", use.column);
+    if (use.column >= 0) {
+      absl::StrAppend(&text, " column=", use.column);
+      // Columns that a look-up reads together have one entry.
+      const int64_t first = use.column;
+      while (i + 1 < uses.size() && IsNextColumn(uses[i], uses[i + 1])) ++i;
+      if (uses[i].column > first) absl::StrAppend(&text, "-", uses[i].column);
+    }
     if (use.row >= 0) absl::StrAppend(&text, " row=", use.row);
     if (use.lengths != kNoValue) {
       // Without lengths a reader cannot tell where a piece ends.
@@ -195,7 +209,8 @@ std::map<std::string, std::string> ReaderParameters(const Graph& graph) {
           absl::StrCat("ids=", name, " pieces=", use.pieces);
     }
     if (use.is_offsets && use.ids != kNoValue) {
-      // Rows of offsets divide the same rows of a matrix of ids, or a list each.
+      // Rows of offsets divide the same rows of a matrix of ids, or a list
+      // each.
       const bool lists = use.row >= 0 && graph.value(use.ids).shape.size() == 1;
       bags[name][lists ? use.row : -1] = absl::StrCat(
           "ids=", graph.value(use.ids).name,

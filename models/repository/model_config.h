@@ -23,8 +23,8 @@
 // model itself:
 //   ids.<input>                the tables whose ids or bag offsets an input
 //   offsets.<input>            holds: "table=<weight> rows=<n>", then
-//                              " column=<k>", " row=<k>" or " piece=<k>" when
-//                              only that part does; several are joined by ";"
+//                              " column=<k>" or "<k>-<last>", " row=<k>" or
+//                              " piece=<k>" for a part; ";" between them
 //   bags.<offsets input>       "ids=<input> include_last=<true|false>"; with
 //                              " row=<k>", joined by ";", where each row of the
 //                              offsets has a list of ids

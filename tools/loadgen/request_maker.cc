@@ -128,7 +128,7 @@ RequestMaker::RequestMaker(RequestPlan plan, RequestOptions options)
       bag_sizes_(plan_.num_bags) {
   for (size_t i = 0; i < plan_.inputs.size(); ++i) {
     for (int64_t rows : plan_.inputs[i].rows) {
-      samplers_[i].emplace_back(options_.ids, rows);
+      samplers_[i].emplace_back(options_.ids, std::max<int64_t>(rows, 1));
     }
   }
 }
@@ -309,6 +309,14 @@ void RequestMaker::FillRandom(const InputPlan& input, base::Tensor& tensor) {
     case InputKind::kIds: {
       const std::vector<IdSampler>& samplers =
           samplers_[&input - plan_.inputs.data()];
+      if (base::IsFloatingPoint(tensor.dtype())) {
+        FillIds(input, samplers.size(), tensor, [&](size_t feature, size_t) {
+          return input.rows[feature] == 0
+                     ? random_.Normal()
+                     : static_cast<double>(samplers[feature].Draw(random_));
+        });
+        return;
+      }
       FillIds(input, samplers.size(), tensor, [&](size_t feature, size_t) {
         return IdOf(input, feature, samplers[feature].Draw(random_));
       });

@@ -54,6 +54,22 @@ FeatureWord FeatureOf(
   return {};
 }
 
+// First and last feature of a word's value, "3" or "3-7"; nullopt for other
+// texts.
+std::optional<std::pair<int64_t, int64_t>> FeaturesIn(absl::string_view value) {
+  const std::pair<absl::string_view, absl::string_view> ends =
+      absl::StrSplit(value, absl::MaxSplits('-', 1));
+  int64_t first = 0;
+  if (!absl::SimpleAtoi(ends.first, &first)) return std::nullopt;
+  int64_t last = first;
+  if (ends.first.size() < value.size() &&
+      !absl::SimpleAtoi(ends.second, &last)) {
+    return std::nullopt;
+  }
+  if (first < 0 || last < first) return std::nullopt;
+  return std::make_pair(first, last);
+}
+
 const std::string* FindParameter(const ServedModel& model,
                                  absl::string_view prefix,
                                  const std::string& input) {
@@ -68,9 +84,9 @@ int64_t FeaturesOf(const ServedInput& input, bool feature_major) {
   return std::max<int64_t>(size, 0);
 }
 
-// Sets rows and feature_major by "table=<weight> rows=<n>", with " column=<k>",
-// " row=<k>" or " piece=<k>", joined by ";". An id that feeds several tables
-// must be in all of them.
+// Sets rows and feature_major by "table=<weight> rows=<n>", with " column=<k>"
+// or "<k>-<last>", " row=<k>" or " piece=<k>", joined by ";". An id that feeds
+// several tables must be in all of them.
 absl::Status SetRowsFrom(const std::string& text, InputPlan& plan) {
   const ServedInput& input = plan.input;
   std::vector<int64_t>& rows = plan.rows;
@@ -96,9 +112,8 @@ absl::Status SetRowsFrom(const std::string& text, InputPlan& plan) {
     const int64_t features = word.key == "piece"
                                  ? static_cast<int64_t>(plan.bags.size())
                                  : FeaturesOf(input, feature_major);
-    int64_t feature = -1;
-    if (!absl::SimpleAtoi(word.value, &feature) || feature < 0 ||
-        feature >= features ||
+    const auto range = FeaturesIn(word.value);
+    if (!range || range->second >= features ||
         (!rows.empty() && feature_major != plan.feature_major)) {
       return Unfit(input,
                    absl::StrCat("its parameter ids.", input.name, " names ",
@@ -107,13 +122,16 @@ absl::Status SetRowsFrom(const std::string& text, InputPlan& plan) {
     plan.feature_major = feature_major;
     // 0: no table of its own.
     rows.resize(features, 0);
-    rows[feature] = rows[feature] == 0 ? count : std::min(rows[feature], count);
+    for (int64_t k = range->first; k <= range->second; ++k) {
+      rows[k] = rows[k] == 0 ? count : std::min(rows[k], count);
+    }
   }
-  // A feature in no table gets one row: id 0 is valid for whatever reads it.
+  // An integer in no table gets one row: id 0 is valid for whatever reads it.
   if (rows.empty()) rows = {of_all.value_or(1)};
+  const bool floats = base::IsFloatingPoint(input.dtype);
   for (int64_t& count : rows) {
     if (of_all) count = count == 0 ? *of_all : std::min(count, *of_all);
-    count = std::max<int64_t>(count, 1);
+    if (!floats) count = std::max<int64_t>(count, 1);
   }
   return absl::OkStatus();
 }
@@ -167,7 +185,11 @@ absl::StatusOr<InputKind> KindOf(const ServedModel& model,
   }
   // The type decides first, then the server's parameters. --rows makes an
   // integer input one of ids where the server says nothing about it.
-  if (base::IsFloatingPoint(input.dtype)) return InputKind::kDense;
+  const bool has_ids = FindParameter(model, "ids.", input.name) != nullptr;
+  if (base::IsFloatingPoint(input.dtype)) {
+    // CTR code packs ids and dense features into one matrix of floats.
+    return has_ids ? InputKind::kIds : InputKind::kDense;
+  }
   if (input.dtype == base::DType::kBool) return InputKind::kCounts;
   if (FindParameter(model, "offsets.", input.name) != nullptr ||
       FindParameter(model, "bags.", input.name) != nullptr) {
@@ -180,10 +202,7 @@ absl::StatusOr<InputKind> KindOf(const ServedModel& model,
   if (FindParameter(model, "lengths.", input.name) != nullptr) {
     return InputKind::kLengths;
   }
-  if (FindParameter(model, "ids.", input.name) != nullptr ||
-      rows.contains(input.name)) {
-    return InputKind::kIds;
-  }
+  if (has_ids || rows.contains(input.name)) return InputKind::kIds;
   return InputKind::kCounts;
 }
 
@@ -342,8 +361,10 @@ absl::Status SetIds(const ServedModel& model, const TableIds& ids,
     size_t begin = 0;
     size_t end = features;
     if (!word.key.empty() && features > 1) {
-      if (!absl::SimpleAtoi(word.value, &begin)) continue;  // SetRowsFrom()
-      end = begin + 1;
+      const auto range = FeaturesIn(word.value);
+      if (!range) continue;  // SetRowsFrom()
+      begin = static_cast<size_t>(range->first);
+      end = static_cast<size_t>(range->second) + 1;
     }
     if (table == words.end()) continue;
     for (size_t i = begin; i < std::min(end, features); ++i) {
@@ -354,23 +375,22 @@ absl::Status SetIds(const ServedModel& model, const TableIds& ids,
         tables[i] = table->second;
       } else if (tables[i] != table->second &&
                  (!own.empty() || !ids.Of(tables[i]).empty())) {
-        return Unfit(plan.input, absl::StrCat("is looked up in tables ",
-                                              tables[i], " and ",
-                                              table->second,
-                                              ", whose ids differ"));
+        return Unfit(plan.input,
+                     absl::StrCat("is looked up in tables ", tables[i], " and ",
+                                  table->second, ", whose ids differ"));
       }
       if (own.empty()) continue;
       if (plan.input.dtype != base::DType::kInt64) {
-        return Unfit(plan.input,
-                     absl::StrCat("is ", base::Name(plan.input.dtype),
-                                  "; table ", table->second,
-                                  " has ids of int64"));
+        return Unfit(
+            plan.input,
+            absl::StrCat("is ", base::Name(plan.input.dtype), "; table ",
+                         table->second, " has ids of int64"));
       }
       if (plan.rows[i] > static_cast<int64_t>(own.size())) {
-        return Unfit(plan.input,
-                     absl::StrCat("table ", table->second, " has ",
-                                  plan.rows[i], " rows; --table-ids has ",
-                                  own.size(), " ids"));
+        return Unfit(
+            plan.input,
+            absl::StrCat("table ", table->second, " has ", plan.rows[i],
+                         " rows; --table-ids has ", own.size(), " ids"));
       }
       plan.ids.resize(features);
       plan.ids[i] = own;

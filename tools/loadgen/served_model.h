@@ -54,7 +54,8 @@ struct InputPlan {
   std::vector<models::SymExpr> sizes;
   // kIds: rows of the table, one number for the whole tensor or one for each
   // feature: for each column of a matrix, or for each of its rows if
-  // `feature_major`, or for each piece of a list, see `bags`.
+  // `feature_major`, or for each piece of a list, see `bags`. 0: a column of a
+  // matrix of floats that is no id but a dense feature.
   std::vector<int64_t> rows;
   bool feature_major = false;
   // kIds with --table-ids: ids of these rows, for each element of `rows`; an
@@ -79,9 +80,9 @@ struct RequestPlan {
   int num_bags = 0;
 };
 
-// `rows` replaces the server's numbers of table rows: {input: rows of the table,
-// or of each column's table}. If the server has no expressions for shapes, a -1
-// that comes first in a shape is taken for the number of items.
+// `rows` replaces the server's numbers of table rows: {input: rows of the
+// table, or of each column's table}. If the server has no expressions for
+// shapes, a -1 that comes first in a shape is taken for the number of items.
 //
 // `ids`, which outlives the plan, has the ids of tables whose rows have ids.
 //

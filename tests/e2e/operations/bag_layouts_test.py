@@ -1,8 +1,11 @@
-"""Ids in bags as trainers lay them out: `refract bench serving` draws them.
+"""Ids as trainers lay them out: `refract bench serving` draws them.
 
 Meta's DLRM has a matrix of offsets with a row for each table; the ids are lists or
-a matrix. TorchRec has the ids of all tables in one list, and their lengths.
+a matrix. TorchRec has the ids of all tables in one list, and their lengths. DeepCTR
+packs ids and dense features into one matrix of floats.
 """
+
+import base64
 
 import json
 import pathlib
@@ -61,6 +64,27 @@ class Matrices(Bags):
         )
 
 
+class Packed(nn.Module):
+    """DeepCTR-Torch: columns of a history, an id and dense features."""
+
+    def __init__(self):
+        super().__init__()
+        self.history, self.item = nn.Embedding(ROWS[0], DIM), nn.Embedding(ROWS[1], DIM)
+        self.out = nn.Linear(2 * DIM + DENSE, 1)
+
+    def forward(self, x):
+        history = self.history(x[:, 1:5].long()).mean(1)
+        item = self.item(x[:, 5:6].long()).flatten(1)
+        return torch.sigmoid(self.out(torch.cat([history, item, x[:, :1], x[:, 6:]], 1)))
+
+
+def packed_inputs(batch, generator):
+    parts = dense(generator, batch, 1), ids(generator, ROWS[0], batch, 4), ids(
+        generator, ROWS[1], batch, 1
+    ), dense(generator, batch, DENSE - 1)
+    return (torch.cat([part.float() for part in parts], 1),)
+
+
 def jagged_inputs(batch, generator):
     lengths = ids(generator, 4, len(ROWS), batch) + 1
     values = [ids(generator, r, int(n)) for r, n in zip(ROWS, lengths.sum(1))]
@@ -95,7 +119,47 @@ class Layouts(unittest.TestCase):
     def test_lengths_of_pieces_of_a_list(self):
         self.serve(Jagged, jagged_inputs, plain, "mean:3")
 
-    def serve(self, build, inputs, arguments, bag_sizes):
+    def test_columns_of_floats(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="refract-packed-"))
+        self.addCleanup(shutil.rmtree, folder)
+        (folder / "secret").write_bytes(b"not told to anybody")
+        requests = self.serve(
+            Packed, packed_inputs, lambda request: [request["x"]], "fixed:1", "--record",
+            folder / "trace", "--record-rate", 1, "--record-redact-key", folder / "secret",
+        )
+        x = torch.cat([request["x"] for request in requests])
+        # Ids of whole tables, beside normal features.
+        self.assertEqual((x[:, 1:5].min(), x[:, 5].max()), (0, ROWS[1] - 1))
+        self.assertGreater(x[:, 1:5].max(), ROWS[1])
+        self.assertGreater((x[:, 0] % 1 != 0).sum(), 10)
+        self.check_redacted(folder / "trace", requests)
+
+    def check_redacted(self, trace, requests):
+        """Ids in columns of floats are hidden, dense features are kept."""
+        sent = {bytes(r["x"][:, 6:].contiguous().numpy()): r["x"] for r in requests}
+
+        def recorded():
+            found = []
+            for line in trace.read_text().splitlines()[1:]:
+                (x,) = json.loads(line)["inputs"]
+                x = torch.frombuffer(bytearray(base64.b64decode(x["data"])), dtype=torch.float32)
+                x = x.view(-1, 5 + DENSE)
+                other = sent.get(bytes(x[:, 6:].contiguous().numpy()))
+                if other is not None:
+                    found.append((x, other))
+            return found
+
+        support.wait_until(recorded, "requests are recorded")
+        changed = 0
+        for x, other in recorded():
+            self.assertTrue(torch.equal(x[:, 0], other[:, 0]))
+            changed += (x[:, 1:5] != other[:, 1:5]).sum()
+            self.assertTrue(((0 <= x[:, 1:5]) & (x[:, 1:5] < ROWS[0])).all())
+            self.assertTrue(((0 <= x[:, 5]) & (x[:, 5] < ROWS[1])).all())
+        self.assertGreater(changed, 0)
+
+    def serve(self, build, inputs, arguments, bag_sizes, *flags):
+        """The requests that were sent."""
         folder = pathlib.Path(tempfile.mkdtemp(prefix="refract-layouts-"))
         self.addCleanup(shutil.rmtree, folder)
         case = Case("m", build, inputs)
@@ -106,15 +170,16 @@ class Layouts(unittest.TestCase):
         model = folder / "repo/m"
         support.refract("import", folder / "m.pt2", "--repo", model.parent, "--name", "m")
         support.refract("partition", model, "--batch", 3, "--write")
-        node = support.cpu_node(model.parent, [])
+        node = support.cpu_node(model.parent, [], *flags)
         self.addCleanup(node.close)
+        requests = []
         for items in (1, 7):
             records = folder / f"records-{items}"
             self.bench(
                 node, folder, "--query-sizes", f"fixed:{items}", "--bag-sizes",
                 bag_sizes, "--record", records,
             )
-            self.check(module, arguments, records, items)
+            requests += self.check(module, arguments, records, items)
         # A request of the last run again, from its file.
         report = self.bench(
             node, folder, "--requests", records / "request_0.safetensors",
@@ -123,6 +188,7 @@ class Layouts(unittest.TestCase):
         self.assertEqual(report["distinct_requests"], 1)
         self.check(module, arguments, folder / "again", 7)
         support.refract("profile", model, "--batch", "1,4,7", "--repeat", 9)
+        return requests
 
     def bench(self, node, folder, *options):
         path = folder / "report.json"
@@ -146,6 +212,7 @@ class Layouts(unittest.TestCase):
                 expected = module(*arguments(load_file(path)))
             self.assertEqual(scores.shape[0], items)
             torch.testing.assert_close(scores, expected, rtol=1e-5, atol=1e-6)
+        return [load_file(path) for path in requests]
 
 
 if __name__ == "__main__":

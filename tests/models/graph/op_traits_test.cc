@@ -265,6 +265,46 @@ TEST(FindIdInputsTest, TellsTheColumnThatEachTableReads) {
                                             Pair("row", -1), Pair("all", -1)));
 }
 
+// DeepCTR-Torch: one matrix of floats with ids, lists of ids and dense
+// features.
+TEST(FindIdInputsTest, TellsEachColumnOfASlice) {
+  GraphMaker maker;
+  const SymExpr batch = SymExpr::Symbol("b");
+  const ValueId packed = maker.Input("packed");
+  maker.SetShape(packed, {batch, SymExpr(9)});
+  const auto slice = [&](ValueId of, int64_t dim, int64_t start, int64_t end) {
+    return maker.Call(
+        "aten.slice.Tensor",
+        {Ref("self", of), {"dim", dim}, {"start", start}, {"end", end}});
+  };
+  const auto read = [&](const std::string& table, ValueId columns) {
+    maker.Call(
+        "aten.embedding.default",
+        {Ref("weight", maker.Weight(table, {10, 4})), Ref("indices", columns)});
+  };
+  const auto cast = [&](ValueId of) {
+    const ValueId result = maker.Call(
+        "aten.to.dtype", {Ref("self", of), {"dtype", base::DType::kInt64}});
+    maker.SetShape(result, {batch, SymExpr(9)});
+    return result;
+  };
+  read("list", cast(slice(packed, 1, 2, 4)));
+  // Columns of what has the input's elements in their places.
+  const ValueId all = slice(cast(packed), 0, 0, INT64_MAX);
+  maker.SetShape(all, {batch, SymExpr(9)});
+  read("last", slice(all, 1, -2, INT64_MAX));
+  read("whole", slice(packed, 1, 0, 9));
+  std::vector<std::pair<std::string, int64_t>> columns;
+  for (const IdInput& found : FindIdInputs(maker.graph())) {
+    EXPECT_EQ(found.input, packed);
+    columns.emplace_back(found.table, found.column);
+  }
+  using testing::Pair;
+  EXPECT_THAT(columns, testing::ElementsAre(Pair("list", 2), Pair("list", 3),
+                                            Pair("last", 7), Pair("last", 8),
+                                            Pair("whole", -1)));
+}
+
 // Meta's DLRM: ids and offsets are matrices [tables, items].
 TEST(FindIdInputsTest, TellsTheRowOfAFeatureMajorMatrix) {
   GraphMaker maker;

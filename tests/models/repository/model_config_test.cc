@@ -167,6 +167,39 @@ TEST(ModelConfigTest, TellsClientsHowToMakeRequests) {
       << CheckConfig(made, "m", graph, "c").status();
 }
 
+TEST(ModelConfigTest, ColumnsThatALookUpReadsTogetherHaveOneEntry) {
+  Graph graph;
+  const ValueId packed =
+      graph.AddValue({.name = "packed",
+                      .dtype = base::DType::kFloat32,
+                      .has_shape = true,
+                      .shape = {SymExpr::Symbol("b"), SymExpr(9)}});
+  graph.inputs.push_back(packed);
+  const ValueId table = graph.AddValue({.name = "t",
+                                        .has_shape = true,
+                                        .shape = {SymExpr(20), 4},
+                                        .weight = "u"});
+  for (const auto& [start, end] : {std::pair{2, 6}, std::pair{7, 8}}) {
+    const auto node = static_cast<NodeId>(graph.nodes.size());
+    const ValueId columns = graph.AddValue({.name = "c", .producer = node});
+    graph.nodes.push_back({.name = "slice",
+                           .op = "aten.slice.Tensor",
+                           .args = {{"self", ValueRef{packed}},
+                                    {"dim", int64_t{1}},
+                                    {"start", int64_t{start}},
+                                    {"end", int64_t{end}}},
+                           .outputs = {columns}});
+    const ValueId rows = graph.AddValue({.name = "r", .producer = node + 1});
+    graph.nodes.push_back(
+        {.name = "look_up",
+         .op = "aten.embedding.default",
+         .args = {{"weight", ValueRef{table}}, {"indices", ValueRef{columns}}},
+         .outputs = {rows}});
+  }
+  EXPECT_EQ(MakeConfig("m", graph).parameters().at("ids.packed").string_value(),
+            "table=u rows=20 column=2-5;table=u rows=20 column=7");
+}
+
 // A matrix of offsets whose rows divide one matrix of ids, or a list each.
 TEST(ModelConfigTest, RowsOfFeatureMajorMatricesAreForReaders) {
   for (const bool lists : {false, true}) {

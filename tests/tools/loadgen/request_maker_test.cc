@@ -1,6 +1,7 @@
 #include "tools/loadgen/request_maker.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -320,6 +321,40 @@ TEST(BagSizesTest, RefusesOtherTexts) {
   }
 }
 
+// DeepCTR-Torch packs ids and dense features into one matrix of floats.
+TEST(PlanRequestsTest, ColumnsOfFloatsAreIdsOrFeatures) {
+  const ServedModel model{.name = "m",
+                          .inputs = {{"x", kFloat, {-1, 5}}},
+                          .parameters = {{"batch_symbol", "b"},
+                                         {"shape.x", "b;5"},
+                                         {"ids.x",
+                                          "table=t rows=30 column=1-2;"
+                                          "table=u rows=3 column=2-3"}}};
+  const auto tensors = Made(MakerFor(model), 200);
+  ASSERT_EQ(tensors.size(), 1u);
+  const auto values = tensors[0].view().as<float>();
+  std::vector<float> most(5, 0), least(5, 0);
+  std::vector<bool> whole(5, true);
+  for (size_t i = 0; i < values.size(); ++i) {
+    most[i % 5] = std::max(most[i % 5], values[i]);
+    least[i % 5] = std::min(least[i % 5], values[i]);
+    if (values[i] != std::round(values[i])) whole[i % 5] = false;
+  }
+  EXPECT_THAT(whole, ElementsAre(false, true, true, true, false));
+  EXPECT_EQ(most[1], 29);
+  EXPECT_EQ(most[2], 2);
+  EXPECT_EQ(most[3], 2);
+  EXPECT_EQ(least[1], 0);
+  EXPECT_LT(least[0], 0);
+  EXPECT_LT(least[4], 0);
+  for (const char* bad :
+       {"column=3-", "column=-1", "column=2-1", "column=3-5"}) {
+    ServedModel other = model;
+    other.parameters["ids.x"] = absl::StrCat("table=t rows=30 ", bad);
+    EXPECT_FALSE(PlanRequests(other, {}).ok()) << bad;
+  }
+}
+
 TEST(PlanRequestsTest, RowsOfTheCommandLineBind) {
   const auto rows = ParseRows({"ids_0=7", "ids_1=9"});
   ASSERT_TRUE(rows.ok()) << rows.status();
@@ -392,9 +427,10 @@ TEST(TableIdsTest, NamesFileAndTensorThatAreNoIds) {
     EXPECT_TRUE(models::WriteSafetensors(path, {{name, view}}).ok());
     return std::string(TableIds::Open({path}).status().message());
   };
-  EXPECT_THAT(error("t0.ids", {2, 3}),
-              HasSubstr("no_ids.safetensors: tensor t0.ids: is int64[2, 3]; the "
-                        "ids of this table are int64[rows]"));
+  EXPECT_THAT(
+      error("t0.ids", {2, 3}),
+      HasSubstr("no_ids.safetensors: tensor t0.ids: is int64[2, 3]; the "
+                "ids of this table are int64[rows]"));
   EXPECT_THAT(error("t0", {6}),
               HasSubstr("no_ids.safetensors: has no tensor TABLE.ids"));
   EXPECT_EQ(error("t0.ids", {6}), "");
@@ -415,11 +451,10 @@ TEST(PlanRequestsTest, NamesTheInputWhoseIdsDoNotFit) {
                         "99 ids"));
   EXPECT_THAT(error(IdsOf({{"t", 100}}, 0), none),
               HasSubstr("no input of m is looked up in a table"));
-  EXPECT_THAT(error(IdsOf({{"t0", 100}}, 0),
-                    [](ServedModel& m) {
-                      m.inputs[1].dtype = base::DType::kInt32;
-                    }),
-              HasSubstr("input ids_0: is int32; table t0 has ids of int64"));
+  EXPECT_THAT(
+      error(IdsOf({{"t0", 100}}, 0),
+            [](ServedModel& m) { m.inputs[1].dtype = base::DType::kInt32; }),
+      HasSubstr("input ids_0: is int32; table t0 has ids of int64"));
   EXPECT_THAT(error(IdsOf({{"t1", 100}}, 0),
                     [](ServedModel& m) {
                       m.parameters["ids.ids_0"] =
