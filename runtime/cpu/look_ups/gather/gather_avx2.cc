@@ -1,8 +1,8 @@
-// Compiled for AVX2 and F16C: see gather_kernels.h.
+// Compiled for AVX2, FMA and F16C: see gather_kernels.h.
 
 #include "runtime/cpu/look_ups/gather/gather_kernels.h"
 
-#if defined(__AVX2__) && defined(__F16C__)
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 
 #include <immintrin.h>
 
@@ -18,6 +18,9 @@ struct Vector {
   static Reg Set1(float x) { return _mm256_set1_ps(x); }
   static Reg Add(Reg a, Reg b) { return _mm256_add_ps(a, b); }
   static Reg Mul(Reg a, Reg b) { return _mm256_mul_ps(a, b); }
+  static Reg MulAddExact(Reg a, Reg b, Reg c) {
+    return _mm256_fmadd_ps(a, b, c);
+  }
   static Reg Div(Reg a, Reg b) { return _mm256_div_ps(a, b); }
   static Reg Max(Reg a, Reg b) { return _mm256_max_ps(a, b); }
   static void Store(float* to, Reg x) { _mm256_storeu_ps(to, x); }
@@ -66,10 +69,10 @@ struct Vector {
     __builtin_memcpy(&packed, p, sizeof(packed));
     return Unpack<2>(packed);
   }
-  static float Half(const std::byte* p) {
-    uint16_t bits;
-    __builtin_memcpy(&bits, p, sizeof(bits));
-    return _cvtsh_ss(bits);
+  static void Halves(const std::byte* p, Reg& a, Reg& b) {
+    const __m128 both = _mm_cvtph_ps(_mm_loadu_si32(p));
+    a = _mm256_broadcastss_ps(both);
+    b = _mm256_broadcastss_ps(_mm_movehdup_ps(both));
   }
 };
 

@@ -19,6 +19,9 @@ struct Vector {
   static Reg Set1(float x) { return _mm512_set1_ps(x); }
   static Reg Add(Reg a, Reg b) { return _mm512_add_ps(a, b); }
   static Reg Mul(Reg a, Reg b) { return _mm512_mul_ps(a, b); }
+  static Reg MulAddExact(Reg a, Reg b, Reg c) {
+    return _mm512_fmadd_ps(a, b, c);
+  }
   static Reg Div(Reg a, Reg b) { return _mm512_div_ps(a, b); }
   static Reg Max(Reg a, Reg b) { return _mm512_max_ps(a, b); }
   static void Store(float* to, Reg x) { _mm512_storeu_ps(to, x); }
@@ -55,10 +58,10 @@ struct Vector {
     return Floats(_mm_and_si128(_mm_or_si128(two, _mm_slli_epi32(two, 12)),
                                 _mm_set1_epi8(3)));
   }
-  static float Half(const std::byte* p) {
-    uint16_t bits;
-    __builtin_memcpy(&bits, p, sizeof(bits));
-    return _cvtsh_ss(bits);
+  static void Halves(const std::byte* p, Reg& a, Reg& b) {
+    const __m128 both = _mm_cvtph_ps(_mm_loadu_si32(p));
+    a = _mm512_broadcastss_ps(both);
+    b = _mm512_broadcastss_ps(_mm_movehdup_ps(both));
   }
 };
 

@@ -35,6 +35,7 @@ struct Vector {
   static Reg Mul(Reg a, Reg b) {
     return Make([&](int i) { return a.lane[i] * b.lane[i]; });
   }
+  static Reg MulAddExact(Reg a, Reg b, Reg c) { return Add(Mul(a, b), c); }
   static Reg Div(Reg a, Reg b) {
     return Make([&](int i) { return a.lane[i] / b.lane[i]; });
   }
@@ -78,6 +79,10 @@ struct Vector {
   static Reg U8(const std::byte* p) { return Unpack<8>(p); }
   static Reg U4(const std::byte* p) { return Unpack<4>(p); }
   static Reg U2(const std::byte* p) { return Unpack<2>(p); }
+  static void Halves(const std::byte* p, Reg& a, Reg& b) {
+    a = Set1(Half(p));
+    b = Set1(Half(p + 2));
+  }
   static float Half(const std::byte* p) {
     Float16 value;
     __builtin_memcpy(&value, p, sizeof(value));

@@ -18,7 +18,9 @@ struct Sets {
     static GatherSet avx2;
 #if defined(__x86_64__)
     // Every processor with AVX2 converts halves (F16C).
-    const bool has_avx2 = limit != "generic" && __builtin_cpu_supports("avx2");
+    const bool has_avx2 = limit != "generic" &&
+                          __builtin_cpu_supports("avx2") &&
+                          __builtin_cpu_supports("fma");
     if (has_avx2 && limit == "avx512" && __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && FillAvx512GatherSet(avx512)) {

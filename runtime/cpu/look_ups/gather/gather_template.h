@@ -6,36 +6,68 @@
 //
 // V has kLanes, Reg, and static functions: Zero, Set1, Add, Mul, Div, Max(a, b)
 // = a > b ? a : b, Store, and loads of kLanes elements as floats: F32, F16,
-// BF16, U8, U4, U2; Half(p): one fp16 as a float.
+// BF16, U8, U4, U2. Halves(p, a, b): two fp16 at p, each in all lanes.
+// MulAddExact(a, b, c) = a × b + c, where a × b has no rounding error: one
+// instruction gives the bits of two.
 
 #define REFRACT_GATHER_INLINE inline __attribute__((always_inline))
 
-// Lines of the shortest rows go to the cache of second level: the buffers that
-// fill the first level are too few for kGatherAhead such rows, and the loop would
-// wait for a free buffer. Of longer rows only the ends: the processor fetches
-// the lines between them itself once it reads the row, and prefetches of theirs
-// would each ask for the same address translation.
-REFRACT_GATHER_INLINE void PrefetchRow(const GatheredBags& bags, int64_t i) {
-  const std::byte* row = bags.rows[i + kGatherAhead];
-  const std::byte* const last = row + bags.row_bytes - 1;
-  if (bags.prefetch_far) {
-    for (; row < last; row += 64) __builtin_prefetch(row, 0, 2);
-    __builtin_prefetch(last, 0, 2);
-    return;
-  }
-  if (bags.prefetch_ends) {
-    __builtin_prefetch(row);
-  } else {
-    for (; row < last; row += 64) __builtin_prefetch(row);
-  }
-  __builtin_prefetch(last);
+// Lines of a row that are prefetched, kGatherAhead rows before its use.
+enum class Prefetch {
+  kNone,
+  // All, into the cache of second level: the buffers that fill the first level
+  // are too few for kGatherAhead rows, and the loop would wait for a free
+  // buffer.
+  kFar,
+  // The first and the last: the processor fetches the lines between them itself
+  // once it reads the row, and prefetches of theirs would each ask for the same
+  // address translation.
+  kEnds,
+  // As the look-up says: for loops that are too rare for code of their own.
+  kAny
+};
+
+template <int kLocality>
+REFRACT_GATHER_INLINE void PrefetchLines(const std::byte* row,
+                                         const std::byte* last) {
+  for (; row < last; row += 64) __builtin_prefetch(row, 0, kLocality);
+  __builtin_prefetch(last, 0, kLocality);
 }
+
+template <Prefetch kPrefetch>
+REFRACT_GATHER_INLINE void PrefetchRow(const GatheredBags& bags, int64_t i) {
+  if constexpr (kPrefetch == Prefetch::kNone) return;
+  constexpr bool kAny = kPrefetch == Prefetch::kAny;
+  const std::byte* const row = bags.rows[i + kGatherAhead];
+  const std::byte* const last = row + bags.row_bytes - 1;
+  if (kPrefetch == Prefetch::kFar || (kAny && bags.prefetch_far)) {
+    PrefetchLines<2>(row, last);
+  } else if (kPrefetch == Prefetch::kEnds || bags.prefetch_ends) {
+    __builtin_prefetch(row);
+    __builtin_prefetch(last);
+  } else {
+    PrefetchLines<3>(row, last);
+  }
+}
+
+enum class Pooling { kSum, kWeightedSum, kMax };
 
 enum class Element { kF32, kF16, kBF16, kU8, kU4, kU2 };
 
+// What all rows of a look-up have in common is a constant of its loops: the
+// fewer instructions a row takes, the more rows the processor reads at a time.
+template <Element kOf, bool kHalf, Pooling kPool, Prefetch kAhead>
+struct Kind {
+  static constexpr Element kElement = kOf;
+  static constexpr bool kHalfParameters = kHalf;  // scale and bias are fp16
+  static constexpr Pooling kPooling = kPool;
+  static constexpr Prefetch kPrefetch = kAhead;
+};
+
 // Values of a row that are needed besides its elements.
-template <typename V, Element kElement>
+template <typename V, typename K>
 struct Row {
+  static constexpr Element kElement = K::kElement;
   static constexpr bool kQuantised = kElement == Element::kU8 ||
                                      kElement == Element::kU4 ||
                                      kElement == Element::kU2;
@@ -51,10 +83,8 @@ struct Row {
       : elements(row + bags.payload + column * kBits / 8) {
     if constexpr (kQuantised) {
       const std::byte* const parameters = row + bags.parameters;
-      // The same for all rows of a table, hence predicted.
-      if (bags.half_parameters) {
-        scale = V::Set1(V::Half(parameters));
-        bias = V::Set1(V::Half(parameters + 2));
+      if constexpr (K::kHalfParameters) {
+        V::Halves(parameters, scale, bias);
       } else {
         float pair[2];
         __builtin_memcpy(pair, parameters, sizeof(pair));
@@ -74,7 +104,11 @@ struct Row {
     if constexpr (kElement == Element::kU8) value = V::U8(from);
     if constexpr (kElement == Element::kU4) value = V::U4(from);
     if constexpr (kElement == Element::kU2) value = V::U2(from);
-    if constexpr (kQuantised) value = V::Add(V::Mul(scale, value), bias);
+    if constexpr (kQuantised) {
+      // 11 bits of an fp16 scale times 8 bits of an element fit a float.
+      value = K::kHalfParameters ? V::MulAddExact(scale, value, bias)
+                                 : V::Add(V::Mul(scale, value), bias);
+    }
     return value;
   }
 
@@ -85,29 +119,24 @@ struct Row {
 
 // Columns [column, column + kRegs × kLanes) of one bag, whose sums stay in
 // registers.
-template <typename V, Element kElement, bool kMax, int kRegs>
+template <typename V, typename K, Prefetch kPrefetch, int kRegs>
 REFRACT_GATHER_INLINE void PoolColumns(const GatheredBags& bags, int64_t begin,
                                        int64_t end, int64_t column,
                                        float* out) {
   typename V::Reg sum[kRegs];
   for (int k = 0; k < kRegs; ++k) sum[k] = V::Zero();
-  // Later columns find the rows in the cache.
-  const bool prefetch = column == 0;
   for (int64_t i = begin; i < end; ++i) {
-    if (prefetch) {
-      PrefetchRow(bags, i);
-    }
+    PrefetchRow<kPrefetch>(bags, i);
     // Columns of the loops below are constants, hence part of the instructions
-    // that load them: the fewer instructions a row takes, the more rows are
-    // read at a time.
-    const Row<V, kElement> row(bags, bags.rows[i], column);
-    if constexpr (kMax) {
+    // that load them.
+    const Row<V, K> row(bags, bags.rows[i], column);
+    if constexpr (K::kPooling == Pooling::kMax) {
       for (int k = 0; k < kRegs; ++k) {
         const typename V::Reg value = row.Values(k * V::kLanes);
         // The first row replaces the zero.
         sum[k] = i == begin ? value : V::Max(value, sum[k]);
       }
-    } else if (bags.weights != nullptr) {
+    } else if constexpr (K::kPooling == Pooling::kWeightedSum) {
       const typename V::Reg weight = V::Set1(bags.weights[i]);
       for (int k = 0; k < kRegs; ++k) {
         sum[k] = V::Add(sum[k], V::Mul(weight, row.Values(k * V::kLanes)));
@@ -132,15 +161,16 @@ REFRACT_GATHER_INLINE void PoolColumns(const GatheredBags& bags, int64_t begin,
 // nothing is summed, so that columns need no registers of their own. Unrolled,
 // because few instructions a row let the processor run ahead to the prefetches
 // of later rows: a prefetch that misses the TLB holds back what follows it.
-template <typename V, Element kElement, bool kMax>
+template <typename V, typename K>
 REFRACT_GATHER_INLINE void PoolRow(const GatheredBags& bags, int64_t i,
                                    float* out) {
-  PrefetchRow(bags, i);
-  const Row<V, kElement> row(bags, bags.rows[i], 0);
+  PrefetchRow<K::kPrefetch>(bags, i);
+  const Row<V, K> row(bags, bags.rows[i], 0);
   const auto put = [&](int64_t column) {
     typename V::Reg value = row.Values(column);
     // As the first term of a sum, which makes −0 to 0.
-    if constexpr (!kMax) value = V::Add(V::Zero(), value);
+    if constexpr (K::kPooling != Pooling::kMax)
+      value = V::Add(V::Zero(), value);
     V::Store(out + column, value);
   };
   int64_t column = 0;
@@ -150,8 +180,21 @@ REFRACT_GATHER_INLINE void PoolRow(const GatheredBags& bags, int64_t i,
   for (; column < bags.dim; column += V::kLanes) put(column);
 }
 
-template <typename V, Element kElement, bool kMax>
-REFRACT_GATHER_INLINE void PoolBags(const GatheredBags& bags) {
+// The next kRegs × kLanes columns of a bag. Those behind the first find the row
+// in the cache.
+template <typename V, typename K, int kRegs>
+REFRACT_GATHER_INLINE void PoolNext(const GatheredBags& bags, int64_t begin,
+                                    int64_t end, int64_t& column, float* out) {
+  if (column == 0) {
+    PoolColumns<V, K, K::kPrefetch, kRegs>(bags, begin, end, 0, out);
+  } else {
+    PoolColumns<V, K, Prefetch::kNone, kRegs>(bags, begin, end, column, out);
+  }
+  column += kRegs * V::kLanes;
+}
+
+template <typename V, typename K>
+void PoolBags(const GatheredBags& bags) {
   std::byte* out = bags.out;
   const int64_t dim = bags.dim;
   const auto offset = [&](int64_t b) {
@@ -173,35 +216,60 @@ REFRACT_GATHER_INLINE void PoolBags(const GatheredBags& bags) {
     }
     float* const to = reinterpret_cast<float*>(out);
     out += bags.out_stride;
-    if (end - begin == 1 && bags.weights == nullptr && dim > 8 * V::kLanes) {
-      PoolRow<V, kElement, kMax>(bags, begin, to);
-      continue;
+    if constexpr (K::kPooling != Pooling::kWeightedSum) {
+      if (end - begin == 1 && dim > 8 * V::kLanes) {
+        PoolRow<V, K>(bags, begin, to);
+        continue;
+      }
     }
     int64_t column = 0;
-    for (; column + 8 * V::kLanes <= dim; column += 8 * V::kLanes) {
-      PoolColumns<V, kElement, kMax, 8>(bags, begin, end, column, to);
+    while (column + 8 * V::kLanes <= dim) {
+      PoolNext<V, K, 8>(bags, begin, end, column, to);
     }
     if (column + 4 * V::kLanes <= dim) {
-      PoolColumns<V, kElement, kMax, 4>(bags, begin, end, column, to);
-      column += 4 * V::kLanes;
+      PoolNext<V, K, 4>(bags, begin, end, column, to);
     }
     if (column + 2 * V::kLanes <= dim) {
-      PoolColumns<V, kElement, kMax, 2>(bags, begin, end, column, to);
-      column += 2 * V::kLanes;
+      PoolNext<V, K, 2>(bags, begin, end, column, to);
     }
-    if (column < dim) {
-      PoolColumns<V, kElement, kMax, 1>(bags, begin, end, column, to);
-    }
+    if (column < dim) PoolNext<V, K, 1>(bags, begin, end, column, to);
+  }
+}
+
+// Sums without weights of the lengths of rows that models have get loops of
+// their own: each loop costs time to compile and 4 KB.
+template <typename V, Element kElement, bool kHalf>
+void PoolRows(const GatheredBags& bags) {
+  constexpr bool kQuantised = kElement == Element::kU8 ||
+                              kElement == Element::kU4 ||
+                              kElement == Element::kU2;
+  constexpr auto kSum = Pooling::kSum;
+  constexpr auto kWeighted = Pooling::kWeightedSum;
+  if (bags.mode == GatherMode::kMax) {
+    PoolBags<V, Kind<kElement, kHalf, Pooling::kMax, Prefetch::kAny>>(bags);
+  } else if (bags.weights != nullptr) {
+    PoolBags<V, Kind<kElement, kHalf, kWeighted, Prefetch::kAny>>(bags);
+  } else if (bags.prefetch_far) {
+    PoolBags<V, Kind<kElement, kHalf, kSum, Prefetch::kFar>>(bags);
+  } else if (bags.prefetch_ends) {
+    // Quantised rows are hardly ever so long.
+    constexpr auto kEnds = kQuantised ? Prefetch::kAny : Prefetch::kEnds;
+    PoolBags<V, Kind<kElement, kHalf, kSum, kEnds>>(bags);
+  } else {
+    PoolBags<V, Kind<kElement, kHalf, kSum, Prefetch::kAny>>(bags);
   }
 }
 
 template <typename V, Element kElement>
 void Pool(const GatheredBags& bags) {
-  if (bags.mode == GatherMode::kMax) {
-    PoolBags<V, kElement, true>(bags);
-  } else {
-    PoolBags<V, kElement, false>(bags);
+  if constexpr (kElement == Element::kU8 || kElement == Element::kU4 ||
+                kElement == Element::kU2) {
+    if (bags.half_parameters) {
+      PoolRows<V, kElement, true>(bags);
+      return;
+    }
   }
+  PoolRows<V, kElement, false>(bags);
 }
 
 template <typename V>
@@ -209,7 +277,7 @@ void CopyGathered(const GatheredBags& bags) {
   std::byte* out = bags.out;
   constexpr int64_t kBytes = V::kLanes * int64_t{sizeof(float)};
   for (int64_t i = 0; i < bags.num_bags; ++i) {
-    PrefetchRow(bags, i);
+    PrefetchRow<Prefetch::kAny>(bags, i);
     const std::byte* const row = bags.rows[i];
     int64_t at = 0;
     for (; at + kBytes <= bags.row_bytes; at += kBytes) {
