@@ -2,11 +2,13 @@
 """Finds the highest rate with p99 within an SLO: Refract beside Triton's Python
 backend, with the same model, processors and client.
 
-Needs a Triton server (--tritonserver PATH) whose Python backend can import torch;
-without one it exits with status 77 and says so. Triton serves the TorchScript file
-of the model through a model.py that this script writes, Refract the whole model on
-a CPU node. Both run on the processors of --server-cpus, the client on the others.
-Rounds take turns, and the ratio is formed within a round.
+Needs a Triton server: --tritonserver PATH, or --install, which takes it from PyPI
+(package nvidia-pytriton, into artifacts/triton; libpython of this Python must be
+installed). Without a server it exits with status 77 and says so. Triton serves the
+TorchScript file of the model through a model.py that this script writes, Refract the
+whole model on a CPU node. Both run on the processors of --server-cpus, the client on
+the others. Their scores for the model's sample are compared before anything is
+timed. Rounds take turns, and the ratio is formed within a round.
 """
 
 import contextlib
@@ -17,21 +19,27 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
+import time
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+import numpy  # noqa: E402
+from safetensors.numpy import load_file  # noqa: E402
+
 from bench.serving.client import option_parser, quartiles  # noqa: E402
+from python.refract.client import Client  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
-# Triton's Python backend: one thread per instance, as Refract's workers.
+# Triton's Python backend: one thread per instance, as Refract's workers. Tensors pass
+# by DLPack, which copies nothing and works with any release of NumPy.
 MODEL_PY = '''\
 import json
 import os
 
-import numpy
 import torch
 import triton_python_backend_utils as pb_utils
 
@@ -49,9 +57,7 @@ class TritonPythonModel:
         responses = []
         for request in requests:
             arguments = [
-                torch.from_numpy(
-                    pb_utils.get_input_tensor_by_name(request, name).as_numpy()
-                )
+                torch.from_dlpack(pb_utils.get_input_tensor_by_name(request, name))
                 for name in self.inputs
             ]
             with torch.inference_mode():
@@ -61,7 +67,7 @@ class TritonPythonModel:
             responses.append(
                 pb_utils.InferenceResponse(
                     output_tensors=[
-                        pb_utils.Tensor(name, result.contiguous().numpy())
+                        pb_utils.Tensor.from_dlpack(name, result.contiguous())
                         for name, result in zip(self.outputs, results)
                     ]
                 )
@@ -74,8 +80,12 @@ def parse_arguments():
     parser = option_parser(__doc__)
     parser.add_argument("--tritonserver", help="path of the binary; by default "
                         "the one in PATH")
+    parser.add_argument("--install", action="store_true",
+                        help="take the server from PyPI where none is found")
     parser.add_argument("--model", default="dlrm")
-    parser.add_argument("--preset", default="tiny")
+    parser.add_argument("--preset", default="tiny", choices=("tiny", "default"),
+                        help="of the zoo; default: published widths")
+    parser.add_argument("--tables-gib", help="size of the tables of preset default")
     parser.add_argument("--query-sizes", default="mlperf")
     parser.add_argument("--slo-ms", type=float, default=25)
     parser.add_argument("--qps", type=float, default=50,
@@ -111,7 +121,11 @@ def write_triton_repository(folder, name, file, inputs, outputs, instances,
     version = folder / name / "1"
     version.mkdir(parents=True)
     shutil.copy(file, version / "model.pt")
-    (version / "model.py").write_text(MODEL_PY)
+    # The backend's interpreter knows no virtual environment.
+    packages = sysconfig.get_paths()["purelib"]
+    (version / "model.py").write_text(
+        f"import sys\n\nsys.path.append({packages!r})\n{MODEL_PY}"
+    )
     text = config_text(name, inputs, outputs, instances)
     for key, value in sorted(parameters.items()):
         text += (
@@ -120,10 +134,69 @@ def write_triton_repository(folder, name, file, inputs, outputs, instances,
     (folder / name / "config.pbtxt").write_text(text)
 
 
+def find_server(path, install):
+    """The binary, or None."""
+    if path:
+        return path if pathlib.Path(path).exists() else None
+    target = ROOT / "artifacts" / "triton"
+    packaged = target / "pytriton" / "tritonserver" / "bin" / "tritonserver"
+    found = shutil.which("tritonserver") or (packaged.exists() and str(packaged))
+    if not found and install:
+        # Without its dependencies, which are for its Python library.
+        subprocess.run(
+            [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps",
+             "--target", target, "nvidia-pytriton"],
+            check=True,
+        )
+        packaged.chmod(0o755)
+        found = str(packaged)
+    return found or None
+
+
+def backend_options(binary):
+    """Options that a server of nvidia-pytriton needs. The package has a process of
+    the Python backend for each release of Python, of which the backend looks for
+    one beside itself."""
+    home = pathlib.Path(binary).resolve().parents[1]
+    stubs = home / "python_backend_stubs"
+    if not stubs.is_dir():
+        return []
+    release = ".".join(map(str, sys.version_info[:2]))
+    stub = stubs / release / "triton_python_backend_stub"
+    if not stub.exists():
+        sys.exit(f"{stubs}: no Python backend for Python {release}")
+    beside = home / "backends" / "python" / stub.name
+    shutil.copy(stub, beside)
+    beside.chmod(0o755)
+    return ["--backend-directory", str(home / "backends")]
+
+
 def free_port():
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return sock.getsockname()[1]
+
+
+def wait_until_ready(process, http_port, log):
+    """Until all models of the server are ready; ends with its log where it fails."""
+    end = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < end:
+        with contextlib.suppress(OSError):
+            url = f"http://127.0.0.1:{http_port}/v2/health/ready"
+            if urllib.request.urlopen(url).status == 200:
+                return
+        time.sleep(0.1)
+    sys.exit(f"Triton did not become ready:\n{log.read_text()[-4000:]}")
+
+
+def check_scores(sample, addresses, model):
+    """Servers must give the same scores for the same request."""
+    scores = [
+        next(iter(Client(address).infer(model, sample).outputs.values()))
+        for address in addresses
+    ]
+    if not numpy.allclose(*scores, rtol=0, atol=1e-5):
+        sys.exit(f"the servers' scores differ: {scores}")
 
 
 def describe(address, model):
@@ -149,9 +222,9 @@ def describe(address, model):
 
 def main():
     arguments = parse_arguments()
-    binary = arguments.tritonserver or shutil.which("tritonserver")
-    if not binary or not pathlib.Path(binary).exists():
-        print("skipped: no Triton server; --tritonserver names one")
+    binary = find_server(arguments.tritonserver, arguments.install)
+    if binary is None:
+        print("skipped: no Triton server; --tritonserver names one, --install gets one")
         sys.exit(77)
     cpus = sorted(os.sched_getaffinity(0))
     server_cpus = arguments.server_cpus or ",".join(
@@ -161,8 +234,9 @@ def main():
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         name = arguments.model
+        size = ["--tables-gib", arguments.tables_gib] if arguments.tables_gib else []
         exported = repositories.export(
-            name, folder / name, "--tables-inside", preset=arguments.preset
+            name, folder / name, "--tables-inside", *size, preset=arguments.preset
         )
         repositories.add_model(
             folder / "refract", name, exported / f"{name}.pt", method="all-cn"
@@ -180,6 +254,8 @@ def main():
             finally:
                 node.close()
 
+        log = stack.enter_context(open(folder / "triton.log", "w", encoding="utf-8"))
+
         @contextlib.contextmanager
         def triton_server():
             ports = [free_port() for _ in range(3)]
@@ -188,11 +264,12 @@ def main():
                     "taskset", "-c", server_cpus, binary,
                     "--model-repository", str(folder / "triton"),
                     "--grpc-port", str(ports[0]), "--http-port", str(ports[1]),
-                    "--metrics-port", str(ports[2]),
+                    "--metrics-port", str(ports[2]), *backend_options(binary),
                 ],
-                stdout=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=log,
             )
             try:
+                wait_until_ready(process, ports[1], folder / "triton.log")
                 yield f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}"
             finally:
                 process.terminate()
@@ -204,6 +281,10 @@ def main():
             folder / "triton", name, exported / f"{name}.pt", inputs, outputs,
             workers, parameters,
         )
+
+        sample = load_file(exported / "sample.safetensors")
+        with refract_server() as (own, _), triton_server() as (other, _):
+            check_scores(sample, [own, other], name)
 
         def highest_rate(server, seed):
             with server() as (address, _):

@@ -4,7 +4,9 @@ Triton's utilities."""
 
 import importlib.util
 import json
+import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,11 +34,18 @@ class Two(torch.nn.Module):
 
 
 class Tensor:
-    def __init__(self, name, array):
-        self.name, self.array = name, array
+    """As Triton's: torch.from_dlpack() takes it."""
 
-    def as_numpy(self):
-        return self.array
+    def __init__(self, name, values):
+        self.name, self.values = name, values
+
+    from_dlpack = classmethod(lambda cls, name, values: cls(name, values))
+
+    def __dlpack__(self, **options):
+        return self.values.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.values.__dlpack_device__()
 
 
 class TritonBackend(unittest.TestCase):
@@ -93,13 +102,31 @@ class TritonBackend(unittest.TestCase):
         for rows in (1, 5):
             a, ids = torch.randn(rows, 2), torch.arange(rows)
             requests.append(
-                {"a": Tensor("a", a.numpy()), "ids": Tensor("ids", ids.numpy())}
+                {"a": Tensor("a", a), "ids": Tensor("ids", ids)}
             )
         for request, response in zip(requests, model.execute(requests)):
             x, y = response
             self.assertEqual((x.name, y.name), ("x", "y"))
-            self.assertTrue((x.array == 2 * request["a"].array).all())
-            self.assertTrue((y.array == request["ids"].array + 1).all())
+            self.assertTrue(torch.equal(x.values, 2 * request["a"].values))
+            self.assertTrue(torch.equal(y.values, request["ids"].values + 1))
+
+    def test_a_server_of_pytriton_gets_the_process_of_this_python(self):
+        home = self.folder / "tritonserver"
+        release = "{}.{}".format(*sys.version_info)
+        stub = home / "python_backend_stubs" / release / "triton_python_backend_stub"
+        for file in (stub, home / "bin/tritonserver", home / "backends/python/lib.so"):
+            file.parent.mkdir(parents=True)
+            file.write_text(file.name)
+        options = triton_backend.backend_options(home / "bin/tritonserver")
+        self.assertEqual(options, ["--backend-directory", str(home / "backends")])
+        beside = home / "backends" / "python" / stub.name
+        self.assertEqual(beside.read_text(), stub.name)
+        self.assertTrue(os.access(beside, os.X_OK))
+        # Triton's own packages have it in its place.
+        shutil.rmtree(home / "python_backend_stubs")
+        self.assertEqual(
+            triton_backend.backend_options(home / "bin/tritonserver"), []
+        )
 
     def test_without_a_server_it_is_skipped_with_the_reason(self):
         done = subprocess.run(
