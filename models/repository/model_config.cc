@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "google/protobuf/text_format.h"
 #include "google/protobuf/util/json_util.h"
+#include "models/graph/index_ranges.h"
 #include "models/graph/op_traits.h"
 #include "models/repository/check_settings.h"
 #include "models/repository/files/text_proto.h"
@@ -27,6 +28,7 @@ constexpr absl::string_view kIdsPrefix = "ids.";
 constexpr absl::string_view kOffsetsPrefix = "offsets.";
 constexpr absl::string_view kBagsPrefix = "bags.";
 constexpr absl::string_view kLengthsPrefix = "lengths.";
+constexpr absl::string_view kIntegersPrefix = "integers.";
 constexpr absl::string_view kShapePrefix = "shape.";
 constexpr absl::string_view kBatchKey = "batch_symbol";
 constexpr absl::string_view kShareKey = "share";
@@ -224,6 +226,10 @@ std::map<std::string, std::string> ReaderParameters(const Graph& graph) {
           absl::StrAppend(out, row.second);
         });
   }
+  for (const IndexRange& range : FindIndexRanges(graph)) {
+    parameters[absl::StrCat(kIntegersPrefix, graph.value(range.input).name)] =
+        absl::StrCat(range.least, ";", range.end.ToString());
+  }
   for (ValueId id : graph.inputs) {
     const Value& value = graph.value(id);
     if (!value.has_shape || value.shape.empty()) continue;
@@ -353,6 +359,7 @@ absl::Status CheckParameter(const std::string& key, const std::string& text,
       absl::ConsumePrefix(&input, kOffsetsPrefix) ||
       absl::ConsumePrefix(&input, kBagsPrefix) ||
       absl::ConsumePrefix(&input, kLengthsPrefix) ||
+      absl::ConsumePrefix(&input, kIntegersPrefix) ||
       absl::ConsumePrefix(&input, kShapePrefix)) {
     for (ValueId id : graph.inputs) {
       if (graph.value(id).name == input) return absl::OkStatus();

@@ -30,6 +30,8 @@
 //                              offsets has a list of ids
 //   lengths.<lengths input>    "ids=<input> pieces=<n>": lengths of the bags of
 //                              piece after piece of these ids
+//   integers.<input>           "<least>;<end>": integers from least on and below
+//                              end are valid as indices; "<least>;?": unknown
 //   shape.<input>              its sizes as models::SymExpr texts, joined by
 //                              ";": "s0 + 1", "s0;13"
 //   batch_symbol               which symbol of these counts the items to score

@@ -132,9 +132,10 @@ absl::Status LoadWorker::MakeRequestMaker() {
   REFRACT_ASSIGN_OR_RETURN(loadgen::RequestPlan plan,
                            loadgen::PlanRequests(model_, rows_, table_ids_));
   for (const loadgen::InputPlan& input : plan.inputs) {
-    if (!loadgen::IsUnknownMatrix(input)) continue;
+    if (!loadgen::HasUnknownIntegers(input)) continue;
     out_ << "note: the server does not say what the integers of input "
-         << input.input.name << " mean: all are 0. For ids: --rows "
+         << input.input.name << " mean: all are " << input.least
+         << ". For ids: --rows "
          << input.input.name << "=N,...\n";
   }
   REFRACT_ASSIGN_OR_RETURN(maker_, loadgen::RequestMaker::Create(
@@ -245,11 +246,14 @@ absl::Status LoadWorker::Probe() {
     return absl::OkStatus();
   }
   const auto message = answers.first_errors.find(code);
-  return absl::Status(code, absl::StrCat("the server refuses requests to ",
-                                         options_.model, ": ",
-                                         message == answers.first_errors.end()
-                                             ? absl::StatusCodeToString(code)
-                                             : message->second));
+  const absl::Status refused(
+      code, absl::StrCat("the server refuses requests to ", options_.model, ": ",
+                         message == answers.first_errors.end()
+                             ? absl::StatusCodeToString(code)
+                             : message->second));
+  const bool drawn = options_.requests.empty() && options_.criteo.empty() &&
+                     trace_.empty();
+  return drawn ? loadgen::WithOptionForFiles(refused, "--requests") : refused;
 }
 
 // A trace that is shorter than the run begins again.

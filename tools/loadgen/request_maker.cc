@@ -115,9 +115,18 @@ absl::Status CheckCriteo(const RequestPlan& plan) {
 
 }  // namespace
 
-bool IsUnknownMatrix(const InputPlan& input) {
-  return input.kind == InputKind::kCounts && input.input.dims.size() > 1 &&
-         input.input.dtype != base::DType::kBool;
+bool HasUnknownIntegers(const InputPlan& input) {
+  return input.kind == InputKind::kCounts &&
+         input.input.dtype != base::DType::kBool && input.end.is_unknown() &&
+         (input.unknown_indices || input.input.dims.size() > 1);
+}
+
+absl::Status WithOptionForFiles(const absl::Status& status,
+                                absl::string_view option) {
+  if (!absl::IsInvalidArgument(status)) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat(status.message(), "; the request was drawn, ", option,
+                   " takes requests from files"));
 }
 
 RequestMaker::RequestMaker(RequestPlan plan, RequestOptions options)
@@ -329,15 +338,21 @@ void RequestMaker::FillRandom(const InputPlan& input, base::Tensor& tensor) {
       FillOffsets(input, tensor);
       return;
     case InputKind::kCounts: {
-      // Flags are 0 or 1, lists 0 to `length`, matrices 0
-      // (RequestOptions::length), as far as the type holds it. The bound is
-      // exclusive.
+      // Flags are 0 or 1, indices in their range, other lists 0 to `length`,
+      // matrices 0 (RequestOptions::length), as far as the type holds it. The
+      // bound is exclusive.
       uint64_t bound = 2;
+      const auto least = static_cast<uint64_t>(input.least);
       if (tensor.dtype() != base::DType::kBool) {
-        bound = IsUnknownMatrix(input) ? 1 : options_.length + 1;
+        bound = HasUnknownIntegers(input) ? 1 : options_.length + 1;
+        // Its symbols may be sizes that no input has.
+        if (const auto end = input.end.Evaluate(bindings_); end.ok()) {
+          bound =
+              static_cast<uint64_t>(std::max<int64_t>(*end - input.least, 1));
+        }
         bound = std::min<uint64_t>(bound, LargestOf(tensor.dtype()) + 1);
       }
-      FillWith(tensor, [&](size_t) { return random_.Below(bound); });
+      FillWith(tensor, [&](size_t) { return least + random_.Below(bound); });
       return;
     }
   }

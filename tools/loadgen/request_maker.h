@@ -5,7 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/tensor.h"
 #include "tools/loadgen/bag_sizes.h"
 #include "tools/loadgen/criteo.h"
@@ -28,9 +30,15 @@ struct RequestOptions {
   std::vector<CriteoRow> criteo;
 };
 
-// A matrix of integers whose meaning is unknown: filled with 0, so that it
-// always selects the same rows.
-bool IsUnknownMatrix(const InputPlan& input);
+// Whether the meaning of the input's integers is unknown and they may select
+// rows: a matrix, or indices. All have the same value, so that they always
+// select the same rows.
+bool HasUnknownIntegers(const InputPlan& input);
+
+// A refusal (InvalidArgument) of a drawn request, with the option by which
+// requests come from files instead; other statuses as they are.
+absl::Status WithOptionForFiles(const absl::Status& status,
+                                absl::string_view option);
 
 // Makes the tensors of requests, one after the other. The n-th request of a
 // plan and options is always the same. Not thread-safe.

@@ -188,7 +188,11 @@ absl::StatusOr<InputKind> KindOf(const ServedModel& model,
   const bool has_ids = FindParameter(model, "ids.", input.name) != nullptr;
   if (base::IsFloatingPoint(input.dtype)) {
     // CTR code packs ids and dense features into one matrix of floats.
-    return has_ids ? InputKind::kIds : InputKind::kDense;
+    if (has_ids) return InputKind::kIds;
+    if (FindParameter(model, "integers.", input.name) == nullptr) {
+      return InputKind::kDense;
+    }
+    return rows.contains(input.name) ? InputKind::kIds : InputKind::kCounts;
   }
   if (input.dtype == base::DType::kBool) return InputKind::kCounts;
   if (FindParameter(model, "offsets.", input.name) != nullptr ||
@@ -414,6 +418,25 @@ absl::Status SetSizes(const ServedModel& model, InputPlan& plan) {
   return absl::OkStatus();
 }
 
+// Sets least and end by "<least>;<end>".
+absl::Status SetRange(const ServedModel& model, InputPlan& plan) {
+  const std::string* text = FindParameter(model, "integers.", plan.input.name);
+  if (text == nullptr) return absl::OkStatus();
+  const std::pair<absl::string_view, absl::string_view> ends =
+      absl::StrSplit(*text, absl::MaxSplits(';', 1));
+  plan.unknown_indices = ends.second == "?";
+  const auto end = plan.unknown_indices ? models::SymExpr()
+                                        : models::SymExpr::Parse(ends.second);
+  if (!absl::SimpleAtoi(ends.first, &plan.least) || plan.least < 0 ||
+      !end.ok()) {
+    return Unfit(plan.input,
+                 absl::StrCat("its parameter integers.", plan.input.name,
+                              " tells no range: '", *text, "'"));
+  }
+  plan.end = *end;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 uint64_t LargestOf(base::DType dtype) {
@@ -461,6 +484,9 @@ absl::StatusOr<RequestPlan> PlanRequests(const ServedModel& model,
       REFRACT_RETURN_IF_ERROR(SetRows(model, rows, input));
       REFRACT_RETURN_IF_ERROR(SetIds(model, ids, input));
       uses_ids |= !input.ids.empty();
+    }
+    if (input.kind == InputKind::kCounts) {
+      REFRACT_RETURN_IF_ERROR(SetRange(model, input));
     }
     REFRACT_RETURN_IF_ERROR(SetSizes(model, input));
   }

@@ -69,6 +69,11 @@ struct InputPlan {
   // piece of the list, which follow one another. kOffsets: one, or one for each
   // row of the offsets. kLengths: one for each piece.
   std::vector<int> bags;
+  // kCounts: the integers are indices from `least` on and below `end`, or
+  // unknown indices. Neither: the server does not tell.
+  int64_t least = 0;
+  models::SymExpr end;
+  bool unknown_indices = false;
   // kOffsets: the number of ids follows the last bag's begin.
   bool include_last = false;
 };

@@ -34,6 +34,7 @@
 #include "tools/doctor/machine.h"
 #include "tools/inspect/model_summary.h"
 #include "tools/json_output.h"
+#include "tools/loadgen/request_maker.h"
 #include "tools/partition/partition_options.h"
 #include "tools/partition/print.h"
 #include "tools/progress.h"
@@ -68,7 +69,7 @@ struct PartitionOptions {
   VerifySplitOptions verify;
   WireOptions wire;
   bool by_ids = false;  // the samples of `wire`
-  size_t shards = 0;  // 0: no table is divided
+  size_t shards = 0;    // 0: no table is divided
   double shard_tables_from_mib = 16;
 };
 
@@ -340,8 +341,7 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
   std::optional<partitioner::InterruptGuard> guard;
   SampleRequests requests;
   if (options.verify.verify || options.wire.given) {
-    REFRACT_ASSIGN_OR_RETURN(requests,
-                             RequestsFor(options, *model, sizes));
+    REFRACT_ASSIGN_OR_RETURN(requests, RequestsFor(options, *model, sizes));
   }
   if (options.verify.verify) {
     // From here on processes of nodes may run: a signal must not end this
@@ -405,12 +405,17 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
       forms.emplace(CutForms{options.wire, *wire_samples, *planned.pricing});
     }
     Progress progress(err);
-    REFRACT_ASSIGN_OR_RETURN(
-        planned.report->verification,
-        partitioner::VerifySplit(
-            options.verify, *model, planned.plan, *planned.report, requests,
-            forms ? &*forms : nullptr,
-            [&](const std::string& text) { progress.Show(text); }, out, err));
+    auto verification = partitioner::VerifySplit(
+        options.verify, *model, planned.plan, *planned.report, requests,
+        forms ? &*forms : nullptr,
+        [&](const std::string& text) { progress.Show(text); }, out, err);
+    if (!verification.ok()) {
+      return options.wire.samples.empty()
+                 ? loadgen::WithOptionForFiles(verification.status(),
+                                               "--sample")
+                 : verification.status();
+    }
+    planned.report->verification = *std::move(verification);
     PrintCalibration(*planned.report->conditions.calibration, out);
     PrintVerification(*planned.report->verification,
                       *planned.report->conditions.calibration, out);

@@ -25,6 +25,7 @@
 #include "tools/common_options.h"
 #include "tools/doctor/machine.h"
 #include "tools/json_output.h"
+#include "tools/loadgen/request_maker.h"
 #include "tools/loadgen/revision.h"
 #include "tools/profile/profile_report.h"
 #include "tools/progress.h"
@@ -164,9 +165,13 @@ absl::Status MeasureModel(ProfileOptions options, Context& context) {
   };
   // Long enough for the processor to turn to others or to idle.
   measure.wait = +[] { absl::SleepFor(absl::Milliseconds(1)); };
-  REFRACT_ASSIGN_OR_RETURN(
-      partitioner::Profile profile,
-      partitioner::MeasureProfile(*model, *source, measure));
+  auto measured = partitioner::MeasureProfile(*model, *source, measure);
+  if (!measured.ok()) {
+    return options.inputs.empty()
+               ? loadgen::WithOptionForFiles(measured.status(), "--inputs")
+               : measured.status();
+  }
+  partitioner::Profile profile = *std::move(measured);
   REFRACT_ASSIGN_OR_RETURN(profile.wire,
                            partitioner::MeasureWireRates(measure.repetitions));
   DescribeMachine(profile);

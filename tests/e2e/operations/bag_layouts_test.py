@@ -85,6 +85,35 @@ def packed_inputs(batch, generator):
     return (torch.cat([part.float() for part in parts], 1),)
 
 
+class Hashed(nn.Module):
+    """Ids that arithmetic makes: import cannot tell which integers are valid."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(5, DIM)
+
+    def forward(self, x):
+        return self.table(torch.bitwise_xor(x, 7)).sum(1)
+
+
+class LastStep(nn.Module):
+    """RecBole: the state at the last step of a history, at index length - 1."""
+
+    def __init__(self):
+        super().__init__()
+        self.items = nn.Embedding(ROWS[0], DIM, padding_idx=0)
+        self.steps = nn.GRU(DIM, DIM, batch_first=True)
+
+    def forward(self, history, length):
+        states, _ = self.steps(self.items(history))
+        index = (length - 1).view(-1, 1, 1).expand(-1, -1, DIM)
+        return states.gather(1, index).squeeze(1).sum(1)
+
+
+def history_inputs(batch, generator):
+    return ids(generator, ROWS[0], batch, 6), ids(generator, 6, batch) + 1
+
+
 def jagged_inputs(batch, generator):
     lengths = ids(generator, 4, len(ROWS), batch) + 1
     values = [ids(generator, r, int(n)) for r, n in zip(ROWS, lengths.sum(1))]
@@ -133,6 +162,36 @@ class Layouts(unittest.TestCase):
         self.assertGreater(x[:, 1:5].max(), ROWS[1])
         self.assertGreater((x[:, 0] % 1 != 0).sum(), 10)
         self.check_redacted(folder / "trace", requests)
+
+    def test_lengths_of_histories(self):
+        requests = self.serve(
+            LastStep, history_inputs, lambda r: [r["history"], r["length"]], "fixed:1"
+        )
+        lengths = torch.cat([request["length"] for request in requests])
+        self.assertEqual((lengths.min(), lengths.max()), (1, 6))
+
+    def test_refusals_of_drawn_requests_name_the_option_for_files(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="refract-hashed-"))
+        self.addCleanup(shutil.rmtree, folder)
+        example = (torch.full((5,), 7),)
+        case = Case("m", Hashed, lambda batch, generator: (ids(generator, 1, batch),))
+        forms.make(case, "pt2", Hashed().eval(), example, folder / "m.pt2")
+        model = folder / "repo/m"
+        support.refract("import", folder / "m.pt2", "--repo", model.parent, "--name", "m")
+        support.refract("partition", model, "--write")
+        node = support.cpu_node(model.parent, [])
+        self.addCleanup(node.close)
+        for option, command in {
+            "--requests": (
+                "bench", "serving", "--target", node.address, "--model", "m", "--qps", 9,
+            ),
+            "--inputs": ("profile", model),
+            "--sample": ("partition", model, "--verify", "--verify-rounds", 1),
+        }.items():
+            done = support.refract(*command, check=False)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("'table.weight'", done.stderr)
+            self.assertIn(f"the request was drawn, {option} takes", done.stderr)
 
     def check_redacted(self, trace, requests):
         """Ids in columns of floats are hidden, dense features are kept."""

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/graph/index_ranges.h"
 
 namespace refract::models {
 namespace {
@@ -59,6 +60,9 @@ class GraphMaker {
     graph_.values[id].dtype = base::DType::kInt64;
     graph_.values[id].has_shape = true;
     graph_.values[id].shape = std::move(shape);
+  }
+  void SetDType(ValueId id, base::DType dtype) {
+    graph_.values[id].dtype = dtype;
   }
 
  private:
@@ -450,6 +454,64 @@ TEST(FindIdInputsTest, JoinedInputsAllCount) {
     inputs.push_back(found.input);
   }
   EXPECT_THAT(inputs, testing::ElementsAre(a, b));
+}
+
+// RecBole's histories: states.gather(1, (length - 1).view(…).expand(…)), beside
+// a table that is looked up at ids + 2.
+TEST(FindIndexRangesTest, IntegersThatAreShiftedIndices) {
+  GraphMaker maker;
+  const SymExpr batch = SymExpr::Symbol("b");
+  const ValueId length = maker.Input("length");
+  const ValueId ids = maker.Input("ids");
+  const ValueId product = maker.Input("product");
+  const ValueId hashed = maker.Input("hashed");
+  for (const ValueId input : {length, ids, product, hashed}) {
+    maker.SetShape(input, {batch});
+  }
+  const ValueId states = maker.Input("states");
+  maker.SetShape(states, {batch, SymExpr::Symbol("t") + 1, 8});
+  const auto call = [&](const std::string& op, ValueId self,
+                        std::vector<NamedArgument> args) {
+    args.insert(args.begin(), Ref("self", self));
+    return maker.Call("aten." + op, std::move(args));
+  };
+  const ValueId last = call("sub.Tensor", length, {{"other", int64_t{1}}});
+  call("gather.default", states,
+       {{"dim", int64_t{-2}}, Ref("index", call("view.default", last, {}))});
+  // Another use of the same lengths: both ranges hold.
+  maker.Call(
+      "aten.embedding.default",
+      {Ref("weight", maker.Weight("places", {7, 4})),
+       Ref("indices", call("clamp.default", length, {{"min", int64_t{0}}}))});
+  maker.Call(
+      "aten.embedding.default",
+      {Ref("weight", maker.Weight("items", {50, 4})),
+       Ref("indices", call("add.Tensor", ids, {{"other", int64_t{2}}}))});
+  // Offsets of fields in a table, and a mask.
+  const ValueId mask = call("gt.Scalar", states, {{"other", int64_t{0}}});
+  maker.SetDType(mask, base::DType::kBool);
+  const ValueId field =
+      call("add.Tensor", product, {Ref("other", maker.Weight("offsets", {1}))});
+  maker.Call("aten.embedding.default",
+             {Ref("weight", maker.Weight("fields", {50, 4})),
+              Ref("indices", call("mul.Tensor", field, {Ref("other", mask)}))});
+  // A remainder has a range of its own.
+  maker.Call("aten.embedding.default",
+             {Ref("weight", maker.Weight("hashed", {50, 4})),
+              Ref("indices",
+                  call("remainder.Scalar", hashed, {{"other", int64_t{50}}}))});
+  const std::vector<IndexRange> found = FindIndexRanges(maker.graph());
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_EQ(found[0].input, length);
+  EXPECT_EQ(found[0].least, 1);
+  EXPECT_EQ(found[0].end.Evaluate({{"t", 5}}).value_or(-1), 7);
+  EXPECT_EQ(found[0].end.Evaluate({{"t", 3}}).value_or(-1), 5);
+  EXPECT_EQ(found[1].input, ids);
+  EXPECT_EQ(found[1].least, 0);
+  EXPECT_EQ(found[1].end.constant(), 48);
+  EXPECT_EQ(found[2].input, product);
+  EXPECT_EQ(found[2].least, 0);
+  EXPECT_TRUE(found[2].end.is_unknown());
 }
 
 }  // namespace

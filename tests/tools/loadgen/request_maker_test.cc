@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -231,14 +232,48 @@ TEST(RequestMakerTest, MatricesOfUnknownIntegersAreZero) {
       .parameters = {{"batch_symbol", "s0"}, {"shape.ids", "s0;3"}}};
   const auto plan = PlanRequests(model, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_TRUE(IsUnknownMatrix(plan->inputs[0]));
+  EXPECT_TRUE(HasUnknownIntegers(plan->inputs[0]));
   const auto tensors = Made(MakerFor(model), 100);
   ASSERT_EQ(tensors.size(), 1u);
   EXPECT_THAT(Ints(tensors[0]), Each(0));
 
   const auto told = PlanRequests(model, {{"ids", {5, 6, 7}}});
   ASSERT_TRUE(told.ok()) << told.status();
-  EXPECT_FALSE(IsUnknownMatrix(told->inputs[0]));
+  EXPECT_FALSE(HasUnknownIntegers(told->inputs[0]));
+}
+
+TEST(RequestMakerTest, IndicesAreInTheirRange) {
+  const ServedModel model{.name = "m",
+                          .inputs = {{"steps", kFloat, {-1, -1}},
+                                     {"length", kInt64, {-1}},
+                                     {"matrix", kInt64, {-1, 2}},
+                                     {"hashed", kInt64, {-1}},
+                                     {"packed", kFloat, {-1}}},
+                          .parameters = {{"batch_symbol", "s0"},
+                                         {"shape.steps", "s0;t"},
+                                         {"shape.length", "s0"},
+                                         {"shape.matrix", "s0;2"},
+                                         {"shape.hashed", "s0"},
+                                         {"shape.packed", "s0"},
+                                         {"integers.length", "1;t + 1"},
+                                         {"integers.matrix", "2;4"},
+                                         {"integers.hashed", "3;?"},
+                                         {"integers.packed", "0;?"}}};
+  RequestOptions options;
+  options.length = 3;
+  const auto tensors = Made(MakerFor(model, "fixed:1", options), 100);
+  ASSERT_EQ(tensors.size(), 5u);
+  EXPECT_THAT(Ints(tensors[3]), Each(3));
+  EXPECT_THAT(tensors[4].view().as<float>(), Each(0));
+  const std::vector<int64_t> lengths = Ints(tensors[1]);
+  EXPECT_THAT(std::set<int64_t>(lengths.begin(), lengths.end()),
+              ElementsAre(1, 2, 3));
+  EXPECT_THAT(Ints(tensors[2]), Each(testing::AnyOf(2, 3)));
+  for (const char* bad : {"1", "x;4", "-1;4", "1;4;"}) {
+    ServedModel other = model;
+    other.parameters["integers.length"] = bad;
+    EXPECT_FALSE(PlanRequests(other, {}).ok()) << bad;
+  }
 }
 
 TEST(RequestMakerTest, ServersWithoutExpressionsAreGuessed) {

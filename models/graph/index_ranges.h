@@ -1,0 +1,33 @@
+#ifndef REFRACT_MODELS_GRAPH_INDEX_RANGES_H_
+#define REFRACT_MODELS_GRAPH_INDEX_RANGES_H_
+
+// Inputs that a model uses as indices after arithmetic, such as the lengths of
+// histories in `history[arange(B), length - 1]`, or ids in `table(ids + 1)`.
+// FindIdInputs() knows ids that reach a table unchanged.
+
+#include <cstdint>
+#include <vector>
+
+#include "models/graph/graph.h"
+#include "models/graph/sym_expr.h"
+
+namespace refract::models {
+
+struct IndexRange {
+  ValueId input = kNoValue;
+  // Each integer of the input from `least` on and below `end` is a valid index
+  // wherever it is used. `end` may have symbols. It is unknown where more than
+  // a shift by a literal makes the index, such as `table(ids + offsets)` with a
+  // weight. 0 ≤ least.
+  int64_t least = 0;
+  SymExpr end;
+};
+
+// At most one for each input, integers or floats, in the order of the graph's
+// inputs. Indices that other operators make (comparisons, remainders, sorting)
+// are left out.
+std::vector<IndexRange> FindIndexRanges(const Graph& graph);
+
+}  // namespace refract::models
+
+#endif  // REFRACT_MODELS_GRAPH_INDEX_RANGES_H_
