@@ -50,10 +50,6 @@ absl::StatusOr<std::vector<std::string>> ListTables(const std::string& folder) {
   if (error) {
     return absl::InternalError(absl::StrCat(folder, ": ", error.message()));
   }
-  if (paths.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(folder, ": holds no *.safetensors file"));
-  }
   std::sort(paths.begin(), paths.end());
   return paths;
 }

@@ -25,6 +25,16 @@ bool IsAligned(const std::byte* data) {
   return reinterpret_cast<uintptr_t>(data) % base::kTensorAlignBytes == 0;
 }
 
+// A tensor whose size contradicts the graph's shapes. Those of a TorchScript
+// are fitted to the sample of its import.
+absl::Status OtherSize(absl::string_view begin, const base::Dims& dims,
+                       size_t bytes, size_t promised) {
+  return absl::InternalError(absl::StrCat(
+      begin, "' is ", base::DimsToString(dims), ", ", bytes,
+      " bytes, but by the graph's shapes it has ", promised,
+      "; if data decide this size, the sample of the import must show it"));
+}
+
 void SetTensor(const base::TensorSpec& spec, const std::byte* data,
                size_t bytes, Operand& operand) {
   operand.kind = OperandKind::kTensor;
@@ -60,16 +70,14 @@ absl::Status RunKernel(const Plan& plan, const Step& step,
     if (target.data == nullptr) {
       REFRACT_ASSIGN_OR_RETURN(
           outputs[i].data, state.Reserve(plan.locals[local].buffer, *bytes));
-    // A kernel must not write past the caller's memory, whose length follows
-    // from the graph's shapes. A kernel that infers another size contradicts
-    // the graph.
+      // A kernel must not write past the caller's memory, whose length follows
+      // from the graph's shapes. A kernel that infers another size contradicts
+      // the graph.
     } else if (target.bytes == *bytes) {
       outputs[i].data = target.data;
     } else {
-      return absl::InternalError(absl::StrCat(
-          step.node, ": '", plan.locals[local].name, "' is ",
-          base::DimsToString(spec.dims), ", ", *bytes,
-          " bytes, but by the graph's shapes it has ", target.bytes));
+      return OtherSize(absl::StrCat(step.node, ": '", plan.locals[local].name),
+                       spec.dims, *bytes, target.bytes);
     }
     SetTensor(spec, outputs[i].data, *bytes, state.operands[local]);
   }
@@ -289,13 +297,12 @@ absl::Status CollectOutputs(const Plan& plan,
     std::byte* copy = i < destinations.size() ? destinations[i] : nullptr;
     if (copy != nullptr) {
       if (view.bytes != promised) {
-        return absl::InternalError(absl::StrCat(
-            "output '", plan.locals[output.local].name, "' is ",
-            base::DimsToString(view.dims), ", ", view.bytes,
-            " bytes, but by the graph's shapes it has ", promised));
+        return OtherSize(
+            absl::StrCat("output '", plan.locals[output.local].name), view.dims,
+            view.bytes, promised);
       }
-    // An output that is one of the inputs outlives the caller's memory only as
-    // a copy.
+      // An output that is one of the inputs outlives the caller's memory only
+      // as a copy.
     } else if (output.buffer != kNoBuffer) {
       REFRACT_ASSIGN_OR_RETURN(copy, state.Reserve(output.buffer, view.bytes));
     }

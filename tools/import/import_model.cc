@@ -1,10 +1,12 @@
 #include "tools/import/import_model.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <set>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -129,6 +131,50 @@ absl::Status LearnSizes(const models::WeightStore& weights,
   return models::RelaxSmallSizes(named, weights, model.graph, model.notes);
 }
 
+// Whether the contents of operands decide the size of the results.
+bool HasSizeByData(const Graph& graph, const models::Node& node) {
+  static const auto& names =
+      *new std::set<absl::string_view>{"nonzero",
+                                       "nonzero_numpy",
+                                       "argwhere",
+                                       "masked_select",
+                                       "_unique2",
+                                       "unique_dim",
+                                       "unique_consecutive",
+                                       "_pack_padded_sequence"};
+  const models::OpName op = models::SplitOpName(node.op);
+  if (op.space != "aten") return false;
+  if (names.contains(op.name)) return true;
+  const models::Argument* list =
+      op.name == "index" ? node.FindArg("indices") : nullptr;
+  const auto* indices = list ? std::get_if<models::ValueList>(list) : nullptr;
+  return indices != nullptr &&
+         std::any_of(indices->begin(), indices->end(), [&](models::ValueId id) {
+           return id != models::kNoValue &&
+                  graph.value(id).dtype == base::DType::kBool;
+         });
+}
+
+// Sizes of a TorchScript are fitted to the sample, also those that data decides
+// (x[lengths > 0]). A sample in which they follow the batch does not show it.
+void NoteFittedSizes(ImportedModel& model) {
+  const Graph& graph = model.graph;
+  for (const models::Node& node : graph.nodes) {
+    if (!HasSizeByData(graph, node)) continue;
+    const models::Value& result = graph.value(node.outputs[0]);
+    if (!result.has_shape || result.shape.empty() ||
+        result.shape[0].is_unknown()) {
+      continue;
+    }
+    model.notes.push_back(absl::StrCat(
+        "the data decide a size of node ", node.name, " (", node.op,
+        "), which is ", result.shape[0].ToString(),
+        " throughout the sample: requests where it is not are refused. Give a "
+        "sample that shows it (a row that is masked out, an empty list)"));
+    return;
+  }
+}
+
 // Shapes of a TorchScript, inferred from runs of the model at several sizes.
 absl::Status LearnFromSample(const models::WeightStore& weights,
                              absl::Span<const base::Tensor> sample,
@@ -136,6 +182,7 @@ absl::Status LearnFromSample(const models::WeightStore& weights,
   const std::vector<models::NamedTensor> named = Named(model.graph, sample);
   if (model.graph.source == models::SourceFormat::kTorchScript) {
     REFRACT_RETURN_IF_ERROR(models::InferShapes(named, weights, model.graph));
+    NoteFittedSizes(model);
   }
   return models::CheckRows(named, weights, model.graph, model.notes);
 }
@@ -280,8 +327,8 @@ absl::StatusOr<ImportedModel> PrepareModel(const ImportRequest& request) {
                                      .scratch = request.scratch},
                                     sample, **runner, model));
   if (!ids.empty()) {
-    REFRACT_RETURN_IF_ERROR(base::Annotate(
-        GiveIds(ids, sample, sample_file, model), path));
+    REFRACT_RETURN_IF_ERROR(
+        base::Annotate(GiveIds(ids, sample, sample_file, model), path));
   }
   return model;
 }
