@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -191,14 +192,12 @@ Recorder::Recorder(const RecorderOptions& options, std::ofstream file)
     : options_(options),
       step_(static_cast<uint64_t>(options.rate * 0x1p32)),
       began_(options.clock->Now()),
+      memory_(options.max_waiting, "--record"),
       file_(std::move(file)),
       thread_([this] { Run(); }) {}
 
 Recorder::~Recorder() {
-  {
-    absl::MutexLock lock(&mu_);
-    stop_ = true;
-  }
+  waiting_.Close();
   thread_.join();
 }
 
@@ -210,20 +209,17 @@ void Recorder::Offer(std::shared_ptr<const models::LoadedModel> model,
   const uint64_t before = drawn_.fetch_add(step_, std::memory_order_relaxed);
   if (((before + step_) >> 32) == (before >> 32)) return;
   if (full_.load(std::memory_order_relaxed)) return;
-  Entry entry{.model = std::move(model),
-              .items = items,
-              .arrived = arrived,
-              .bytes = BytesOf(request)};
-  {
-    absl::MutexLock lock(&mu_);
-    // The bytes are counted before the copy, so that threads that copy at once
-    // keep to the bound together.
-    if (entry.bytes > options_.max_waiting - waiting_bytes_) {
-      dropped_.fetch_add(1, std::memory_order_relaxed);
-      return;
-    }
-    waiting_bytes_ += entry.bytes;
+  // The bytes are counted before the copy, so that threads that copy at once
+  // keep to the bound together.
+  absl::StatusOr<base::ByteBudget::Hold> memory = memory_.Take(BytesOf(request));
+  if (!memory.ok()) {
+    dropped_.fetch_add(1, std::memory_order_relaxed);
+    return;
   }
+  Entry entry{.memory = *std::move(memory),
+              .model = std::move(model),
+              .items = items,
+              .arrived = arrived};
   const absl::Status copied = base::WithinMemory([&]() -> absl::Status {
     for (const TensorInfo& wanted : interface.inputs()) {
       for (const InputTensor& input : request.inputs) {
@@ -233,35 +229,15 @@ void Recorder::Offer(std::shared_ptr<const models::LoadedModel> model,
         entry.inputs.push_back(std::move(copy));
       }
     }
+    waiting_.Push(std::move(entry));
     return absl::OkStatus();
   });
-  absl::MutexLock lock(&mu_);
-  if (!copied.ok()) {
-    waiting_bytes_ -= entry.bytes;
-    dropped_.fetch_add(1, std::memory_order_relaxed);
-    return;
-  }
-  waiting_.push_back(std::move(entry));
+  if (!copied.ok()) dropped_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Recorder::Run() {
   base::TakeIdleTimeOnly();
-  const auto has_work = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-    return stop_ || !waiting_.empty();
-  };
-  while (true) {
-    Entry entry;
-    {
-      absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(&has_work));
-      if (waiting_.empty()) return;
-      entry = std::move(waiting_.front());
-      waiting_.pop_front();
-    }
-    Write(entry);
-    absl::MutexLock lock(&mu_);
-    waiting_bytes_ -= entry.bytes;
-  }
+  while (std::optional<Entry> entry = waiting_.Next()) Write(*entry);
 }
 
 std::string Recorder::LineOf(Entry& entry) {

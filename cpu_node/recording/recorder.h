@@ -9,20 +9,19 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "base/process/byte_budget.h"
+#include "base/process/idle_list.h"
 #include "base/tensor.h"
 #include "cpu_node/model_interface.h"
 #include "cpu_node/request.h"
@@ -69,11 +68,11 @@ class Recorder {
 
  private:
   struct Entry {
+    base::ByteBudget::Hold memory;  // freed last
     std::shared_ptr<const models::LoadedModel> model;
     std::vector<base::Tensor> inputs;  // in the graph's order
     int64_t items = 0;
     absl::Time arrived;
-    size_t bytes = 0;
   };
 
   Recorder(const RecorderOptions& options, std::ofstream file);
@@ -88,10 +87,8 @@ class Recorder {
   std::atomic<uint64_t> written_ = 0, dropped_ = 0, written_bytes_ = 0;
   std::atomic<bool> full_ = false;
 
-  mutable absl::Mutex mu_;
-  std::deque<Entry> waiting_ ABSL_GUARDED_BY(mu_);
-  size_t waiting_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  base::ByteBudget memory_;  // of waiting requests
+  base::IdleList<Entry> waiting_;
   std::ofstream file_;  // of the thread
   double last_s_ = 0;   // of the thread
   std::thread thread_;

@@ -89,24 +89,16 @@ Shadow::Shadow(const ShadowOptions& options)
     : options_(options),
       step_(static_cast<uint64_t>(
           std::llround(std::clamp(options.rate, 0.0, 1.0) * 0x1p32))),
-      log_(kLinesPerSecond, *options.clock) {
+      log_(kLinesPerSecond, *options.clock),
+      places_(options.max_requests, "--shadow-rate"),
+      bytes_(options.max_bytes, "--shadow-rate") {
   thread_ = std::thread([this] { Run(); });
 }
 
-Shadow::~Shadow() { Stop(); }
-
-void Shadow::Stop() {
-  std::deque<Waiting> left;
-  {
-    absl::MutexLock lock(&mu_);
-    stop_ = true;
-    left.swap(waiting_);
-    bytes_ = 0;
-  }
-  for (const Waiting& waiting : left) {
-    waiting.request.version->Count(ShadowOutcome::kDropped);
-  }
-  if (thread_.joinable()) thread_.join();
+Shadow::~Shadow() {
+  stop_.store(true, std::memory_order_relaxed);
+  waiting_.Close();
+  thread_.join();
 }
 
 bool Shadow::Sample() {
@@ -117,44 +109,31 @@ bool Shadow::Sample() {
 }
 
 bool Shadow::HasRoom(size_t bytes) const {
-  absl::MutexLock lock(&mu_);
-  return HasRoomFor(bytes);
+  return places_.held() < places_.bytes() &&
+         bytes_.held() + bytes <= bytes_.bytes();
 }
 
 void Shadow::Add(Request request) {
-  const size_t bytes = BytesOf(request.inputs) + BytesOf(request.answers);
-  const std::shared_ptr<ShadowVersion> version = request.version;
-  {
-    absl::MutexLock lock(&mu_);
-    if (HasRoomFor(bytes)) {
-      bytes_ += bytes;
-      waiting_.push_back({std::move(request), bytes, options_.clock->Now()});
-      return;
-    }
+  absl::StatusOr<base::ByteBudget::Hold> place = places_.Take(1);
+  absl::StatusOr<base::ByteBudget::Hold> bytes =
+      bytes_.Take(BytesOf(request.inputs) + BytesOf(request.answers));
+  if (!place.ok() || !bytes.ok()) {
+    request.version->Count(ShadowOutcome::kDropped);
+    return;
   }
-  version->Count(ShadowOutcome::kDropped);
+  waiting_.Push({*std::move(place), *std::move(bytes), std::move(request),
+                 options_.clock->Now()});
 }
 
 void Shadow::Run() {
   base::TakeIdleTimeOnly();
-  while (true) {
-    Waiting waiting;
-    {
-      absl::MutexLock lock(&mu_);
-      const auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-        return stop_ || !waiting_.empty();
-      };
-      mu_.Await(absl::Condition(&due));
-      if (stop_) return;
-      waiting = std::move(waiting_.front());
-      waiting_.pop_front();
-      bytes_ -= waiting.bytes;
-    }
-    if (options_.clock->Now() - waiting.since > options_.max_wait) {
-      waiting.request.version->Count(ShadowOutcome::kDropped);
+  while (std::optional<Waiting> waiting = waiting_.Next()) {
+    if (stop_.load(std::memory_order_relaxed)) return;
+    if (options_.clock->Now() - waiting->since > options_.max_wait) {
+      waiting->request.version->Count(ShadowOutcome::kDropped);
       continue;
     }
-    Score(waiting.request);
+    Score(waiting->request);
   }
 }
 

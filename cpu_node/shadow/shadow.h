@@ -15,20 +15,19 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/log/log_limiter.h"
+#include "base/process/byte_budget.h"
+#include "base/process/idle_list.h"
 #include "base/tensor.h"
 #include "metrics/histogram.h"
 #include "models/repository/repository.h"
@@ -121,30 +120,25 @@ class Shadow {
   };
 
   explicit Shadow(const ShadowOptions& options);
-  // Calls Stop().
+  // Drops the waiting requests.
   ~Shadow();
 
   // Whether the request being answered belongs to the sample: of N requests in
   // a row rate · N, rounded up or down. Wait-free.
   bool Sample();
-  // Whether Add() would take a request with tensors of `bytes`.
+  // Whether Add() would take a request with tensors of `bytes`. Wait-free.
   bool HasRoom(size_t bytes) const;
-  // Queues the request for scoring, or counts it as dropped.
+  // Queues the request for scoring, or counts it as dropped. Waits for no other
+  // thread.
   void Add(Request request);
-
-  // Drops the waiting requests.
-  void Stop();
 
  private:
   struct Waiting {
+    base::ByteBudget::Hold place;  // of places_
+    base::ByteBudget::Hold bytes;  // of bytes_
     Request request;
-    size_t bytes = 0;
     absl::Time since;
   };
-  bool HasRoomFor(size_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return !stop_ && waiting_.size() < options_.max_requests &&
-           bytes <= options_.max_bytes - bytes_;
-  }
   void Run();
   void Score(const Request& request);
 
@@ -153,10 +147,10 @@ class Shadow {
   std::atomic<uint64_t> drawn_ = 0;
   base::LogLimiter log_;
 
-  mutable absl::Mutex mu_;
-  std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mu_);
-  size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of queue_
-  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  base::ByteBudget places_;  // counts requests
+  base::ByteBudget bytes_;   // of their tensors
+  std::atomic<bool> stop_ = false;
+  base::IdleList<Waiting> waiting_;
   std::thread thread_;
 };
 
