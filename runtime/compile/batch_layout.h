@@ -96,11 +96,6 @@ class BatchLayout {
     kOffsets,  // of bags: one per row, and perhaps one more
     kEntries,  // of bags
   };
-  // Whether dimension 0 varies between requests.
-  static bool Varies(Rule rule) {
-    return rule == Rule::kRows || rule == Rule::kOffsets ||
-           rule == Rule::kEntries;
-  }
   absl::Status GatherBags(
       const BagInputs& bag,
       absl::Span<const absl::Span<const base::TensorView>> requests,

@@ -15,7 +15,6 @@ enum class Isa : uint8_t {
   kAvx2 = 1,      // and F16C
   kAvx512 = 2,    // F, BW, DQ, VL
 };
-inline constexpr int kNumIsas = 3;
 
 // No function needs alignment; `from` and `to` do not overlap. A peer may write
 // `from` meanwhile: each element then decodes to some value of its type.

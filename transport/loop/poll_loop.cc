@@ -207,7 +207,6 @@ absl::Status PollLoop::Add(Seat seat, std::unique_ptr<PollTask> task) {
   entry.timer = absl::InfiniteFuture();
   entry.idle_since = RealNow(clock_->Now());
   entry.spinning = false;
-  ++num_tasks_;
   Heat(index);
   return absl::OkStatus();
 }
@@ -220,7 +219,6 @@ void PollLoop::Remove(size_t index) {
   entry.task.reset();
   entry.hot = false;
   entry.seat.Reset();
-  --num_tasks_;
 }
 
 void PollLoop::Remove(const PollTask* task) {

@@ -114,7 +114,6 @@ class PollLoop {
   void WakeAll();
   // `visit` must not add or remove tasks.
   void ForEach(const std::function<void(PollTask&)>& visit);
-  size_t num_tasks() const { return num_tasks_; }
   // Destroys a task; only outside of Round(). Linear in the capacity.
   void Remove(const PollTask* task);
   // Destroys all tasks.
@@ -161,7 +160,6 @@ class PollLoop {
   const unsigned cores_;
   std::vector<Entry> entries_;  // by seat
   std::vector<size_t> hot_;     // seats, each at most once
-  size_t num_tasks_ = 0;
   bool signalled_ = false;                          // a seat may be marked
   absl::Time next_timer_ = absl::InfiniteFuture();  // not after any task's
   absl::Time last_events_ = absl::InfinitePast();

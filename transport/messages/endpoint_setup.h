@@ -44,7 +44,6 @@ struct EndpointCounters {
   uint64_t bytes_sent = 0;  // headers, tables, texts, padding and payload
   uint64_t bytes_received = 0;
   uint64_t messages_sent = 0;
-  uint64_t stale_dropped = 0;  // messages of an old epoch
 };
 
 // Error of a path that refused `what` for good.

@@ -90,7 +90,6 @@ absl::Status MessageReceiver::OnMessage(SlotGrant grant, absl::Time now) {
   // once. Its fields were checked first, because a broken message ends the
   // connection in any epoch.
   if (header.epoch != setup_->epoch) {
-    ++counters_->stale_dropped;
     Owe(grant.slot, true);
     return absl::OkStatus();
   }

@@ -52,7 +52,6 @@ void PullScheduler::Add(PullConnection* connection, ScheduledPull* pull,
   pull->deadline_ = deadline;
   pull->sequence_ = next_sequence_++;
   if (connection->pulls_++ == 0) ++active_;
-  ++counters_.pulls;
   Enqueue(connection,
           deadline == absl::InfiniteFuture() ? ScheduledPull::kBackground
                                              : ScheduledPull::kUrgent,
@@ -210,7 +209,6 @@ void PullScheduler::TakeOutOverdue(absl::Time now) {
       next_overdue_ = std::min(next_overdue_, at);
       continue;
     }
-    ++counters_.overdue;
     if (connection->overdue_ == 0) ++stalled_;
     window_.Lost(connection, connection->outstanding_ - connection->overdue_);
     connection->overdue_ = connection->outstanding_;
@@ -228,7 +226,6 @@ std::optional<PullScheduler::Turn> PullScheduler::Next(absl::Time now) {
   while (!turn.has_value()) {
     turn = TurnOf(ScheduledPull::kUrgent);
     if (!turn.has_value() || !IsLate(*turn->pull, now)) break;
-    ++counters_.late;
     Dequeue(turn->connection, turn->pull);
     Enqueue(turn->connection, ScheduledPull::kLate, turn->pull);
     turn.reset();
@@ -307,8 +304,6 @@ void PullScheduler::Posted(const Turn& turn, size_t bytes, absl::Time now) {
     owed_ = std::min(
         owed_ + options_.background_share * static_cast<double>(bytes), most);
   }
-  ++counters_.gets;
-  counters_.bytes += bytes;
   ++pull.outstanding_;
   if (connection.outstanding_ == 0) {
     // The time of an idle connection does not count as silence.

@@ -144,14 +144,6 @@ class PullScheduler {
     size_t bytes = 0;  // at most
   };
 
-  struct Counters {
-    uint64_t pulls = 0;  // added
-    uint64_t gets = 0;
-    uint64_t bytes = 0;
-    uint64_t late = 0;     // could not make their deadline any more
-    uint64_t overdue = 0;  // times that gets of a connection became overdue
-  };
-
   explicit PullScheduler(const Options& options);
 
   // `connection` outlives its attachment, may have at most `max_gets`, above 0,
@@ -200,7 +192,6 @@ class PullScheduler {
 
   // To look at.
   const PullWindow& window() const { return window_; }
-  const Counters& counters() const { return counters_; }
 
  private:
   using Class = ScheduledPull::Class;
@@ -230,7 +221,6 @@ class PullScheduler {
 
   const Options options_;
   PullWindow window_;
-  Counters counters_;
   std::array<QueueHeap, ScheduledPull::kNumClasses> ready_;
   std::vector<PullConnection*> connections_;
   size_t active_ = 0;   // connections with pulls that are not done

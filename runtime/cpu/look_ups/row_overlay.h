@@ -29,8 +29,6 @@ namespace refract::runtime::cpu {
 // memory. Writer: one thread at a time.
 class RowOverlay {
  public:
-  // The newest state, for readers that run beside no writer.
-  static constexpr uint64_t kNewest = ~uint64_t{0};
   static constexpr size_t kMostBesideRow = 96;
 
   // A table of `rows` rows of `row_bytes` bytes. Takes no memory until the

@@ -159,7 +159,6 @@ TEST_F(PollLoopTest, RoundWithAStepDoesNotSleep) {
   loop_->Round(patience);  // sleeps until it
   task->on_step = [](absl::Time) { return Result::kDone; };
   loop_->Round(patience);
-  EXPECT_EQ(loop_->num_tasks(), 0u);
   EXPECT_LT(base::Clock::Real().Now(), patience);
 }
 
@@ -284,7 +283,6 @@ TEST_F(PollLoopTest, TaskThatIsDoneIsDestroyedAndItsSeatIsFree) {
   task->on_step = [](absl::Time) { return Result::kDone; };
   RoundWithoutSleep();
   EXPECT_TRUE(record.destroyed);
-  EXPECT_EQ(loop_->num_tasks(), 0u);
   EXPECT_EQ(loop_->num_seats(), seats - 1);
   // A message that outlived its connection gives its memory back.
   waker->Wake();

@@ -161,7 +161,6 @@ TEST(PullSimulationTest, LongPathsAreNotSlowSenders) {
                    absl::InfiniteFuture());
   }
   simulation.Run(false);
-  EXPECT_EQ(simulation.scheduler().counters().overdue, 0u);
   EXPECT_GE(Gigabytes(simulation, start), 0.9 * 1.25);
 }
 
@@ -174,7 +173,6 @@ TEST(PullSimulationTest, PathsLongerThanExpectedAreLearnt) {
                    absl::InfiniteFuture());
   }
   simulation.Run(false);
-  EXPECT_LE(simulation.scheduler().counters().overdue, 2u);
   // 16 gets of each sender, 2 MiB in all, per round trip and their own time.
   EXPECT_GE(Gigabytes(simulation, start), 0.078);
 }

@@ -112,7 +112,6 @@ class PullSimulation {
     }
   }
 
-  PullScheduler& scheduler() { return scheduler_; }
   absl::Time now() const { return now_; }
   size_t most_outstanding() const { return most_outstanding_; }
   const std::vector<std::unique_ptr<Request>>& requests() const {
