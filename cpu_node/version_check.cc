@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/integers.h"
 #include "base/process/mapped_file.h"
 #include "base/process/within_memory.h"
 #include "base/status_macros.h"
@@ -72,32 +73,26 @@ bool IsFloat(base::DType dtype) {
          dtype == base::DType::kFloat32 || dtype == base::DType::kFloat64;
 }
 
-void StoreInt(base::Tensor& tensor, int64_t at, int64_t value) {
-  if (tensor.dtype() == base::DType::kInt64) {
-    tensor.as<int64_t>()[at] = value;
-  } else if (tensor.dtype() == base::DType::kInt32) {
-    tensor.as<int32_t>()[at] = static_cast<int32_t>(value);
-  }
-}
-
 // Fills in offsets of bags of equal size: row `row` of a matrix, or all if it
 // is negative.
 void FillOffsets(base::Tensor& offsets, int64_t row, bool include_last,
                  int64_t entries) {
+  if (!base::IsInt32OrInt64(offsets.dtype())) return;
   const int64_t count =
       row < 0 ? offsets.view().num_elements() : offsets.dims().back();
   const int64_t first = std::max<int64_t>(row, 0) * count;
   const int64_t bags = std::max<int64_t>(1, count - (include_last ? 1 : 0));
   for (int64_t i = 0; i < count; ++i) {
-    StoreInt(offsets, first + i, entries * std::min(i, bags) / bags);
+    base::SetInt(offsets, first + i, entries * std::min(i, bags) / bags);
   }
 }
 
 // Fills in lengths of bags that hold `entries` in all, as equal as can be.
 void FillLengths(base::Tensor& lengths, int64_t entries) {
+  if (!base::IsInt32OrInt64(lengths.dtype())) return;
   const int64_t bags = lengths.view().num_elements();
   for (int64_t i = 0; i < bags; ++i) {
-    StoreInt(lengths, i, entries / bags + (i < entries % bags ? 1 : 0));
+    base::SetInt(lengths, i, entries / bags + (i < entries % bags ? 1 : 0));
   }
 }
 

@@ -7,29 +7,17 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/integers.h"
 #include "base/status_macros.h"
 #include "models/passes/complex_numbers.h"
 #include "models/graph/op_traits.h"
 
 namespace refract::models {
-int64_t IndexAt(const base::TensorView& tensor, int64_t i) {
-  return tensor.dtype == base::DType::kInt32 ? tensor.as<int32_t>()[i]
-                                             : tensor.as<int64_t>()[i];
-}
-
-void SetIndex(base::Tensor& tensor, int64_t i, int64_t value) {
-  if (tensor.dtype() == base::DType::kInt32) {
-    tensor.as<int32_t>()[i] = static_cast<int32_t>(value);
-  } else {
-    tensor.as<int64_t>()[i] = value;
-  }
-}
-
 namespace {
 
-bool IsIndex(base::DType dtype) {
-  return dtype == base::DType::kInt32 || dtype == base::DType::kInt64;
-}
+using base::IntAt;
+using base::IsInt32OrInt64;
+using base::SetInt;
 
 // Begin of bag `i` if `total` ids are spread over `bags` bags.
 int64_t Begin(int64_t i, int64_t total, int64_t bags) {
@@ -82,15 +70,15 @@ std::optional<RaggedInput> FindBags(size_t input,
                                     const std::vector<bool>& is_id,
                                     bool hides_ids) {
   const base::TensorView& bags = sample[input];
-  if (!IsIndex(bags.dtype) || is_id[input] || bags.dims.empty() ||
+  if (!IsInt32OrInt64(bags.dtype) || is_id[input] || bags.dims.empty() ||
       bags.num_elements() == 0) {
     return std::nullopt;
   }
   int64_t sum = 0;
-  bool rises = bags.dims.size() == 1 && IndexAt(bags, 0) == 0;
+  bool rises = bags.dims.size() == 1 && IntAt(bags, 0) == 0;
   int64_t last = 0;
   for (int64_t i = 0; i < bags.num_elements(); ++i) {
-    const int64_t length = IndexAt(bags, i);
+    const int64_t length = IntAt(bags, i);
     if (length < 0 || length > (int64_t{1} << 40)) return std::nullopt;
     sum += length;
     rises &= length >= last;
@@ -101,7 +89,7 @@ std::optional<RaggedInput> FindBags(size_t input,
   const auto holds = [&](size_t ids, int64_t length) {
     return ids != input && sample[ids].dims.size() == 1 &&
            sample[ids].dims[0] == length &&
-           (is_id[ids] || (hides_ids && IsIndex(sample[ids].dtype)));
+           (is_id[ids] || (hides_ids && IsInt32OrInt64(sample[ids].dtype)));
   };
   for (size_t ids = 0; ids < sample.size(); ++ids) {
     if (holds(ids, sum)) return RaggedInput{.ids = ids};
@@ -129,7 +117,7 @@ void FillRagged(const RaggedInput& ragged, const InputDims& dims, int64_t count,
         list < ragged.lists.size() ? ragged.lists[list] : ragged.ids;
     const int64_t total = dims[ids].back();
     const int64_t begin = Begin(k % row, total, bags);
-    SetIndex(
+    SetInt(
         tensor, k,
         ragged.is_offsets ? begin : Begin(k % row + 1, total, bags) - begin);
   }
@@ -202,12 +190,13 @@ absl::StatusOr<ProbeMaker> ProbeMaker::Create(
                                ? places.end()
                                : places.find(graph.value(use.lengths).name);
       if (lengths != places.end() &&
-          IsIndex(maker.sample_[lengths->second].dtype)) {
+          IsInt32OrInt64(maker.sample_[lengths->second].dtype)) {
         maker.ragged_[lengths->second] = RaggedInput{.ids = input->second};
       }
       continue;
     }
-    if (use.ids == kNoValue || !IsIndex(maker.sample_[input->second].dtype)) {
+    if (use.ids == kNoValue ||
+        !IsInt32OrInt64(maker.sample_[input->second].dtype)) {
       continue;
     }
     const auto ids = places.find(graph.value(use.ids).name);

@@ -19,10 +19,6 @@ namespace refract::models {
 // Sizes of every input, in the graph's order.
 using InputDims = std::vector<base::Dims>;
 
-// Reads and writes one element of a tensor of int32 or int64.
-int64_t IndexAt(const base::TensorView& tensor, int64_t i);
-void SetIndex(base::Tensor& tensor, int64_t i, int64_t value);
-
 // An input whose contents must agree with the last size of another: bag offsets
 // (a vector, or one row for each row of ids), or lengths of bags.
 struct RaggedInput {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/integers.h"
 #include "base/status_macros.h"
 #include "models/shapes/infer.h"
 #include "models/shapes/interpreter.h"
@@ -16,6 +17,9 @@
 
 namespace refract::models {
 namespace {
+
+using base::IntAt;
+using base::SetInt;
 
 // Kernels round differently for one row and for many; a specialised graph is
 // wrong by far more.
@@ -60,21 +64,22 @@ class RowPicker {
         // Offsets that include the last have an entry more than rows.
         const SymExpr want =
             offsets && ragged->include_last_offset ? batch + SymExpr(1) : batch;
-        const bool integers = input.dtype == base::DType::kInt32 ||
-                              input.dtype == base::DType::kInt64;
+        const bool integers = base::IsInt32OrInt64(input.dtype);
         if (d == 0 && input.shape.size() == 1 && integers && !offsets &&
             !(input.shape[d] == want)) {
           several.push_back(i);  // lengths of several features: below
           continue;
         }
-        if (d != 0 || !(input.shape[d] == want)) {
+        // A matrix of offsets has a row for each table.
+        const size_t expected = offsets && input.shape.size() == 2 ? 1 : 0;
+        if (d != expected || !(input.shape[d] == want)) {
           return absl::UnimplementedError(
               absl::StrCat("input ", input.name, " has the size ",
                            input.shape[d].ToString(), " in dimension ", d));
         }
         picker.roles_[i] = offsets ? Role::kOffsets : Role::kRows;
         const int64_t rows =
-            maker.sample()[i].dims[0] - (want == batch ? 0 : 1);
+            maker.sample()[i].dims[d] - (want == batch ? 0 : 1);
         if (picker.rows_ != 0 && picker.rows_ != rows) {
           return absl::InvalidArgumentError(
               absl::StrCat("input ", input.name, " has ", rows,
@@ -85,16 +90,31 @@ class RowPicker {
     }
     for (size_t i = 0; i < graph.inputs.size(); ++i) {
       if (picker.roles_[i] == Role::kFixed || !maker.ragged(i)) continue;
-      if (maker.sample()[i].dims.size() != 1) {
+      const RaggedInput& ragged = *maker.ragged(i);
+      const size_t rank = maker.sample()[i].dims.size();
+      const bool matrix =
+          ragged.is_offsets && rank == 2 &&
+          (!ragged.lists.empty() || maker.sample()[ragged.ids].dims[0] ==
+                                        maker.sample()[i].dims[0]);
+      if (rank != 1 && !matrix) {
         return absl::UnimplementedError(
             absl::StrCat("input ", graph.value(graph.inputs[i]).name,
-                         " holds bag offsets as a matrix, which the check "
-                         "cannot cut by rows"));
+                         " holds bags in ", rank, " dimensions"));
       }
-      picker.roles_[maker.ragged(i)->ids] = Role::kBags;
       // The ids of these bags are cut by the same offsets.
       picker.bags_of_.resize(graph.inputs.size());
-      picker.bags_of_[maker.ragged(i)->ids] = i;
+      const std::vector<size_t> ids =
+          ragged.lists.empty() ? std::vector<size_t>{ragged.ids} : ragged.lists;
+      for (size_t row = 0; row < ids.size(); ++row) {
+        std::optional<Bags>& bags = picker.bags_of_[ids[row]];
+        if (bags && !ragged.lists.empty()) {
+          return absl::UnimplementedError(absl::StrCat(
+              "several rows of input ", graph.value(graph.inputs[i]).name,
+              " divide input ", graph.value(graph.inputs[ids[row]]).name));
+        }
+        bags = Bags{i, row};
+        picker.roles_[ids[row]] = Role::kBags;
+      }
     }
     // Rows that are contents of bags, such as a user's candidates, are not
     // chosen without their offsets.
@@ -114,6 +134,7 @@ class RowPicker {
           "no input has the batch size as a dimension");
     }
     picker.FindKeyed(graph);
+    REFRACT_RETURN_IF_ERROR(picker.CheckMatrices(graph));
     for (const size_t i : several) {
       if (picker.roles_[i] != Role::kFixed) continue;
       const Value& input = graph.value(graph.inputs[i]);
@@ -125,6 +146,21 @@ class RowPicker {
   }
 
   int64_t rows() const { return rows_; }
+
+  // Whether each matrix of ids is still one, that is, the bags of `rows` have
+  // as many ids in each of its rows.
+  bool CanPick(const std::vector<int64_t>& rows) const {
+    for (size_t i = 0; i < roles_.size(); ++i) {
+      if (roles_[i] != Role::kBags || !HasRowOfEach(*bags_of_[i])) continue;
+      const int64_t length = LengthOf(BagRanges(bags_of_[i]->offsets, 0, rows));
+      for (int64_t row = 1; row < maker_.sample()[i].dims[0]; ++row) {
+        if (LengthOf(BagRanges(bags_of_[i]->offsets, row, rows)) != length) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
 
   // "At least 2" of an exporter means rows. Sizes that count the entries of
   // keyed bags may be as small as in `inputs`, a request that ran correctly.
@@ -143,6 +179,7 @@ class RowPicker {
     }
   }
 
+  // CanPick(rows).
   absl::StatusOr<std::vector<base::Tensor>> Pick(
       const std::vector<int64_t>& rows) const {
     std::vector<base::Tensor> tensors;
@@ -160,7 +197,7 @@ class RowPicker {
           tensor = PickOffsets(i, rows);
           break;
         case Role::kBags:
-          tensor = PickRanges(from, BagRanges(*bags_of_[i], rows));
+          tensor = PickBags(i, rows);
           break;
         case Role::kKeyLengths:
           tensor = PickRanges(from, KeyedRows(rows));
@@ -181,23 +218,67 @@ class RowPicker {
     int64_t end = 0;
   };
 
+  // The offsets or lengths of an input's bags; of a matrix of offsets the row
+  // that divides a list.
+  struct Bags {
+    size_t offsets = 0;
+    size_t row = 0;
+  };
+
   explicit RowPicker(const ProbeMaker& maker) : maker_(maker) {}
+
+  bool IsMatrixOfOffsets(size_t input) const {
+    return maker_.sample()[input].dims.size() == 2;
+  }
+  // Whether the bags lie in a matrix with a row for each row of the offsets.
+  bool HasRowOfEach(const Bags& bags) const {
+    return IsMatrixOfOffsets(bags.offsets) &&
+           maker_.ragged(bags.offsets)->lists.empty();
+  }
+  static int64_t LengthOf(const std::vector<Range>& ranges) {
+    int64_t length = 0;
+    for (const Range& range : ranges) length += range.end - range.begin;
+    return length;
+  }
+
+  // Unimplemented names an input that varies in a way that is not known, beside
+  // bags whose offsets are a matrix.
+  absl::Status CheckMatrices(const Graph& graph) const {
+    for (size_t i = 0; i < roles_.size(); ++i) {
+      if (roles_[i] != Role::kFixed) continue;
+      for (size_t offsets = 0; offsets < roles_.size(); ++offsets) {
+        const Value& input = graph.value(graph.inputs[i]);
+        if (roles_[offsets] == Role::kOffsets && IsMatrixOfOffsets(offsets) &&
+            std::any_of(input.shape.begin(), input.shape.end(),
+                        [](const SymExpr& dim) { return !dim.constant(); })) {
+          return absl::UnimplementedError(absl::StrCat(
+              "input ", input.name, " varies beside the bags of input ",
+              graph.value(graph.inputs[offsets]).name));
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
 
   // Inputs with an entry for each id of another input's bags, such as weights.
   void FindBesideBags(const Graph& graph) {
     const std::vector<Role> roles = roles_;
     for (size_t i = 0; i < roles.size(); ++i) {
       const std::vector<SymExpr>& shape = graph.value(graph.inputs[i]).shape;
-      if (roles[i] != Role::kFixed || shape.empty() || shape[0].constant()) {
-        continue;
-      }
+      if (roles[i] != Role::kFixed || shape.empty()) continue;
       for (size_t ids = 0; ids < roles.size(); ++ids) {
         // Same symbolic size and same size in the sample as the ids.
-        if (roles[ids] != Role::kBags ||
-            !(graph.value(graph.inputs[ids]).shape[0] == shape[0]) ||
-            maker_.sample()[i].dims[0] != maker_.sample()[ids].dims[0]) {
+        if (roles[ids] != Role::kBags) continue;
+        const std::vector<SymExpr>& other =
+            graph.value(graph.inputs[ids]).shape;
+        const bool matrix = other.size() == 2;
+        if (matrix ? shape != other || shape[1].constant().has_value()
+                   : shape[0] != other[0] || shape[0].constant().has_value()) {
           continue;
         }
+        const base::Dims& dims = maker_.sample()[i].dims;
+        const base::Dims& of_ids = maker_.sample()[ids].dims;
+        if (matrix ? dims != of_ids : dims[0] != of_ids[0]) continue;
         roles_[i] = Role::kBags;
         bags_of_[i] = bags_of_[ids];
         break;
@@ -211,9 +292,8 @@ class RowPicker {
     for (size_t i = 0; i < roles_.size(); ++i) {
       const base::TensorView& lengths = maker_.sample()[i];
       const Value& input = graph.value(graph.inputs[i]);
-      const bool integers = lengths.dtype == base::DType::kInt32 ||
-                            lengths.dtype == base::DType::kInt64;
-      if (roles_[i] != Role::kFixed || !integers || lengths.dims.size() != 1 ||
+      if (roles_[i] != Role::kFixed ||
+          !base::IsInt32OrInt64(lengths.dtype) || lengths.dims.size() != 1 ||
           lengths.dims[0] == 0 || lengths.dims[0] % rows_ != 0 ||
           input.shape.size() != 1 || input.shape[0].constant()) {
         continue;
@@ -221,7 +301,7 @@ class RowPicker {
       int64_t total = 0;
       bool counts = true;
       for (int64_t k = 0; k < lengths.dims[0] && counts; ++k) {
-        const int64_t length = IndexAt(lengths, k);
+        const int64_t length = IntAt(lengths, k);
         counts = length >= 0 && length < (int64_t{1} << 40);
         total += length;
       }
@@ -257,7 +337,7 @@ class RowPicker {
     // begins[i]: where bag i begins in the values; prefix sums of the lengths.
     std::vector<int64_t> begins = {0};
     for (int64_t i = 0; i < lengths.dims[0]; ++i) {
-      begins.push_back(begins.back() + IndexAt(lengths, i));
+      begins.push_back(begins.back() + IntAt(lengths, i));
     }
     std::vector<Range> ranges;
     for (const Range& place : KeyedRows(rows)) {
@@ -272,22 +352,27 @@ class RowPicker {
     return ranges;
   }
 
-  // Ranges of the bags of `rows`, by the offsets or lengths in input `i`.
-  std::vector<Range> BagRanges(size_t i,
+  // Ranges of the bags of `rows`, by the offsets or lengths in input `i`, of a
+  // matrix in its row `at`.
+  std::vector<Range> BagRanges(size_t i, size_t at,
                                const std::vector<int64_t>& rows) const {
     const base::TensorView& bags = maker_.sample()[i];
     const RaggedInput& ragged = *maker_.ragged(i);
-    const int64_t total = maker_.sample()[ragged.ids].dims[0];
+    const size_t ids = ragged.lists.empty() ? ragged.ids : ragged.lists[at];
+    const int64_t total = maker_.sample()[ids].dims.back();
+    const auto bag = [&](int64_t row) {
+      return IntAt(bags, static_cast<int64_t>(at) * bags.dims.back() + row);
+    };
     std::vector<Range> all;
     int64_t begin = 0;
     for (int64_t row = 0; row < rows_; ++row) {
       Range range;
       if (!ragged.is_offsets) {
-        range = {begin, begin + IndexAt(bags, row)};
+        range = {begin, begin + bag(row)};
         begin = range.end;
       } else {
         const bool last = row + 1 == rows_ && !ragged.include_last_offset;
-        range = {IndexAt(bags, row), last ? total : IndexAt(bags, row + 1)};
+        range = {bag(row), last ? total : bag(row + 1)};
       }
       // Offsets of a sample may be anything.
       range.begin = std::clamp<int64_t>(range.begin, 0, total);
@@ -303,29 +388,55 @@ class RowPicker {
       size_t i, const std::vector<int64_t>& rows) const {
     const bool closes = maker_.ragged(i)->include_last_offset;
     const auto count = static_cast<int64_t>(rows.size()) + (closes ? 1 : 0);
+    base::Dims dims = maker_.sample()[i].dims;
+    dims.back() = count;
     REFRACT_ASSIGN_OR_RETURN(
         base::Tensor offsets,
-        base::Tensor::Allocate(maker_.sample()[i].dtype, {count}));
-    int64_t begin = 0;
+        base::Tensor::Allocate(maker_.sample()[i].dtype, dims));
     int64_t k = 0;
-    for (const Range& range : BagRanges(i, rows)) {
+    for (int64_t at = 0; at * count < offsets.view().num_elements(); ++at) {
       // Picked bags lie one after the other, so their offsets begin anew at 0.
-      SetIndex(offsets, k++, begin);
-      begin += range.end - range.begin;
+      int64_t begin = 0;
+      for (const Range& range : BagRanges(i, at, rows)) {
+        SetInt(offsets, k++, begin);
+        begin += range.end - range.begin;
+      }
+      if (closes) SetInt(offsets, k++, begin);
     }
-    if (closes) SetIndex(offsets, k, begin);
     return offsets;
   }
 
+  absl::StatusOr<base::Tensor> PickBags(
+      size_t i, const std::vector<int64_t>& rows) const {
+    const base::TensorView& from = maker_.sample()[i];
+    const Bags& bags = *bags_of_[i];
+    std::vector<Range> ranges = BagRanges(bags.offsets, bags.row, rows);
+    if (!HasRowOfEach(bags)) return PickRanges(from, ranges);
+    // A matrix with a row for each row of the offsets: its elements are cut.
+    const int64_t length = LengthOf(ranges);
+    base::TensorView elements = from;
+    elements.dims = {from.num_elements()};
+    std::vector<Range> all;
+    for (int64_t at = 0; at < from.dims[0]; ++at) {
+      for (const Range& range : BagRanges(bags.offsets, at, rows)) {
+        const int64_t first = at * from.dims[1];
+        all.push_back({first + range.begin, first + range.end});
+      }
+    }
+    return PickRanges(elements, all, {from.dims[0], length});
+  }
+
+  // Entries of dimension 0. `shape`: the result's, if it is not a list of them.
   static absl::StatusOr<base::Tensor> PickRanges(
-      const base::TensorView& from, const std::vector<Range>& ranges) {
+      const base::TensorView& from, const std::vector<Range>& ranges,
+      const base::Dims& shape = {}) {
     base::Dims dims = from.dims;
     const size_t row_bytes =
         dims[0] == 0 ? 0 : from.bytes / static_cast<size_t>(dims[0]);
-    dims[0] = 0;
-    for (const Range& range : ranges) dims[0] += range.end - range.begin;
-    REFRACT_ASSIGN_OR_RETURN(base::Tensor tensor,
-                             base::Tensor::Allocate(from.dtype, dims));
+    dims[0] = LengthOf(ranges);
+    REFRACT_ASSIGN_OR_RETURN(
+        base::Tensor tensor,
+        base::Tensor::Allocate(from.dtype, shape.empty() ? dims : shape));
     std::byte* to = tensor.data();
     for (const Range& range : ranges) {
       const size_t bytes = (range.end - range.begin) * row_bytes;
@@ -338,7 +449,7 @@ class RowPicker {
 
   const ProbeMaker& maker_;
   std::vector<Role> roles_;
-  std::vector<std::optional<size_t>> bags_of_;  // by input: its offsets
+  std::vector<std::optional<Bags>> bags_of_;  // by input
   size_t keyed_lengths_ = 0;  // the input that has the role kKeyLengths
   int64_t rows_ = 0;
 };
@@ -416,6 +527,13 @@ absl::Status CheckRows(absl::Span<const NamedTensor> sample,
   if (!picker.ok()) return picker.status();
   REFRACT_ASSIGN_OR_RETURN(const std::unique_ptr<const Interpreter> interpreter,
                            Interpreter::Create(graph, weights));
+  if (!picker->CanPick({0})) {
+    notes.push_back(
+        "a batch of 1 was not compared with larger batches: the bags of the "
+        "sample's first row have different numbers of ids, which fit into no "
+        "matrix");
+    return absl::OkStatus();
+  }
   InterpreterRun two;
   InterpreterRun three;
   absl::Status tried = RunRows(*interpreter, *picker, {0, 0}, two);
@@ -435,6 +553,7 @@ absl::Status CheckRows(absl::Span<const NamedTensor> sample,
   // Row 0 beside three other rows of the sample: enough to notice a mean or
   // softmax over the batch, few enough for an import.
   for (int64_t row = 1; row < std::min<int64_t>(picker->rows(), 4); ++row) {
+    if (!picker->CanPick({0, row})) continue;
     InterpreterRun run;
     REFRACT_RETURN_IF_ERROR(RunRows(*interpreter, *picker, {0, row}, run));
     mixes |= !SameFirstRows(two, 2, run, 2);

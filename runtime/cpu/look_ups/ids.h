@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/integers.h"
 #include "base/tensor.h"
 #include "models/graph/graph.h"
 #include "models/repository/repository.h"
@@ -42,12 +43,7 @@ struct TableUse {
                                 const base::TensorView* given = nullptr) const;
 };
 
-// Element i of an int32 or int64 tensor.
-inline int64_t IntAt(const base::TensorView& tensor, int64_t i) {
-  return tensor.dtype == base::DType::kInt32
-             ? reinterpret_cast<const int32_t*>(tensor.data)[i]
-             : reinterpret_cast<const int64_t*>(tensor.data)[i];
-}
+using base::IntAt;
 
 // A look-up's table as it lies in memory.
 struct TableRows {

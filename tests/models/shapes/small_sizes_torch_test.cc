@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/substitute.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/shapes/infer.h"
@@ -35,6 +37,58 @@ TEST(CheckRowsTest, BatchOfOneThatAgreesNeedsNoPadding) {
   ASSERT_TRUE(model.Check().ok());
   EXPECT_EQ(model.graph().min_batch, 1);
   EXPECT_EQ(model.notes.size(), 1u);
+}
+
+// Meta's DLRM: offsets have a row for each table, and so have the ids, or each
+// table has a list of them.
+TEST(CheckRowsTest, MatricesOfOffsetsAreCutByRows) {
+  constexpr char kBody[] = R"(
+    def forward(self, dense, offsets, $0):
+      x = torch.embedding_bag(self.table, $1, offsets[0])[0]
+      y = torch.embedding_bag(self.table, $2, offsets[1])[0]
+      return torch.cat([dense, x, y], 1)$3
+  )";
+  const at::Tensor offsets = Longs({0, 2, 2, 5, 0, 2, 6, 7}).view({2, 4});
+  const Inputs lists = {{"dense", Floats({4, 13})},
+                        {"offsets", offsets},
+                        {"a", Ids({9})},
+                        {"b", Ids({8})}};
+  const Inputs matrix = {{"dense", Floats({4, 13})},
+                         {"offsets", offsets},
+                         {"ids", Ids({2, 9})}};
+  for (const bool of_lists : {true, false}) {
+    SCOPED_TRACE(of_lists);
+    const auto body = [&](absl::string_view end) {
+      return of_lists ? absl::Substitute(kBody, "a, b", "a", "b", end)
+                      : absl::Substitute(kBody, "ids", "ids[0]", "ids[1]", end);
+    };
+    Model model(body(""));
+    ASSERT_TRUE(model.Infer(of_lists ? lists : matrix).ok());
+    model.imported.graph.min_batch = 2;
+    ASSERT_TRUE(model.Check().ok());
+    EXPECT_EQ(model.graph().min_batch, 1);
+    EXPECT_THAT(model.notes, ElementsAre(HasSubstr("so it is served")));
+    // The squeeze drops the batch of one row.
+    Model squeezed(body("[:, :1].squeeze()"));
+    ASSERT_TRUE(squeezed.Infer(of_lists ? lists : matrix).ok());
+    ASSERT_TRUE(squeezed.Check().ok());
+    EXPECT_EQ(squeezed.graph().min_batch, 2);
+    // Rows that depend on each other.
+    Model mixed(body(".sum(1).softmax(0)"));
+    ASSERT_TRUE(mixed.Infer(of_lists ? lists : matrix).ok());
+    ASSERT_TRUE(mixed.Check().ok());
+    EXPECT_EQ(mixed.graph().rows.use, RowUse::kTogether);
+  }
+  // The first bags of the tables have 2 ids and 1: no matrix has these alone.
+  Model uneven(absl::Substitute(kBody, "ids", "ids[0]", "ids[1]", ""));
+  ASSERT_TRUE(
+      uneven
+          .Infer({{"dense", Floats({4, 13})},
+                  {"offsets", Longs({0, 2, 2, 5, 0, 1, 6, 7}).view({2, 4})},
+                  {"ids", Ids({2, 9})}})
+          .ok());
+  ASSERT_TRUE(uneven.Check().ok());
+  EXPECT_THAT(uneven.notes, ElementsAre(HasSubstr("was not compared")));
 }
 
 TEST(CheckRowsTest, SqueezeThatTakesTheBatchAwayIsPadded) {
