@@ -7,11 +7,11 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "base/integers.h"
 #include "base/status_macros.h"
 #include "models/graph/op_traits.h"
 #include "models/rows/row_dependence.h"
 #include "runtime/compile/bag_inputs.h"
-#include "runtime/cpu/look_ups/ids.h"
 
 namespace refract::runtime {
 namespace {
@@ -20,59 +20,30 @@ using base::TensorView;
 using models::Graph;
 using models::ValueId;
 
-// Number of elements; unknown if the shape is unknown.
-models::SymExpr ElementsOf(const models::Value& value) {
-  if (!value.has_shape) return {};
-  models::SymExpr count = 1;
-  for (const models::SymExpr& dim : value.shape) count = count * dim;
-  return count;
-}
-
-// Where the numbers of `id` come from through views: an input, a row that was
-// selected from an input, or a value that is computed.
-struct Source {
-  ValueId input = models::kNoValue;
-  std::optional<int64_t> row;
-};
-Source SourceOf(const Graph& graph, ValueId id) {
-  const ValueId source = cpu::SourceOf(graph, id);
-  // A selection is a view, too: it is found on the way to the source.
-  for (ValueId on_way = id; on_way != source;) {
-    const models::Node& node = graph.nodes[graph.value(on_way).producer];
-    const auto row = models::RowOf(graph, node, on_way);
-    if (row && node.ValueArg("self") == source) return {source, row};
-    on_way = models::InputsOf(node).front();
-  }
-  return {source};
-}
-
 // Indices among the graph's inputs of the ids that belong to the offsets
 // `offsets`: one, or one for each row if `rows` ≥ 0. Empty if some ids are not
 // a whole input or a whole row of a matrix.
-std::vector<int> IdsOf(const Graph& graph, ValueId offsets, int64_t rows) {
+std::vector<int> IdsOf(const Graph& graph,
+                       const std::vector<models::IdInput>& uses,
+                       ValueId offsets, int64_t rows) {
+  using Extent = models::IdInput::Extent;
   std::vector<int> found(rows < 0 ? 1 : static_cast<size_t>(rows), -1);
-  for (const models::Node& node : graph.nodes) {
-    const models::EmbeddingArgs names = models::EmbeddingArgsOf(node.op);
-    if (names.offsets.empty()) continue;
-    const ValueId read = node.ValueArg(names.offsets);
-    const ValueId ids = node.ValueArg(names.indices);
-    if (read == models::kNoValue || ids == models::kNoValue) continue;
-    const Source bags = SourceOf(graph, read);
-    if (bags.input != offsets || bags.row.has_value() != (rows >= 0)) continue;
-    const Source source = SourceOf(graph, ids);
+  for (const models::IdInput& use : uses) {
+    if (use.input != offsets || !use.is_offsets || use.column >= 0 ||
+        (use.row >= 0) != (rows >= 0)) {
+      continue;
+    }
     const auto input =
-        std::find(graph.inputs.begin(), graph.inputs.end(), source.input);
+        std::find(graph.inputs.begin(), graph.inputs.end(), use.ids);
     if (input == graph.inputs.end()) continue;
-    const models::Value& value = graph.value(source.input);
     // Of a matrix of offsets the ids must be counted by a last dimension.
-    const bool last =
-        source.row || (value.has_shape && value.shape.size() == 1);
-    if (rows >= 0 ? !last : source.row.has_value()) continue;
-    const models::SymExpr count =
-        source.row ? value.shape.back() : ElementsOf(value);
-    if (count != ElementsOf(graph.value(ids))) continue;
-    const auto row = static_cast<size_t>(bags.row.value_or(0));
-    if (row < found.size()) {
+    const bool list = graph.value(use.ids).shape.size() == 1;
+    const bool whole =
+        use.ids_extent == Extent::kAll
+            ? rows < 0 || list
+            : rows >= 0 && use.ids_extent == Extent::kRow;
+    const auto row = static_cast<size_t>(std::max<int64_t>(use.row, 0));
+    if (whole && row < found.size()) {
       found[row] = static_cast<int>(input - graph.inputs.begin());
     }
   }
@@ -94,15 +65,6 @@ std::optional<size_t> EntryBytes(const TensorView& view, size_t dim) {
   return entry;
 }
 
-void StoreInt(base::DType dtype, int64_t value, std::byte* to) {
-  if (dtype == base::DType::kInt32) {
-    const auto narrow = static_cast<int32_t>(value);
-    std::memcpy(to, &narrow, sizeof(narrow));
-  } else {
-    std::memcpy(to, &value, sizeof(value));
-  }
-}
-
 }  // namespace
 
 int64_t SmallestBatch(const Graph& graph) {
@@ -112,8 +74,14 @@ int64_t SmallestBatch(const Graph& graph) {
              : graph.min_batch;
 }
 
-BatchPadding::Input BatchPadding::Classify(const Graph& graph, ValueId id,
-                                           bool is_offsets, int64_t pieces) {
+BatchPadding::Input BatchPadding::Classify(
+    const Graph& graph, const std::vector<models::IdInput>& uses, ValueId id) {
+  bool is_offsets = false;
+  int64_t pieces = 0;
+  for (const models::IdInput& use : uses) {
+    is_offsets |= use.input == id && use.is_offsets;
+    if (use.lengths == id) pieces = use.pieces;
+  }
   const models::Value& value = graph.value(id);
   Input input;
   input.name = value.name;
@@ -146,8 +114,10 @@ BatchPadding::Input BatchPadding::Classify(const Graph& graph, ValueId id,
     const auto extra =
         (value.shape[d] - models::SymExpr::Symbol(batch)).constant();
     if (extra == 0 && is_offsets) {
-      input.ids = IdsOf(graph, id, rows);
-      input.rule = input.ids.empty() ? Rule::kImpossible : Rule::kAppendCount;
+      input.ids = IdsOf(graph, uses, id, rows);
+      const bool counts =
+          !input.ids.empty() && base::IsInt32OrInt64(value.dtype);
+      input.rule = counts ? Rule::kAppendCount : Rule::kImpossible;
     } else if (extra == 1 && is_offsets) {
       input.extra = 1;
     } else if (extra != 0) {
@@ -164,16 +134,9 @@ BatchPadding::BatchPadding(const Graph& graph)
   const models::RowDependence rows = models::RowDependenceOf(graph);
   may_pad_ = rows.use == models::RowUse::kAlone;
   why_not_ = rows.why;
-  const std::vector<models::IdInput> id_inputs = models::FindIdInputs(graph);
+  const std::vector<models::IdInput> uses = models::FindIdInputs(graph);
   for (ValueId id : graph.inputs) {
-    const bool is_offsets = std::any_of(
-        id_inputs.begin(), id_inputs.end(),
-        [&](const auto& use) { return use.input == id && use.is_offsets; });
-    int64_t pieces = 0;
-    for (const models::IdInput& use : id_inputs) {
-      if (use.lengths == id) pieces = use.pieces;
-    }
-    inputs_.push_back(Classify(graph, id, is_offsets, pieces));
+    inputs_.push_back(Classify(graph, uses, id));
   }
   for (ValueId id : graph.outputs) {
     const models::Value& value = graph.value(id);
@@ -257,9 +220,9 @@ absl::Status BatchPadding::Pad(absl::Span<const TensorView> inputs,
       std::memcpy(to, from, run);
       for (size_t at = run; at < padded_run; at += *entry) {
         if (rule.rule == Rule::kAppendCount) {
-          StoreInt(view.dtype, CountOfIds(inputs, rule, k), to + at);
+          base::SetInt(view.dtype, to + at, 0, CountOfIds(inputs, rule, k));
         } else if (rule.rule == Rule::kAppendZero) {
-          StoreInt(view.dtype, 0, to + at);
+          std::memset(to + at, 0, *entry);
         } else {
           std::memcpy(to + at, from + run - *entry, *entry);
         }

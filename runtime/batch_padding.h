@@ -28,6 +28,7 @@
 #include "absl/types/span.h"
 #include "base/tensor.h"
 #include "models/graph/graph.h"
+#include "models/graph/op_traits.h"
 #include "runtime/compile/signature.h"
 
 namespace refract::runtime {
@@ -91,10 +92,10 @@ class BatchPadding {
     // with the ids of each row, whose last dimension counts these ids.
     std::vector<int> ids;
   };
-  // `is_offsets`: the input has offsets of bags. `pieces`: the number of pieces
-  // whose bags have their lengths in the input; 0: the input has no lengths.
-  static Input Classify(const models::Graph& graph, models::ValueId id,
-                        bool is_offsets, int64_t pieces);
+  // `uses`: models::FindIdInputs() of the graph.
+  static Input Classify(const models::Graph& graph,
+                        const std::vector<models::IdInput>& uses,
+                        models::ValueId id);
   // The number of ids that row `row` of the offsets divides into bags.
   static int64_t CountOfIds(absl::Span<const base::TensorView> inputs,
                             const Input& offsets, size_t row);

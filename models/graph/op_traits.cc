@@ -314,6 +314,22 @@ std::vector<Source> SourcesOf(const Graph& graph, ValueId id) {
   return sources;
 }
 
+// How many of the numbers of `source` are in `ids`, which come from it.
+IdInput::Extent ExtentOf(const Graph& graph, const Source& source,
+                         ValueId ids) {
+  const Value& input = graph.value(source.input);
+  const Value& read = graph.value(ids);
+  if (!input.has_shape || !read.has_shape) return IdInput::Extent::kPart;
+  SymExpr count = 1;
+  SymExpr all = 1;
+  for (const SymExpr& dim : read.shape) count = count * dim;
+  for (const SymExpr& dim : input.shape) all = all * dim;
+  if (source.row >= 0 && count == input.shape.back()) {
+    return IdInput::Extent::kRow;
+  }
+  return count == all ? IdInput::Extent::kAll : IdInput::Extent::kPart;
+}
+
 // Whether `user` reads the numbers of a list as a matrix with a row for each of
 // `pieces`.
 bool MakesRows(const Graph& graph, const Node& user, int64_t pieces) {
@@ -560,6 +576,9 @@ std::vector<IdInput> FindIdInputs(const Graph& graph) {
            // With several sources the offsets count ids of a concatenation,
            // which is no input.
            .ids = ids.size() == 1 ? ids[0].input : kNoValue,
+           .ids_extent = ids.size() == 1
+                             ? ExtentOf(graph, ids[0], look_up->indices)
+                             : IdInput::Extent::kPart,
            .include_last_offset =
                BoolArg(node, "include_last_offset").value_or(false)});
     }

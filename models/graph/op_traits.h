@@ -4,6 +4,7 @@
 // Answers from the operator table (models/operators) about graph nodes, for the
 // partitioner, the plan validator, `refract inspect` and the importers.
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -79,9 +80,16 @@ struct IdInput {
   // alone.
   ValueId lengths = kNoValue;
   // Offsets only: the input with the ids of the bags (kNoValue if they come
-  // from several inputs or are computed), and whether the last offset is the
-  // number of ids rather than the begin of a bag.
+  // from several inputs or are computed), how many of its numbers these ids
+  // are, and whether the last offset is the number of ids rather than the begin
+  // of a bag.
   ValueId ids = kNoValue;
+  enum class Extent : uint8_t {
+    kPart,  // fewer than a row of a matrix, or it is not known
+    kRow,   // as many as a row of a matrix has
+    kAll,
+  };
+  Extent ids_extent = Extent::kPart;
   bool include_last_offset = false;
 };
 std::vector<IdInput> FindIdInputs(const Graph& graph);

@@ -97,6 +97,33 @@ TEST(BatchPaddingTest, OffsetsWithoutAnEndPointPastTheIds) {
   EXPECT_THAT(ValuesOf<float>(out[0].view()), ElementsAre(111));
 }
 
+// A number of ids has another form among floats than among integers.
+TEST(BatchPaddingTest, OffsetsThatAreFloatsAreRefused) {
+  GraphBuilder builder;
+  const auto ids = builder.Input("ids", DType::kInt64, {Sym("n")});
+  const auto floats = builder.Input("floats", DType::kFloat32, {Sym("b")});
+  const auto offsets =
+      builder.Node("aten._to_copy.default", {Ref("self", floats)},
+                   {DType::kInt64, {Sym("b")}});
+  builder.Output(builder.Nodes(
+      "aten.embedding_bag.default",
+      {Ref("weight", builder.Weight<float>("t", {2, 1}, {1, 10})),
+       Ref("indices", ids), Ref("offsets", offsets)},
+      {{DType::kFloat32, {Sym("b"), 1}}})[0]);
+  builder.graph().nodes.back().outputs.resize(4, models::kNoValue);
+  builder.graph().batch_symbol = "b";
+  builder.graph().min_batch = 2;
+  builder.graph().rows.use = models::RowUse::kAlone;
+  std::vector<base::Tensor> request;
+  request.push_back(MakeTensor<int64_t>({2}, {0, 1}));
+  request.push_back(MakeTensor<float>({1}, {0}));
+  PaddedBatch batch;
+  const absl::Status status =
+      BatchPadding(builder.graph()).Pad(Views(request), batch);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("input 'floats'"));
+}
+
 // Meta's DLRM: a matrix of offsets has the bags of a table in each row. The ids
 // are a matrix of as many rows, or a list for each table.
 TEST(BatchPaddingTest, FeatureMajorMatricesArePaddedRowByRow) {

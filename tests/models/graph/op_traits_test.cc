@@ -413,6 +413,50 @@ TEST(FindIdInputsTest, LengthsOfTwoInputsAreNoInput) {
   EXPECT_EQ(found[1].lengths, some);
 }
 
+TEST(FindIdInputsTest, TellsWhetherBagsHaveAllIdsOfAnInputOrOfARow) {
+  using Extent = IdInput::Extent;
+  GraphMaker maker;
+  const ValueId offsets = maker.Input("offsets");
+  const ValueId matrix = maker.Input("matrix");
+  const ValueId row = maker.Input("row");  // a matrix of one row
+  const ValueId list = maker.Input("list");
+  const SymExpr n = SymExpr::Symbol("n");
+  maker.SetShape(matrix, {SymExpr(2), n});
+  maker.SetShape(row, {SymExpr(1), n});
+  maker.SetShape(list, {n});
+  const auto select = [&](ValueId of) {
+    const int64_t zero = 0;
+    const ValueId part = maker.Call(
+        "aten.select.int", {Ref("self", of), {"dim", zero}, {"index", zero}});
+    maker.SetShape(part, {n});
+    return part;
+  };
+  const ValueId flat = maker.Call("aten.view.default", {Ref("self", matrix)});
+  maker.SetShape(flat, {n + n});
+  const ValueId first = maker.Call(
+      "aten.slice.Tensor", {Ref("self", list), {"end", int64_t{3}}});
+  maker.SetShape(first, {SymExpr(3)});
+  const ValueId twice =
+      maker.Call("aten.cat.default", {{"tensors", ValueList{list, list}}});
+  maker.SetShape(twice, {n + n});
+  const std::vector<std::pair<ValueId, Extent>> cases = {
+      {select(matrix), Extent::kRow}, {select(row), Extent::kRow},
+      {list, Extent::kAll},           {flat, Extent::kAll},
+      {first, Extent::kPart},         {twice, Extent::kPart}};
+  for (const auto& [ids, extent] : cases) {
+    maker.Call("aten.embedding_bag.padding_idx",
+               {Ref("weight", maker.Weight(absl::StrCat("t", ids), {10, 4})),
+                Ref("indices", ids), Ref("offsets", offsets)});
+  }
+  size_t k = 0;
+  for (const IdInput& found : FindIdInputs(maker.graph())) {
+    if (!found.is_offsets) continue;
+    EXPECT_EQ(found.ids_extent, cases[k].second) << k;
+    ++k;
+  }
+  EXPECT_EQ(k, cases.size());
+}
+
 TEST(FindIdInputsTest, TellsWhetherTheLastOffsetClosesABag) {
   GraphMaker maker;
   const ValueId ids = maker.Input("ids");
