@@ -267,8 +267,7 @@ absl::Status Engine::Admit(const std::shared_ptr<const ServedModel>& pinned,
   absl::Status status = model.interface().Bind(task->request, task->bound);
   // Recorded requests include those that are refused below: they are load.
   if (status.ok() && options_.recorder != nullptr) {
-    options_.recorder->Offer(model.shared_model(), model.interface(),
-                             task->request, task->bound.batch, arrived);
+    options_.recorder->Offer(model, task->request, task->bound.batch, arrived);
   }
   if (status.ok() && !quarantine_.empty() &&
       quarantine_.Holds(Quarantine::Fingerprint(task->request), arrived)) {

@@ -67,6 +67,8 @@ ServedModel::ServedModel(std::shared_ptr<const models::LoadedModel> model,
                          ModelInterface interface)
     : model_(std::move(model)),
       interface_(std::move(interface)),
+      id_inputs_(std::make_shared<const std::vector<models::IdInput>>(
+          models::FindIdInputs(model_->graph))),
       padding_(model_->graph),
       layout_(model_->graph, runtime::Part::Whole(model_->graph),
               models::RowDependenceOf(model_->graph)) {}

@@ -25,6 +25,7 @@
 #include "cpu_node/shards/sharded_model.h"
 #include "cpu_node/statistics.h"
 #include "cpu_node/version_check.h"
+#include "models/graph/op_traits.h"
 #include "models/repository/repository.h"
 #include "models/tables/table_memory.h"
 #include "runtime/batch_padding.h"
@@ -105,6 +106,10 @@ class ServedModel {
     return model_;
   }
   const ModelInterface& interface() const { return interface_; }
+  // models::FindIdInputs(), for holders that outlive the version.
+  const std::shared_ptr<const std::vector<models::IdInput>>& id_inputs() const {
+    return id_inputs_;
+  }
   ModelStatistics& statistics() const { return statistics_; }
 
   // For HedgeOptions::quantile.
@@ -231,6 +236,7 @@ class ServedModel {
   // Shared with whoever loaded it; keeps the mapped weights alive.
   std::shared_ptr<const models::LoadedModel> model_;
   ModelInterface interface_;
+  std::shared_ptr<const std::vector<models::IdInput>> id_inputs_;
   runtime::BatchPadding padding_;
   runtime::BatchLayout layout_;
   TableBytes table_bytes_;

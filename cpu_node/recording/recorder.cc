@@ -14,9 +14,9 @@
 #include "base/process/within_memory.h"
 #include "base/sha256.h"
 #include "base/status_macros.h"
+#include "cpu_node/served_model.h"
 #include "glog/logging.h"
 #include "metrics/exposition.h"
-#include "models/graph/op_traits.h"
 #include "nlohmann/json.hpp"
 #include "runtime/cpu/half.h"
 
@@ -135,10 +135,10 @@ Integers IntegersOf(const std::vector<models::IdInput>& uses,
 
 }  // namespace
 
-void RedactIds(const models::Graph& graph, absl::string_view key,
-               absl::Span<base::Tensor> inputs) {
+void RedactIds(const models::Graph& graph,
+               const std::vector<models::IdInput>& id_inputs,
+               absl::string_view key, absl::Span<base::Tensor> inputs) {
   const Hmac hmac(key);
-  const std::vector<models::IdInput> uses = models::FindIdInputs(graph);
   for (size_t i = 0; i < inputs.size(); ++i) {
     base::Tensor& tensor = inputs[i];
     const size_t columns =
@@ -149,7 +149,8 @@ void RedactIds(const models::Graph& graph, absl::string_view key,
     // table, always the same for one key, input and feature, so that repeated
     // ids stay repeated. Integers without a known table become 0. Floats
     // without one are features.
-    const Integers integers = IntegersOf(uses, graph.inputs[i], tensor.dims());
+    const Integers integers =
+        IntegersOf(id_inputs, graph.inputs[i], tensor.dims());
     if (integers.offsets) continue;
     const std::string& name = graph.value(graph.inputs[i]).name;
     ChangeNumbers(tensor, [&]<typename T>(size_t element, T id) -> T {
@@ -201,10 +202,8 @@ Recorder::~Recorder() {
   thread_.join();
 }
 
-void Recorder::Offer(std::shared_ptr<const models::LoadedModel> model,
-                     const ModelInterface& interface,
-                     const InferRequest& request, int64_t items,
-                     absl::Time arrived) {
+void Recorder::Offer(const ServedModel& model, const InferRequest& request,
+                     int64_t items, absl::Time arrived) {
   // Whether the sum of the rates has passed a multiple of 1.
   const uint64_t before = drawn_.fetch_add(step_, std::memory_order_relaxed);
   if (((before + step_) >> 32) == (before >> 32)) return;
@@ -217,11 +216,12 @@ void Recorder::Offer(std::shared_ptr<const models::LoadedModel> model,
     return;
   }
   Entry entry{.memory = *std::move(memory),
-              .model = std::move(model),
+              .model = model.shared_model(),
+              .id_inputs = model.id_inputs(),
               .items = items,
               .arrived = arrived};
   const absl::Status copied = base::WithinMemory([&]() -> absl::Status {
-    for (const TensorInfo& wanted : interface.inputs()) {
+    for (const TensorInfo& wanted : model.interface().inputs()) {
       for (const InputTensor& input : request.inputs) {
         if (input.name != wanted.name) continue;
         REFRACT_ASSIGN_OR_RETURN(base::Tensor copy,
@@ -242,7 +242,8 @@ void Recorder::Run() {
 
 std::string Recorder::LineOf(Entry& entry) {
   if (!options_.key.empty()) {
-    RedactIds(entry.model->graph, options_.key, absl::MakeSpan(entry.inputs));
+    RedactIds(entry.model->graph, *entry.id_inputs, options_.key,
+              absl::MakeSpan(entry.inputs));
   }
   // Requests of several threads may come in another order than they arrived.
   last_s_ = std::max(last_s_, absl::ToDoubleSeconds(entry.arrived - began_));

@@ -23,8 +23,8 @@
 #include "base/process/byte_budget.h"
 #include "base/process/idle_list.h"
 #include "base/tensor.h"
-#include "cpu_node/model_interface.h"
 #include "cpu_node/request.h"
+#include "models/graph/op_traits.h"
 #include "models/repository/repository.h"
 
 namespace refract::metrics {
@@ -32,6 +32,8 @@ class Exposition;
 }  // namespace refract::metrics
 
 namespace refract::cpu_node {
+
+class ServedModel;
 
 struct RecorderOptions {
   std::string path;
@@ -46,8 +48,10 @@ struct RecorderOptions {
 };
 
 // Redacts the inputs of one request, in the order of `graph`, in place.
-void RedactIds(const models::Graph& graph, absl::string_view key,
-               absl::Span<base::Tensor> inputs);
+// `id_inputs`: models::FindIdInputs() of the graph.
+void RedactIds(const models::Graph& graph,
+               const std::vector<models::IdInput>& id_inputs,
+               absl::string_view key, absl::Span<base::Tensor> inputs);
 
 // Thread-safe.
 class Recorder {
@@ -60,8 +64,7 @@ class Recorder {
 
   // Takes a request that fits `model`, if it is one of the sample. Requests for
   // which there is no room are counted.
-  void Offer(std::shared_ptr<const models::LoadedModel> model,
-             const ModelInterface& interface, const InferRequest& request,
+  void Offer(const ServedModel& model, const InferRequest& request,
              int64_t items, absl::Time arrived);
 
   void Collect(metrics::Exposition& out) const;
@@ -69,7 +72,9 @@ class Recorder {
  private:
   struct Entry {
     base::ByteBudget::Hold memory;  // freed last
+    // Not the version itself, which may be freed meanwhile.
     std::shared_ptr<const models::LoadedModel> model;
+    std::shared_ptr<const std::vector<models::IdInput>> id_inputs;
     std::vector<base::Tensor> inputs;  // in the graph's order
     int64_t items = 0;
     absl::Time arrived;
