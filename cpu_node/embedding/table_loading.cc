@@ -76,7 +76,7 @@ absl::StatusOr<std::shared_ptr<const models::LoadedModel>> Place(
       model->graph, model->plan ? &*model->plan : nullptr, whole);
   const uint64_t total =
       models::BytesOfTables(model->weights->table(), names);
-  const std::string label = LabelOf(*model, names);
+  std::string label = LabelOf(*model, names);
   if (memory != models::TableMemory::kLoad || names.empty()) {
     bytes.mapped = total;
     if (names.empty()) return model;
@@ -87,8 +87,18 @@ absl::StatusOr<std::shared_ptr<const models::LoadedModel>> Place(
     return model;
   }
   const absl::Time begin = absl::Now();
-  ProgressLog progress(label, "loaded");
   models::LoadTablesOptions options;
+  options.rows = OwnRows(*model, shard);
+  // The index of a table with ids numbers the rows of the whole table.
+  const auto divided = DividedTables(*model, shard);
+  std::erase_if(options.rows, [&](const auto& table) {
+    return divided.at(table.first)->by_ids;
+  });
+  if (!options.rows.empty()) {
+    absl::StrAppend(&label, ", of ", options.rows.size(),
+                    " of them the rows of shard ", *shard, " alone,");
+  }
+  ProgressLog progress(label, "loaded");
   options.threads = static_cast<int>(
       std::clamp(std::thread::hardware_concurrency(), 1U, kMaxThreads));
   options.available_bytes = base::AvailableMemory();
@@ -103,7 +113,10 @@ absl::StatusOr<std::shared_ptr<const models::LoadedModel>> Place(
   bytes.huge_pages = loaded->huge_bytes;
   bytes.small_pages = loaded->bytes - loaded->huge_bytes;
   const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
-  LOG(INFO) << label << " of " << Gib(total) << " loaded in "
+  LOG(INFO) << label << " of "
+            << Gib(models::BytesOfTables(model->weights->table(), names,
+                                         options.rows))
+            << " loaded in "
             << absl::StrFormat("%.1f", seconds) << " s; they take "
             << Gib(loaded->bytes) << " of memory, " << Gib(bytes.huge_pages)
             << " of it in huge pages";

@@ -32,7 +32,9 @@ struct TableBytes {
 
 // Returns `model` with the tables that look-ups of this node read mapped or
 // loaded, as `memory` says. `whole`: look-ups of the HN part run here as well.
-// `shard`: as for ReadTablesAhead().
+// `shard`: the number of this node in its shard group. Of tables that the plan
+// divides by row numbers only its own rows are loaded, and `model` then has
+// these rows alone; other tables are loaded whole.
 // `beside_requests`: not null if the node serves other versions meanwhile.
 // Tables are then read in idle time, and ReadTablesAhead() has read mapped
 // tables when the call returns, unless `beside_requests` has told it to end.

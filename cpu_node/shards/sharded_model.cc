@@ -42,7 +42,6 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Create(
     table->rows = shards;
     table->number = result->tables_.size();
     table->own = place->own;
-    table->packaged = model.packaged_shard.has_value();
     table->zero_when_lost = result->zero_when_lost_;
     REFRACT_ASSIGN_OR_RETURN(const models::WeightView view,
                              model.weights->GetAsStored(shards.table));
@@ -60,6 +59,10 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Create(
                            ? model.config.default_id_policy
                            : policy->second;
     table->stored_rows = view.sizes[0];
+    // PlaceTables() may have loaded the own rows of the whole version alone.
+    table->packaged =
+        model.packaged_shard.has_value() ||
+        (!shards.by_ids && table->stored_rows < shards.ends.back());
     if (shards.by_ids) {
       REFRACT_ASSIGN_OR_RETURN(table->padding_ids,
                                models::PaddingIds(model, shards));

@@ -198,6 +198,7 @@ absl::StatusOr<WeightView> WeightStore::GetAsStored(
 
 absl::StatusOr<std::shared_ptr<const WeightStore>> WeightStore::WithData(
     const absl::flat_hash_map<std::string, const std::byte*>& data,
+    const absl::flat_hash_map<std::string, int64_t>& rows,
     std::shared_ptr<const void> memory) const {
   std::shared_ptr<WeightStore> store(new WeightStore(*this));
   // shared_ptr's aliasing constructor: owns `memory`, points to no file.
@@ -209,6 +210,8 @@ absl::StatusOr<std::shared_ptr<const WeightStore>> WeightStore::WithData(
       return absl::NotFoundError(absl::StrCat("no weight is named ", name));
     }
     view->second.data = address;
+    const auto count = rows.find(name);
+    if (count != rows.end()) view->second.sizes[0] = count->second;
   }
   return store;
 }

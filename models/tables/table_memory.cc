@@ -47,14 +47,43 @@ uint64_t RoundUp(uint64_t bytes, uint64_t to) {
   return (bytes + to - 1) / to * to;
 }
 
+// The byte of its file where the first element of a weight lies.
+uint64_t BeginOf(const WeightEntry& entry) {
+  return entry.offset + static_cast<uint64_t>(entry.storage_offset) *
+                            base::SizeOf(entry.dtype);
+}
+
+// Bytes of rows [first, second) of a table: their offset from its first row,
+// and their number.
+std::pair<uint64_t, uint64_t> BytesOfRows(const WeightEntry& entry,
+                                          std::pair<int64_t, int64_t> rows) {
+  auto row_bytes = static_cast<int64_t>(base::SizeOf(entry.dtype));
+  for (size_t d = 1; d < entry.sizes.size(); ++d) row_bytes *= entry.sizes[d];
+  if (entry.rows) row_bytes = entry.rows->stride;
+  return {static_cast<uint64_t>(rows.first * row_bytes),
+          static_cast<uint64_t>((rows.second - rows.first) * row_bytes)};
+}
+
+// Bytes [first, second) of a weight's file: of all of it, or of `rows` of it.
+std::pair<uint64_t, uint64_t> BytesOf(const WeightEntry& entry,
+                                      const RowRanges& rows) {
+  const auto range = rows.find(entry.name);
+  if (range == rows.end()) return {entry.offset, entry.offset + entry.bytes};
+  const auto [offset, size] = BytesOfRows(entry, range->second);
+  const uint64_t first = BeginOf(entry) + offset;
+  return {first, first + size};
+}
+
 std::vector<Segment> SegmentsOf(const WeightTable& weights,
-                                const std::set<std::string>& names) {
+                                const std::set<std::string>& names,
+                                const RowRanges& rows = {}) {
   // Tables join one segment only where they share bytes, not where they merely
   // touch, so that each table begins at an aligned address.
   std::map<std::string, std::vector<std::pair<uint64_t, uint64_t>>> ranges;
   for (const WeightEntry& entry : weights.entries) {
     if (!names.contains(entry.name) || entry.bytes == 0) continue;
-    ranges[entry.file].emplace_back(entry.offset, entry.offset + entry.bytes);
+    const auto bytes = BytesOf(entry, rows);
+    if (bytes.first < bytes.second) ranges[entry.file].push_back(bytes);
   }
   std::vector<Segment> segments;
   uint64_t at = 0;
@@ -84,17 +113,6 @@ struct Piece {
   uint64_t begin = 0;  // in the file
   uint64_t end = 0;
 };
-
-// Bytes of rows [first, second) of a table: their offset from its first row, and
-// their number.
-std::pair<uint64_t, uint64_t> BytesOfRows(const WeightEntry& entry,
-                                          std::pair<int64_t, int64_t> rows) {
-  auto row_bytes = static_cast<int64_t>(base::SizeOf(entry.dtype));
-  for (size_t d = 1; d < entry.sizes.size(); ++d) row_bytes *= entry.sizes[d];
-  if (entry.rows) row_bytes = entry.rows->stride;
-  return {static_cast<uint64_t>(rows.first * row_bytes),
-          static_cast<uint64_t>((rows.second - rows.first) * row_bytes)};
-}
 
 // Reads the pieces by several threads; the first error ends it.
 class Reader {
@@ -274,7 +292,8 @@ absl::StatusOr<LoadedTables> LoadTables(const WeightStore& store,
   for (const std::string& name : names) {
     REFRACT_RETURN_IF_ERROR(store.GetAsStored(name).status());
   }
-  const std::vector<Segment> segments = SegmentsOf(store.table(), names);
+  const std::vector<Segment> segments =
+      SegmentsOf(store.table(), names, options.rows);
   const uint64_t bytes =
       segments.empty() ? 0
                        : segments.back().at + segments.back().end -
@@ -294,19 +313,28 @@ absl::StatusOr<LoadedTables> LoadTables(const WeightStore& store,
   loaded.bytes = bytes;
   loaded.huge_bytes = std::min<uint64_t>(memory->HugeBytes(), bytes);
   absl::flat_hash_map<std::string, const std::byte*> data;
+  absl::flat_hash_map<std::string, int64_t> rows;
   for (const WeightEntry& entry : store.table().entries) {
     if (!names.contains(entry.name) || entry.bytes == 0) continue;
+    const auto range = options.rows.find(entry.name);
+    const bool all = range == options.rows.end();
+    if (!all) rows[entry.name] = range->second.second - range->second.first;
+    const uint64_t offset = BytesOf(entry, options.rows).first;
     const auto segment = std::find_if(
         segments.begin(), segments.end(), [&](const Segment& one) {
-          return one.file == entry.file && one.begin <= entry.offset &&
-                 entry.offset < one.end;
+          return one.file == entry.file && one.begin <= offset &&
+                 offset < one.end;
         });
-    data[entry.name] =
-        begin + segment->at + (entry.offset - segment->begin) +
-        static_cast<uint64_t>(entry.storage_offset) * base::SizeOf(entry.dtype);
+    // A table without rows here.
+    if (segment == segments.end()) {
+      data[entry.name] = begin;
+      continue;
+    }
+    data[entry.name] = begin + segment->at + (offset - segment->begin) +
+                       (all ? BeginOf(entry) - entry.offset : 0);
   }
   REFRACT_ASSIGN_OR_RETURN(loaded.store,
-                           store.WithData(data, std::move(memory)));
+                           store.WithData(data, rows, std::move(memory)));
   return loaded;
 }
 

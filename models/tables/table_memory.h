@@ -49,6 +49,9 @@ struct LoadTablesOptions {
   base::LargeMemory::Pages pages = base::LargeMemory::Pages::kHuge;
   // Memory that the process may have more than it has; 0: unknown.
   uint64_t available_bytes = 0;
+  // Of these tables the new store has the given rows alone, as their first
+  // rows. Rows follow each other in the file.
+  RowRanges rows;
   // Called by the thread that called LoadTables(), after each of its pieces.
   std::function<void(uint64_t done, uint64_t total)> progress;
 };

@@ -1,5 +1,7 @@
 #include "cpu_node/embedding/table_loading.h"
 
+#include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <set>
@@ -70,6 +72,38 @@ TEST(ReadTablesAheadTest, ReadsOwnRowsOfDividedTables) {
   model.packaged_shard.reset();
   model.plan->shards = {{"table", {kRows - 1, kRows}, /*by_ids=*/true}};
   EXPECT_EQ(QuestionsWith("100", "100", true, model, 1), 0);
+}
+
+TEST(PlaceTablesTest, AShardLoadsItsOwnRowsAlone) {
+  constexpr int64_t kRows = testing_models::kRows;
+  constexpr uint64_t kRowBytes = testing_models::kDim * sizeof(float);
+  const auto model = Model("divided");
+  const std::byte* const whole = model->weights->Get("table")->data;
+  const TempDir folder;
+  testing_models::WriteWeights(folder.File("weights"), 0);
+  models::LoadedModel divided = *model;
+  divided.folder = folder.path();
+  divided.plan.emplace().num_shards = 3;
+  divided.plan->shards = {{"table", {4, kRows, kRows}}};
+  const auto shared = std::make_shared<models::LoadedModel>(divided);
+  // The number of rows that the node has then, and takes memory for.
+  const auto rows = [&](std::optional<size_t> shard, int64_t first) {
+    TableBytes bytes;
+    const auto placed = PlaceTables(shared, models::TableMemory::kLoad,
+                                    /*whole=*/true, shard, nullptr, bytes);
+    EXPECT_TRUE(placed.ok()) << placed.status();
+    const models::WeightView view = *(*placed)->weights->Get("table");
+    const auto count = static_cast<uint64_t>(view.sizes[0]);
+    EXPECT_EQ(bytes.small_pages + bytes.huge_pages, count * kRowBytes);
+    EXPECT_EQ(std::memcmp(view.data, whole + first * kRowBytes,
+                          count * kRowBytes),
+              0);
+    return view.sizes[0];
+  };
+  EXPECT_EQ(rows(0, 0), 4);
+  EXPECT_EQ(rows(1, 4), kRows - 4);
+  EXPECT_EQ(rows(2, kRows), 0);
+  EXPECT_EQ(rows(std::nullopt, 0), kRows);
 }
 
 TEST(TableReadAheadTest, ReadsOneVersionAfterTheOther) {

@@ -247,6 +247,25 @@ class Shards(ShardGroup):
             self.assertNotIn("refract_table_reads_total{model=\"strict\",version=\"1\"} 0\n",
                              self.metrics(node))
 
+    def test_own_rows_are_loaded(self):
+        nodes, _ = self.start_group("--table-memory", "load")
+        for node in nodes:
+            self.await_ready(node)
+        for request, tolerance in ((self.ones, 0), (self.pooled, POOLED)):
+            wanted, _ = self.ask(self.plain, request)
+            for node in nodes:
+                self.assert_near(self.ask(node, request)[0], wanted, tolerance)
+        # Also the shard that has the whole version loads its own rows alone.
+        for shard, node in enumerate(nodes):
+            rows = sum(end - begin for begin, end in OWNED[shard].values())
+            loaded = [
+                float(line.split()[-1]) for line in self.metrics(node).splitlines()
+                if line.startswith("refract_table_bytes{") and '"strict"' in line
+                and '_pages"' in line
+            ]
+            self.assertEqual(len(loaded), 2)
+            self.assertEqual(sum(loaded), rows * DIM * 4)
+
     def test_golden_requests(self):
         for node in self.nodes:
             for name in ("strict", "lenient"):

@@ -66,6 +66,33 @@ class TableMemoryTest : public ::testing::Test {
   const std::set<std::string> names_ = {"large", "same", "tail", "small"};
 };
 
+TEST_F(TableMemoryTest, LoadsTheGivenRowsAlone) {
+  LoadTablesOptions options;
+  options.rows = {{"large", {100'000, 200'003}}, {"tail", {7, 7}}};
+  const auto loaded =
+      LoadTables(*store_, dir_.path(), {"large", "tail", "small"}, options);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  constexpr uint64_t kLarge = 100'003 * 16;
+  EXPECT_GE(loaded->bytes, kLarge + 80);
+  EXPECT_LT(loaded->bytes, kLarge + 80 + 64);
+  const WeightView large = *loaded->store->Get("large");
+  EXPECT_EQ(large.sizes, (std::vector<int64_t>{100'003, 4}));
+  for (uint64_t i = 0; i < kLarge; ++i) {
+    ASSERT_EQ(static_cast<char>(large.data[i]),
+              ByteAt(4 + 100'000 * 16 + i, 'a'));
+  }
+  EXPECT_EQ(loaded->store->Get("tail")->sizes, (std::vector<int64_t>{0, 4}));
+  EXPECT_EQ(static_cast<char>(loaded->store->Get("small")->data[0]),
+            ByteAt(100, 'b'));
+  // Two names of the same rows share memory, whichever rows each of them has.
+  const auto both =
+      LoadTables(*store_, dir_.path(), {"large", "same"}, options);
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_EQ(both->bytes, uint64_t{16} << 20);
+  EXPECT_EQ(both->store->Get("large")->data,
+            both->store->Get("same")->data + 100'000 * 16);
+}
+
 TEST_F(TableMemoryTest, LoadsEveryByteOnce) {
   for (const int threads : {1, 3}) {
     LoadTablesOptions options;
