@@ -142,8 +142,21 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
     PlanLoad(index, now, actions);
     return false;
   }
-  // The next batch. The queue changes only once the batch is sure to begin.
   const int64_t most = RowsOfTurn(index, now);
+  // Behind an execution a batch is uploaded as late as possible to be in time.
+  // Whether it must wait.
+  const auto uploads_later = [&](int64_t rows) {
+    if (!busy || !model.uploads.known(now)) return false;
+    const absl::Time begin = FreeAt(instances_[instance_index], now) -
+                             kUploadLead * model.uploads.Typical(rows, now);
+    if (begin <= now) return false;
+    WakeAt(begin);
+    return true;
+  };
+  // Too early for the largest batch: each request that arrives meanwhile would
+  // cost a look at the whole queue.
+  if (uploads_later(std::max(most, model.queue.Next().rows))) return false;
+  // The next batch. The queue changes only once the batch is sure to begin.
   std::vector<const Queue::Request*>& queued = scratch_.queued;
   queued = model.queue.Candidates(std::move(queued));
   const Waiting& first = queued[0]->payload;
@@ -173,17 +186,9 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
     // of `least` rows.
     rows /= (rows - 1) / step + 1;
   }
-  // Behind an execution the batch is uploaded as late as possible to be in
-  // time; on a free instance it may wait for others by the batching
-  // window.
-  if (busy) {
-    const absl::Time begin = FreeAt(instances_[instance_index], now) -
-                             kUploadLead * model.uploads.Typical(rows, now);
-    if (model.uploads.known(now) && begin > now) {
-      WakeAt(begin);
-      return false;
-    }
-  } else if (decision.wait_until > now) {
+  // On a free instance the batch may wait for others by the batching window.
+  if (uploads_later(rows)) return false;
+  if (!busy && decision.wait_until > now) {
     WakeAt(decision.wait_until);
     return false;
   }
