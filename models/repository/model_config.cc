@@ -31,6 +31,7 @@ constexpr absl::string_view kLengthsPrefix = "lengths.";
 constexpr absl::string_view kIntegersPrefix = "integers.";
 constexpr absl::string_view kShapePrefix = "shape.";
 constexpr absl::string_view kBatchKey = "batch_symbol";
+constexpr absl::string_view kLimitsKey = "size_limits";
 constexpr absl::string_view kShareKey = "share";
 constexpr absl::string_view kLostShardKey = "lost_shard";
 constexpr absl::string_view kDenseWeightsKey = "dense_weights";
@@ -227,7 +228,9 @@ std::map<std::string, std::string> ReaderParameters(const Graph& graph) {
         });
   }
   for (const IndexRange& range : FindIndexRanges(graph)) {
-    parameters[absl::StrCat(kIntegersPrefix, graph.value(range.input).name)] =
+    const std::string& name = graph.value(range.input).name;
+    if (parameters.contains(absl::StrCat(kIdsPrefix, name))) continue;
+    parameters[absl::StrCat(kIntegersPrefix, name)] =
         absl::StrCat(range.least, ";", range.end.ToString());
   }
   for (ValueId id : graph.inputs) {
@@ -241,6 +244,15 @@ std::map<std::string, std::string> ReaderParameters(const Graph& graph) {
   if (!graph.batch_symbol.empty()) {
     parameters[std::string(kBatchKey)] = graph.batch_symbol;
   }
+  std::string limits;
+  for (const SymbolRange& range : graph.symbols) {
+    // torch.export writes about INT64_MAX where nothing limits a size.
+    const bool limited = range.max < INT32_MAX || range.min > 1;
+    if (!limited || range.symbol == graph.batch_symbol) continue;
+    absl::StrAppend(&limits, limits.empty() ? "" : ";", range.symbol, "=",
+                    range.min, "-", range.max);
+  }
+  if (!limits.empty()) parameters[std::string(kLimitsKey)] = limits;
   return parameters;
 }
 
@@ -351,7 +363,7 @@ absl::Status CheckParameter(const std::string& key, const std::string& text,
     return ReadSetting(kGpuPrecisionTexts, text, result.serving.gpu_precision);
   }
   // For readers only: rows may differ between versions.
-  if (key == kBatchKey) return absl::OkStatus();
+  if (key == kBatchKey || key == kLimitsKey) return absl::OkStatus();
   // Parameters for readers: only the input's name is checked, the text may be
   // that of another version.
   absl::string_view input = key;

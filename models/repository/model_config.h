@@ -35,6 +35,7 @@
 //   shape.<input>              its sizes as models::SymExpr texts, joined by
 //                              ";": "s0 + 1", "s0;13"
 //   batch_symbol               which symbol of these counts the items to score
+//   size_limits                "<symbol>=<least>-<most>", joined by ";"
 
 #include <cstdint>
 #include <initializer_list>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <string>
 #include <type_traits>
 
@@ -165,6 +166,17 @@ int64_t RequestMaker::IdsIn(int bag) const {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
 }
 
+void RequestMaker::BindWithin(const std::string& symbol, int64_t size,
+                              bool rows) {
+  const auto limits = plan_.limits.find(symbol);
+  if (limits != plan_.limits.end()) {
+    const auto [least, most] = limits->second;
+    // Rows that cannot be as many as the items stand beside all of them.
+    size = rows && size > most ? least : std::clamp(size, least, most);
+  }
+  bindings_.try_emplace(symbol, size);
+}
+
 // Gives every symbol a value: the number of items, then the numbers of ids of
 // the bag inputs, then the values of `given`, then `length` for other symbols.
 absl::Status RequestMaker::BindSizes(int64_t items,
@@ -179,8 +191,8 @@ absl::Status RequestMaker::BindSizes(int64_t items,
     if (offsets.kind != InputKind::kOffsets) continue;
     // A TorchScript model may have a symbol of its own for this size.
     const int64_t extra = offsets.include_last ? 1 : 0;
-    if (const auto symbol = offsets.sizes.back().symbol()) {
-      bindings_.try_emplace(*symbol, items + extra);
+    if (const auto solved = offsets.sizes.back().Solve(items + extra)) {
+      BindWithin(solved->symbol, solved->value, /*rows=*/true);
     }
     const auto size = offsets.sizes.back().Evaluate(bindings_);
     if (!size.ok() || *size < extra) {
@@ -243,10 +255,19 @@ absl::Status RequestMaker::BindSizes(int64_t items,
     }
   }
   for (const auto& [symbol, size] : given) bindings_.try_emplace(symbol, size);
+  // Rows that several inputs have are items, too: users beside candidates.
+  std::set<std::string> leading;
+  for (const InputPlan& input : plan_.inputs) {
+    if (input.sizes.empty()) continue;
+    const auto symbol = input.sizes[0].symbol();
+    if (symbol && !leading.insert(*symbol).second) {
+      BindWithin(*symbol, items, /*rows=*/true);
+    }
+  }
   for (const InputPlan& input : plan_.inputs) {
     for (const models::SymExpr& size : input.sizes) {
       for (const std::string& symbol : size.Symbols()) {
-        bindings_.try_emplace(symbol, options_.length);
+        BindWithin(symbol, options_.length, /*rows=*/false);
       }
     }
   }

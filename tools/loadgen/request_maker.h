@@ -2,6 +2,7 @@
 #define REFRACT_TOOLS_LOADGEN_REQUEST_MAKER_H_
 
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -63,6 +64,9 @@ class RequestMaker {
  private:
   RequestMaker(RequestPlan plan, RequestOptions options);
 
+  // Gives a symbol without a value `size`, or a size that the model takes: of
+  // rows beside the items the least, of others the nearest.
+  void BindWithin(const std::string& symbol, int64_t size, bool rows);
   absl::Status BindSizes(int64_t items, const models::SymbolBindings& sizes);
   void FillRandom(const InputPlan& input, base::Tensor& tensor);
   void FillCriteo(const InputPlan& input, size_t first_column,

@@ -54,9 +54,9 @@ FeatureWord FeatureOf(
   return {};
 }
 
-// First and last feature of a word's value, "3" or "3-7"; nullopt for other
-// texts.
-std::optional<std::pair<int64_t, int64_t>> FeaturesIn(absl::string_view value) {
+// First and last number of "3" or "3-7", such as the features of a word;
+// nullopt for other texts.
+std::optional<std::pair<int64_t, int64_t>> RangeIn(absl::string_view value) {
   const std::pair<absl::string_view, absl::string_view> ends =
       absl::StrSplit(value, absl::MaxSplits('-', 1));
   int64_t first = 0;
@@ -112,7 +112,7 @@ absl::Status SetRowsFrom(const std::string& text, InputPlan& plan) {
     const int64_t features = word.key == "piece"
                                  ? static_cast<int64_t>(plan.bags.size())
                                  : FeaturesOf(input, feature_major);
-    const auto range = FeaturesIn(word.value);
+    const auto range = RangeIn(word.value);
     if (!range || range->second >= features ||
         (!rows.empty() && feature_major != plan.feature_major)) {
       return Unfit(input,
@@ -365,7 +365,7 @@ absl::Status SetIds(const ServedModel& model, const TableIds& ids,
     size_t begin = 0;
     size_t end = features;
     if (!word.key.empty() && features > 1) {
-      const auto range = FeaturesIn(word.value);
+      const auto range = RangeIn(word.value);
       if (!range) continue;  // SetRowsFrom()
       begin = static_cast<size_t>(range->first);
       end = static_cast<size_t>(range->second) + 1;
@@ -418,6 +418,20 @@ absl::Status SetSizes(const ServedModel& model, InputPlan& plan) {
   return absl::OkStatus();
 }
 
+// "<symbol>=<least>-<most>" joined by ";". Other texts are left out: a request
+// beyond a limit is refused by name.
+std::map<std::string, std::pair<int64_t, int64_t>> LimitsFrom(
+    const std::string& text) {
+  std::map<std::string, std::pair<int64_t, int64_t>> limits;
+  for (absl::string_view entry : absl::StrSplit(text, ';')) {
+    const std::pair<absl::string_view, absl::string_view> pair =
+        absl::StrSplit(entry, absl::MaxSplits('=', 1));
+    const auto range = RangeIn(pair.second);
+    if (range) limits[std::string(pair.first)] = *range;
+  }
+  return limits;
+}
+
 // Sets least and end by "<least>;<end>".
 absl::Status SetRange(const ServedModel& model, InputPlan& plan) {
   const std::string* text = FindParameter(model, "integers.", plan.input.name);
@@ -461,6 +475,10 @@ absl::StatusOr<RequestPlan> PlanRequests(const ServedModel& model,
   const auto batch = model.parameters.find("batch_symbol");
   plan.batch_symbol =
       batch == model.parameters.end() ? std::string(kItems) : batch->second;
+  const auto limits = model.parameters.find("size_limits");
+  if (limits != model.parameters.end()) {
+    plan.limits = LimitsFrom(limits->second);
+  }
   for (const ServedInput& input : model.inputs) {
     REFRACT_ASSIGN_OR_RETURN(const InputKind kind, KindOf(model, input, rows));
     plan.inputs.push_back({.input = input, .kind = kind});

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -82,6 +83,8 @@ struct RequestPlan {
   std::vector<InputPlan> inputs;  // in the server's order
   // The symbol of `sizes` that is the number of items.
   std::string batch_symbol;
+  // Least and most that the model takes of other symbols.
+  std::map<std::string, std::pair<int64_t, int64_t>> limits;
   int num_bags = 0;
 };
 

@@ -107,6 +107,7 @@ TEST(ModelConfigTest, TellsClientsHowToMakeRequests) {
   Graph graph = BagGraph();
   const SymExpr batch = SymExpr::Symbol("s1");
   graph.batch_symbol = "s1";
+  graph.symbols = {{"s1", 2, 100}, {"s0", 0, 50}, {"s9", 0, INT64_MAX - 1}};
   graph.values[graph.inputs[1]].shape = {batch + 1};
   graph.nodes[0].args.push_back({"include_last_offset", true});
   // A matrix with a table for each of two columns, as `ids.unbind(1)` gives.
@@ -156,6 +157,7 @@ TEST(ModelConfigTest, TellsClientsHowToMakeRequests) {
                : "none";
   };
   EXPECT_EQ(text("batch_symbol"), "s1");
+  EXPECT_EQ(text("size_limits"), "s0=0-50");
   EXPECT_EQ(text("shape.ids"), "s0");
   EXPECT_EQ(text("shape.offsets"), "s1 + 1");
   EXPECT_EQ(text("shape.fields"), "s1;2");

@@ -242,6 +242,32 @@ TEST(RequestMakerTest, MatricesOfUnknownIntegersAreZero) {
   EXPECT_FALSE(HasUnknownIntegers(told->inputs[0]));
 }
 
+// A two-tower model: torch.export may give the users a size of their own.
+TEST(RequestMakerTest, RowsBesideTheItemsAreAsMany) {
+  ServedModel model = TwoBags();
+  model.parameters["shape.offsets_0"] = "users + 1";
+  model.inputs.push_back({"user", kFloat, {-1, 2}});
+  model.parameters["shape.user"] = "users;2";
+  for (const char* name : {"age", "country"}) {
+    model.inputs.push_back({name, kFloat, {-1}});
+    model.parameters[absl::StrCat("shape.", name)] = "others";
+  }
+  const auto tensors = Made(MakerFor(model), 4);
+  ASSERT_EQ(tensors.size(), 8u);
+  EXPECT_THAT(tensors[3].dims(), ElementsAre(5));
+  EXPECT_THAT(tensors[5].dims(), ElementsAre(4, 2));
+  EXPECT_THAT(tensors[6].dims(), ElementsAre(4));
+  // A user for all candidates, and a length below --length.
+  model.parameters["size_limits"] = "users=1-2;steps=0-20";
+  model.inputs.push_back({"history", kFloat, {-1, -1}});
+  model.parameters["shape.history"] = "s0;steps";
+  const auto limited = Made(MakerFor(model), 4);
+  ASSERT_EQ(limited.size(), 9u);
+  EXPECT_THAT(limited[3].dims(), ElementsAre(2));
+  EXPECT_THAT(limited[5].dims(), ElementsAre(1, 2));
+  EXPECT_THAT(limited[8].dims(), ElementsAre(4, 20));
+}
+
 TEST(RequestMakerTest, IndicesAreInTheirRange) {
   const ServedModel model{.name = "m",
                           .inputs = {{"steps", kFloat, {-1, -1}},
