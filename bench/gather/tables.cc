@@ -130,7 +130,7 @@ absl::StatusOr<Tables> MakeTables(const std::string& folder, Place place,
     data[absl::StrCat("t", t)] = memory->bytes().data() + t * apart;
   }
   REFRACT_ASSIGN_OR_RETURN(tables.store,
-                           tables.store->WithData(data, std::move(memory)));
+                           tables.store->WithData(data, {}, std::move(memory)));
   return tables;
 }
 
