@@ -103,16 +103,13 @@ absl::Duration ExecutionTimes::Estimate(int64_t rows, Which which,
   };
   // The smallest known bucket bounds all smaller buckets.
   if (below < 0) return above >= 0 ? time(above) : absl::ZeroDuration();
-  // Beyond the largest known bucket. High() is compared with deadlines and must
-  // not be optimistic: it grows in proportion to the rows, as if an execution
-  // had no fixed cost. Typical() follows the line through the two largest known
+  // Beyond the largest known bucket: the line through the two largest known
   // buckets. Its slope is at least 0: a larger bucket that was measured faster
-  // is noise.
-  const double ratio = size(wanted) / size(below);
+  // is noise. Never in proportion to the rows: a time may be a fixed cost for
+  // the most part, and a bucket that is thought too slow is never measured.
   if (above < 0) {
-    if (which == Which::kHigh) return time(below) * ratio;
     const int second = Below(below, which, now);
-    if (second < 0) return time(below) * std::sqrt(ratio);
+    if (second < 0) return time(below) * std::sqrt(size(wanted) / size(below));
     const double slope =
         std::max(absl::ToDoubleSeconds(time(below) - time(second)), 0.0);
     return time(below) + absl::Seconds(slope * (size(wanted) - size(below)) /
@@ -129,8 +126,8 @@ absl::Duration ExecutionTimes::Typical(int64_t rows, absl::Time now) const {
 }
 
 absl::Duration ExecutionTimes::High(int64_t rows, absl::Time now) const {
-  // Where times grow faster than the rows, the slope of Typical() is steeper
-  // than the proportion that High() extrapolates with.
+  // Beyond the largest known bucket, the line through two medians may be steeper
+  // than the line through two 90th percentiles.
   return std::max(Estimate(rows, Which::kHigh, now),
                   Estimate(rows, Which::kTypical, now));
 }

@@ -43,8 +43,7 @@ class ExecutionTimes {
   // one is known: low enough for larger batches to be tried, and thus measured.
   // Zero when nothing is known.
   absl::Duration Typical(int64_t rows, absl::Time now) const;
-  // The 90th percentile, growing with the rows beyond the largest known bucket:
-  // compared with deadlines. At least Typical().
+  // The 90th percentile, compared with deadlines. At least Typical().
   absl::Duration High(int64_t rows, absl::Time now) const;
 
   // The mean, for sums of many executions. Executions that the operating system

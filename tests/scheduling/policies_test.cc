@@ -46,7 +46,7 @@ TEST(ExecutionTimesTest, WhatIsNotKnownIsTakenFromItsNeighbours) {
   times.Record(16, Us(100), kNow);
   EXPECT_EQ(times.Typical(1, kNow), Us(100));   // at most
   EXPECT_EQ(times.Typical(64, kNow), Us(200));  // √4
-  EXPECT_EQ(times.High(64, kNow), Us(400));     // in proportion
+  EXPECT_EQ(times.High(64, kNow), Us(200));
   times.Record(64, Us(148), kNow);
   EXPECT_EQ(times.Typical(32, kNow), Us(116));   // a third of the way
   EXPECT_EQ(times.Typical(128, kNow), Us(212));  // 1 µs for each more

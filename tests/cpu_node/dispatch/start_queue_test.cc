@@ -400,6 +400,28 @@ TEST(StartQueueTest, ForeseesRefusalsOfEveryRequest) {
   EXPECT_EQ(queue.waiting(), 4);
 }
 
+TEST(StartQueueTest, ASlowAnswerAloneDoesNotRefuseABurst) {
+  // The only measured request was alone at the GPU node, with a slow answer.
+  // 64 requests in flight and 192 that wait are no reason to expect 256 times
+  // that answer's time: most of it may be a fixed cost.
+  StartQueue queue({.workers = 1, .models = {{"a"}}});
+  const absl::Time deadline = kBegin + Ms(2000);
+  PlainJob alone;
+  EXPECT_TRUE(queue.Admit(alone, 0, 32, deadline, kBegin, kIdle).ok());
+  EXPECT_TRUE(queue.Next(kBegin)->refused.ok());
+  queue.End(alone, {.start = Ms(0.1), .away = Ms(34), .finish = Ms(0.1)}, true,
+            kBegin);
+  std::vector<PlainJob> jobs(256);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const absl::Status status =
+        queue.Admit(jobs[i], 0, 32, deadline, kBegin, kIdle);
+    ASSERT_TRUE(status.ok()) << i << ": " << status;
+    if (i < 64) {
+      EXPECT_TRUE(queue.Next(kBegin)->refused.ok());
+    }
+  }
+}
+
 TEST(StartQueueTest, AModelHasItsPlacesBesideAModelThatFillsTheQueue) {
   StartQueue queue({.workers = 1, .max_queue = 4, .models = {{"a"}, {"b"}}});
   std::vector<PlainJob> jobs(8);
