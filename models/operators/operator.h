@@ -159,6 +159,8 @@ enum OperatorTrait : uint16_t {
   kDropsLayers = 128,
   // Uses the batch's own statistics unless the arguments give others.
   kBatchStatistics = 256,
+  // The contents of operands decide a size of the result.
+  kSizeByData = 512,
 };
 
 struct Operator {

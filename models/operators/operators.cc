@@ -436,13 +436,15 @@ constexpr Op kTable[] = {
     Op("kthvalue", kCpuOnly, R::kKthValue),
     Op("median nanmedian quantile nanquantile mode", kCpuOnly, R::kReduce),
     Op("unique_dim _unique _unique2 unique_consecutive unique_dim_consecutive "
-       "nonzero nonzero_numpy nonzero_static argwhere masked_select histc "
-       "histogram bincount isin segment_reduce item _local_scalar_dense "
-       "is_nonzero equal allclose Int Float Bool IntImplicit FloatImplicit "
-       "ScalarImplicit _pack_padded_sequence _pad_packed_sequence pad_sequence "
-       "_jagged_to_padded_dense_forward _padded_dense_to_jagged_forward "
-       "to_sparse to_dense _to_dense _assert_async _functional_assert_async "
-       "hash_tensor", kCpuOnly, R::kNone),
+       "nonzero nonzero_numpy argwhere masked_select _pack_padded_sequence",
+       kCpuOnly, R::kNone).Is(kSizeByData),
+    Op("nonzero_static histc histogram bincount isin segment_reduce item "
+       "_local_scalar_dense is_nonzero equal allclose Int Float Bool "
+       "IntImplicit FloatImplicit ScalarImplicit _pad_packed_sequence "
+       "pad_sequence _jagged_to_padded_dense_forward "
+       "_padded_dense_to_jagged_forward to_sparse to_dense _to_dense "
+       "_assert_async _functional_assert_async hash_tensor",
+       kCpuOnly, R::kNone),
     Op("bucketize searchsorted", kCpuOnly, R::kPointwise),
     // Random.
     Op("rand rand_like randn randn_like randint randint_like randperm random "

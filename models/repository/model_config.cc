@@ -1,7 +1,6 @@
 #include "models/repository/model_config.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -13,10 +12,9 @@
 #include "base/status_macros.h"
 #include "google/protobuf/text_format.h"
 #include "google/protobuf/util/json_util.h"
-#include "models/graph/index_ranges.h"
-#include "models/graph/op_traits.h"
 #include "models/repository/check_settings.h"
 #include "models/repository/files/text_proto.h"
+#include "models/repository/requests/request_parameters.h"
 #include "proto/inference/model_config.pb.h"
 
 namespace refract::models {
@@ -24,14 +22,6 @@ namespace {
 
 constexpr absl::string_view kPlatform = "refract";
 constexpr absl::string_view kPolicyKey = "out_of_range_ids";
-constexpr absl::string_view kIdsPrefix = "ids.";
-constexpr absl::string_view kOffsetsPrefix = "offsets.";
-constexpr absl::string_view kBagsPrefix = "bags.";
-constexpr absl::string_view kLengthsPrefix = "lengths.";
-constexpr absl::string_view kIntegersPrefix = "integers.";
-constexpr absl::string_view kShapePrefix = "shape.";
-constexpr absl::string_view kBatchKey = "batch_symbol";
-constexpr absl::string_view kLimitsKey = "size_limits";
 constexpr absl::string_view kShareKey = "share";
 constexpr absl::string_view kLostShardKey = "lost_shard";
 constexpr absl::string_view kDenseWeightsKey = "dense_weights";
@@ -177,85 +167,6 @@ std::vector<int64_t> DimsOf(const Value& value) {
   return dims;
 }
 
-// Whether `next` tells of the column after that of `use`, and of nothing else.
-bool IsNextColumn(const IdInput& use, const IdInput& next) {
-  return next.input == use.input && next.table == use.table &&
-         next.is_offsets == use.is_offsets && next.column == use.column + 1;
-}
-
-// Facts that a client needs to make valid requests and that metadata does not
-// have: the parameters for readers, as the header lists them.
-std::map<std::string, std::string> ReaderParameters(const Graph& graph) {
-  std::map<std::string, std::string> parameters;
-  // Per input with offsets: the text for each of its rows; −1: for all of it.
-  std::map<std::string, std::map<int64_t, std::string>> bags;
-  const std::vector<IdInput> uses = FindIdInputs(graph);
-  for (size_t i = 0; i < uses.size(); ++i) {
-    const IdInput& use = uses[i];
-    const std::string& name = graph.value(use.input).name;
-    std::string& text = parameters[absl::StrCat(
-        use.is_offsets ? kOffsetsPrefix : kIdsPrefix, name)];
-    absl::StrAppend(&text, text.empty() ? "" : ";", "table=", use.table,
-                    " rows=", use.rows);
-    if (use.column >= 0) {
-      absl::StrAppend(&text, " column=", use.column);
-      // Columns that a look-up reads together have one entry.
-      const int64_t first = use.column;
-      while (i + 1 < uses.size() && IsNextColumn(uses[i], uses[i + 1])) ++i;
-      if (uses[i].column > first) absl::StrAppend(&text, "-", uses[i].column);
-    }
-    if (use.row >= 0) absl::StrAppend(&text, " row=", use.row);
-    if (use.lengths != kNoValue) {
-      // Without lengths a reader cannot tell where a piece ends.
-      if (use.piece >= 0) absl::StrAppend(&text, " piece=", use.piece);
-      parameters[absl::StrCat(kLengthsPrefix, graph.value(use.lengths).name)] =
-          absl::StrCat("ids=", name, " pieces=", use.pieces);
-    }
-    if (use.is_offsets && use.ids != kNoValue) {
-      // Rows of offsets divide the same rows of a matrix of ids, or a list
-      // each.
-      const bool lists = use.row >= 0 && graph.value(use.ids).shape.size() == 1;
-      bags[name][lists ? use.row : -1] = absl::StrCat(
-          "ids=", graph.value(use.ids).name,
-          " include_last=", use.include_last_offset ? "true" : "false",
-          lists ? absl::StrCat(" row=", use.row) : "");
-    }
-  }
-  for (const auto& [name, of_rows] : bags) {
-    parameters[absl::StrCat(kBagsPrefix, name)] =
-        absl::StrJoin(of_rows, ";", [](std::string* out, const auto& row) {
-          absl::StrAppend(out, row.second);
-        });
-  }
-  for (const IndexRange& range : FindIndexRanges(graph)) {
-    const std::string& name = graph.value(range.input).name;
-    if (parameters.contains(absl::StrCat(kIdsPrefix, name))) continue;
-    parameters[absl::StrCat(kIntegersPrefix, name)] =
-        absl::StrCat(range.least, ";", range.end.ToString());
-  }
-  for (ValueId id : graph.inputs) {
-    const Value& value = graph.value(id);
-    if (!value.has_shape || value.shape.empty()) continue;
-    parameters[absl::StrCat(kShapePrefix, value.name)] = absl::StrJoin(
-        value.shape, ";", [](std::string* out, const SymExpr& size) {
-          absl::StrAppend(out, size.ToString());
-        });
-  }
-  if (!graph.batch_symbol.empty()) {
-    parameters[std::string(kBatchKey)] = graph.batch_symbol;
-  }
-  std::string limits;
-  for (const SymbolRange& range : graph.symbols) {
-    // torch.export writes about INT64_MAX where nothing limits a size.
-    const bool limited = range.max < INT32_MAX || range.min > 1;
-    if (!limited || range.symbol == graph.batch_symbol) continue;
-    absl::StrAppend(&limits, limits.empty() ? "" : ";", range.symbol, "=",
-                    range.min, "-", range.max);
-  }
-  if (!limits.empty()) parameters[std::string(kLimitsKey)] = limits;
-  return parameters;
-}
-
 // Reads `text` into `setting`. InvalidArgument lists `texts`.
 template <typename Setting>
 absl::Status ReadSetting(const Texts<Setting>& texts, absl::string_view text,
@@ -362,23 +273,7 @@ absl::Status CheckParameter(const std::string& key, const std::string& text,
   if (key == kGpuPrecisionKey) {
     return ReadSetting(kGpuPrecisionTexts, text, result.serving.gpu_precision);
   }
-  // For readers only: rows may differ between versions.
-  if (key == kBatchKey || key == kLimitsKey) return absl::OkStatus();
-  // Parameters for readers: only the input's name is checked, the text may be
-  // that of another version.
-  absl::string_view input = key;
-  if (absl::ConsumePrefix(&input, kIdsPrefix) ||
-      absl::ConsumePrefix(&input, kOffsetsPrefix) ||
-      absl::ConsumePrefix(&input, kBagsPrefix) ||
-      absl::ConsumePrefix(&input, kLengthsPrefix) ||
-      absl::ConsumePrefix(&input, kIntegersPrefix) ||
-      absl::ConsumePrefix(&input, kShapePrefix)) {
-    for (ValueId id : graph.inputs) {
-      if (graph.value(id).name == input) return absl::OkStatus();
-    }
-    return absl::InvalidArgumentError(
-        absl::StrCat("the model has no input ", input));
-  }
+  if (IsRequestParameter(key)) return CheckRequestParameter(key, graph);
   return absl::InvalidArgumentError("unknown parameter");
 }
 
@@ -467,7 +362,7 @@ inference::ModelConfig MakeConfig(absl::string_view name, const Graph& graph) {
   }
   auto& parameters = *config.mutable_parameters();
   parameters[std::string(kPolicyKey)].set_string_value("error");
-  for (const auto& [key, text] : ReaderParameters(graph)) {
+  for (const auto& [key, text] : RequestParameters(graph)) {
     parameters[key].set_string_value(text);
   }
   return config;

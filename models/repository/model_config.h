@@ -18,24 +18,8 @@
 //                              precision of a GPU
 //   traffic, golden_tolerance  check_settings.h
 //
-// Import also writes parameters for clients that make requests. They are not
-// read back, because versions may differ; requests are checked against the
-// model itself:
-//   ids.<input>                the tables whose ids or bag offsets an input
-//   offsets.<input>            holds: "table=<weight> rows=<n>", then
-//                              " column=<k>" or "<k>-<last>", " row=<k>" or
-//                              " piece=<k>" for a part; ";" between them
-//   bags.<offsets input>       "ids=<input> include_last=<true|false>"; with
-//                              " row=<k>", joined by ";", where each row of the
-//                              offsets has a list of ids
-//   lengths.<lengths input>    "ids=<input> pieces=<n>": lengths of the bags of
-//                              piece after piece of these ids
-//   integers.<input>           "<least>;<end>": integers from least on and below
-//                              end are valid as indices; "<least>;?": unknown
-//   shape.<input>              its sizes as models::SymExpr texts, joined by
-//                              ";": "s0 + 1", "s0;13"
-//   batch_symbol               which symbol of these counts the items to score
-//   size_limits                "<symbol>=<least>-<most>", joined by ";"
+// Import also writes parameters for clients that draw requests
+// (requests/request_parameters.h).
 
 #include <cstdint>
 #include <initializer_list>

@@ -79,9 +79,10 @@ class WeightStore {
   const WeightTable& table() const { return table_; }
 
   // A store with the same weights, of which those in `data` are read at other
-  // addresses: name → first element, laid out as in the file. Weights in `rows`
-  // have only so many rows there. `memory` owns what `data` points to and lives
-  // as long as the store. NotFound names a weight that the store does not have.
+  // addresses: name → first element, laid out as in the file. `rows`: number of
+  // rows that lie there, for weights that have fewer rows there than in the
+  // file. `memory` owns what `data` points to and lives as long as the store.
+  // NotFound names a weight that the store does not have.
   absl::StatusOr<std::shared_ptr<const WeightStore>> WithData(
       const absl::flat_hash_map<std::string, const std::byte*>& data,
       const absl::flat_hash_map<std::string, int64_t>& rows,

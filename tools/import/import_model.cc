@@ -14,6 +14,7 @@
 #include "base/status_macros.h"
 #include "models/graph/op_traits.h"
 #include "models/graph/script_region.h"
+#include "models/operators/operator.h"
 #include "models/passes/float_ids.h"
 #include "models/passes/name_sizes.h"
 #include "models/repository/files/safetensors.h"
@@ -133,20 +134,11 @@ absl::Status LearnSizes(const models::WeightStore& weights,
 
 // Whether the contents of operands decide the size of the results.
 bool HasSizeByData(const Graph& graph, const models::Node& node) {
-  static const auto& names =
-      *new std::set<absl::string_view>{"nonzero",
-                                       "nonzero_numpy",
-                                       "argwhere",
-                                       "masked_select",
-                                       "_unique2",
-                                       "unique_dim",
-                                       "unique_consecutive",
-                                       "_pack_padded_sequence"};
-  const models::OpName op = models::SplitOpName(node.op);
-  if (op.space != "aten") return false;
-  if (names.contains(op.name)) return true;
-  const models::Argument* list =
-      op.name == "index" ? node.FindArg("indices") : nullptr;
+  const models::Operator& record = models::OperatorOf(node.op);
+  if (record.Has(models::kSizeByData)) return true;
+  const models::Argument* list = record.rows == models::RowRule::kIndex
+                                     ? node.FindArg("indices")
+                                     : nullptr;
   const auto* indices = list ? std::get_if<models::ValueList>(list) : nullptr;
   return indices != nullptr &&
          std::any_of(indices->begin(), indices->end(), [&](models::ValueId id) {
