@@ -25,8 +25,8 @@ bool IsAligned(const std::byte* data) {
   return reinterpret_cast<uintptr_t>(data) % base::kTensorAlignBytes == 0;
 }
 
-// A tensor whose size contradicts the graph's shapes. Those of a TorchScript
-// are fitted to the sample of its import.
+// The error of a tensor whose size contradicts the graph's shapes. Shapes of a
+// TorchScript are fitted to the sample of its import.
 absl::Status OtherSize(absl::string_view begin, const base::Dims& dims,
                        size_t bytes, size_t promised) {
   return absl::InternalError(absl::StrCat(
@@ -70,12 +70,12 @@ absl::Status RunKernel(const Plan& plan, const Step& step,
     if (target.data == nullptr) {
       REFRACT_ASSIGN_OR_RETURN(
           outputs[i].data, state.Reserve(plan.locals[local].buffer, *bytes));
-      // A kernel must not write past the caller's memory, whose length follows
-      // from the graph's shapes. A kernel that infers another size contradicts
-      // the graph.
     } else if (target.bytes == *bytes) {
       outputs[i].data = target.data;
     } else {
+      // A kernel must not write past the caller's memory, whose length follows
+      // from the graph's shapes. A kernel that infers another size contradicts
+      // the graph.
       return OtherSize(absl::StrCat(step.node, ": '", plan.locals[local].name),
                        spec.dims, *bytes, target.bytes);
     }
@@ -301,9 +301,9 @@ absl::Status CollectOutputs(const Plan& plan,
             absl::StrCat("output '", plan.locals[output.local].name), view.dims,
             view.bytes, promised);
       }
+    } else if (output.buffer != kNoBuffer) {
       // An output that is one of the inputs outlives the caller's memory only
       // as a copy.
-    } else if (output.buffer != kNoBuffer) {
       REFRACT_ASSIGN_OR_RETURN(copy, state.Reserve(output.buffer, view.bytes));
     }
     if (copy == nullptr || copy == view.data) continue;

@@ -144,7 +144,7 @@ bool Scheduler::AssignFrom(size_t index, int instance_index, bool busy,
   }
   const int64_t most = RowsOfTurn(index, now);
   // Behind an execution a batch is uploaded as late as possible to be in time.
-  // Whether it must wait.
+  // True: a batch of `rows` rows must wait for its upload.
   const auto uploads_later = [&](int64_t rows) {
     if (!busy || !model.uploads.known(now)) return false;
     const absl::Time begin = FreeAt(instances_[instance_index], now) -

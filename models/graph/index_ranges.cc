@@ -54,8 +54,8 @@ std::vector<Index> IndicesOf(const Graph& graph, const Node& node) {
   return indices;
 }
 
-// What the operator adds to each integer of its first operand; nullopt: it does
-// something else.
+// The number that the operator adds to each integer of its first operand;
+// nullopt for operators that do something else.
 std::optional<int64_t> ShiftOf(const Node& node) {
   const OpName op = SplitOpName(node.op);
   if (op.space != "aten") return std::nullopt;

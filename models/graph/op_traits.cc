@@ -169,8 +169,8 @@ int64_t SizeOf(const Value& value, int64_t dim) {
              : -1;
 }
 
-// Those of the results of a split: they follow the indices of the results
-// before `result`.
+// The indices that a split takes as its result `result`: they follow the
+// indices of the results before it.
 std::optional<Range> RangeOfSplit(const Graph& graph, const Node& node,
                                   ValueId result, int64_t dim) {
   int64_t first = 0;

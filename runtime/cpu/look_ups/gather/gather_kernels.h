@@ -22,7 +22,8 @@ enum class GatherMode : uint8_t { kSum, kMean, kMax };
 //
 //   out[b][d] = sum over i of weights[i] × value(rows[i])[d],  and so on as in
 //   embedding_bag.h, i in order, every multiplication and addition rounded by
-//   itself. So all instruction sets give the same bits.
+//   itself, or fused where the product is exact. So all instruction sets give
+//   the same bits.
 struct GatheredBags {
   const std::byte* const* rows = nullptr;  // of the first id
   int64_t num_ids = 0;
