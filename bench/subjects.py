@@ -275,7 +275,7 @@ SUBJECTS = (
     serving("offered_rate", "Rate of the load generator ÷ tritonclient's", "offered_rate",
             "--rounds", "13"),
     serving("triton_backend", "Rate within an SLO ÷ Triton's Python backend",
-            "triton_backend", "--install", "--duration", "5"),
+            "triton_backend", "--install", "--duration", "4"),
     serving("triton_backend_wide", "The same, DLRM of published widths",
             "triton_backend", "--install", "--preset", "default", "--tables-gib", "0.5",
             "--slo-ms", "200", "--qps", "5", "--duration", "8"),

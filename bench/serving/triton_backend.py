@@ -226,6 +226,7 @@ def main():
     if binary is None:
         print("skipped: no Triton server; --tritonserver names one, --install gets one")
         sys.exit(77)
+    options = backend_options(binary)
     cpus = sorted(os.sched_getaffinity(0))
     server_cpus = arguments.server_cpus or ",".join(
         map(str, cpus[: max(1, len(cpus) // 2)])
@@ -264,7 +265,7 @@ def main():
                     "taskset", "-c", server_cpus, binary,
                     "--model-repository", str(folder / "triton"),
                     "--grpc-port", str(ports[0]), "--http-port", str(ports[1]),
-                    "--metrics-port", str(ports[2]), *backend_options(binary),
+                    "--metrics-port", str(ports[2]), *options,
                 ],
                 stdout=subprocess.DEVNULL, stderr=log,
             )
