@@ -77,6 +77,9 @@ absl::Status RelaxSmallSizes(absl::Span<const NamedTensor> sample,
 // gets that size ("3*B"), as does every size computed from it; its symbol is
 // removed.
 //
+// Vectors that are split into pieces of the same sizes have one size: the ids
+// and the weights of a KeyedJaggedTensor.
+//
 // gather() and scatter() take rows of one input for rows of another: the export
 // demands at least as many rows, PyTorch ignores further rows, and in a request
 // all of them are rows of the batch. Such a leading size becomes the batch, and

@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kTry = 1000;
 constexpr int64_t kMaxFactor = 10'000;  // features in one vector of lengths
 
-// The symbol's value is factor × batch + offset.
+// The symbol's value is factor × another symbol, as a rule the batch, + offset.
 struct Tie {
   std::string symbol;
   int64_t factor = 0;
@@ -76,6 +76,33 @@ std::vector<Equal> EqualSizes(const Graph& graph) {
       const Value& right = graph.value(b);
       if (left.shape.size() != 3 || right.shape.size() != 3) continue;
       equal.emplace_back(left.shape[0], right.shape[0]);
+    }
+  }
+  return equal;
+}
+
+// Sizes of tensors that are split into pieces of the same sizes: ids, and the
+// weights of a weighted embedding bag.
+std::vector<Equal> SplitAlike(const Graph& graph) {
+  std::vector<Equal> equal;
+  std::vector<std::pair<const Argument*, SymExpr>> splits;
+  for (const Node& node : graph.nodes) {
+    const ValueId operand = node.ValueArg("self");
+    const Argument* const sizes = node.FindArg("split_sizes");
+    const Argument* const dim = node.FindArg("dim");
+    if (node.op != "aten.split_with_sizes.default" || sizes == nullptr ||
+        operand == kNoValue || graph.value(operand).shape.size() != 1 ||
+        (dim != nullptr && *dim != Argument(int64_t{0}))) {
+      continue;
+    }
+    const SymExpr& size = graph.value(operand).shape[0];
+    const auto alike =
+        std::find_if(splits.begin(), splits.end(),
+                     [&](const auto& split) { return *split.first == *sizes; });
+    if (alike == splits.end()) {
+      splits.emplace_back(sizes, size);
+    } else {
+      equal.emplace_back(alike->second, size);
     }
   }
   return equal;
@@ -153,11 +180,11 @@ bool IsSizeOfVector(const Graph& graph, const std::string& symbol) {
   return found;
 }
 
-void Apply(const Tie& tie, Graph& graph) {
-  const std::string& batch = graph.batch_symbol;
+// Writes the tie's symbol by the symbol `other`.
+void Apply(const Tie& tie, const std::string& other, Graph& graph) {
   for (Value& value : graph.values) {
-    for (SymExpr& size : value.shape) size = Replaced(size, tie, batch);
-    value.sym_value = Replaced(value.sym_value, tie, batch);
+    for (SymExpr& size : value.shape) size = Replaced(size, tie, other);
+    value.sym_value = Replaced(value.sym_value, tie, other);
   }
   SymbolRange tied{.symbol = tie.symbol};
   std::erase_if(graph.symbols, [&](const SymbolRange& range) {
@@ -166,9 +193,9 @@ void Apply(const Tie& tie, Graph& graph) {
     return true;
   });
   for (SymbolRange& range : graph.symbols) {
-    if (range.symbol != batch) continue;
-    // symbol ≤ max means batch ≤ ⌊(max − offset) / factor⌋, and symbol ≥ min
-    // means batch ≥ ⌈(min − offset) / factor⌉.
+    if (range.symbol != other) continue;
+    // symbol ≤ max means other ≤ ⌊(max − offset) / factor⌋, and symbol ≥ min
+    // means other ≥ ⌈(min − offset) / factor⌉.
     if (tied.max != INT64_MAX) {
       range.max = std::min(range.max, (tied.max - tie.offset) / tie.factor);
     }
@@ -177,7 +204,7 @@ void Apply(const Tie& tie, Graph& graph) {
         tie.factor;
     if (least <= range.min) continue;
     // Exporters say "2 and more" of every size.
-    if (least == 2) {
+    if (least == 2 && other == graph.batch_symbol) {
       graph.min_batch = std::max<int64_t>(graph.min_batch, 2);
     } else {
       range.min = least;
@@ -303,7 +330,7 @@ class RowTies {
           absl::StrCat("input ", graph_.value(id).name,
                        " must have as many rows as the batch: ", why));
     }
-    Apply({.symbol = symbol, .factor = 1}, graph_);
+    Apply({.symbol = symbol, .factor = 1}, graph_.batch_symbol, graph_);
   }
 
   absl::Span<const NamedTensor> sample_;
@@ -325,11 +352,22 @@ void TieSizes(absl::Span<const NamedTensor> sample, Graph& graph,
       if ((a == batch) == (b == batch)) continue;
       const auto tie = TieOf(a == batch ? b : a, graph.batch_symbol);
       if (!tie || !IsSizeOfVector(graph, tie->symbol)) continue;
-      Apply(*tie, graph);
+      Apply(*tie, graph.batch_symbol, graph);
       changed = true;
       break;
     }
     if (!changed) changed = rows.TieIndexed();
+  }
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const auto& [a, b] : SplitAlike(graph)) {
+      const auto kept = a.symbol();
+      const auto removed = b.symbol();
+      if (!kept || !removed || *kept == *removed || b == batch) continue;
+      Apply({.symbol = *removed, .factor = 1}, *kept, graph);
+      changed = true;
+      break;
+    }
   }
   rows.TieUnread();
 }

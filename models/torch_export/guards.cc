@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
+#include "models/passes/name_sizes.h"
 
 namespace refract::models::torch_export {
 namespace {
@@ -103,6 +104,20 @@ std::optional<Comparison> ParseGuard(absl::string_view guard,
   return std::nullopt;
 }
 
+// symbol + added
+struct Sum {
+  std::string symbol;
+  int64_t added = 0;
+};
+
+std::optional<Sum> AsSum(const SymExpr& size) {
+  const std::vector<std::string> symbols = size.Symbols();
+  if (symbols.size() != 1) return std::nullopt;
+  const auto added = (size - SymExpr::Symbol(symbols[0])).constant();
+  if (!added) return std::nullopt;
+  return Sum{symbols[0], *added};
+}
+
 SymbolRange* FindRange(Graph& graph, absl::string_view symbol) {
   for (SymbolRange& range : graph.symbols) {
     if (range.symbol == symbol) return &range;
@@ -169,13 +184,14 @@ bool ApplyGuard(absl::string_view guard, Graph& graph) {
     std::swap(comparison->left, comparison->right);
     comparison->op = Mirrored(comparison->op);
   }
-  const auto symbol = comparison->left.symbol();
-  const auto constant = comparison->right.constant();
-  if (!symbol || !constant) return false;
-  SymbolRange* range = FindRange(graph, *symbol);
+  const auto sum = AsSum(comparison->left);
+  if (!sum) return false;
+  const auto constant = (comparison->right - sum->added).constant();
+  if (!constant) return false;
+  SymbolRange* range = FindRange(graph, sum->symbol);
   if (range == nullptr) {
     // A symbol without a declared range.
-    graph.symbols.push_back({*symbol});
+    graph.symbols.push_back({sum->symbol});
     range = &graph.symbols.back();
   }
   return Narrow(*range, comparison->op, *constant);
@@ -191,7 +207,8 @@ std::string Describe(const Graph& graph, absl::string_view symbol) {
       }
     }
   }
-  return absl::StrCat("size ", symbol);
+  return symbol == graph.batch_symbol ? "the batch"
+                                      : absl::StrCat("size ", symbol);
 }
 
 bool IsInputSymbol(const Graph& graph, absl::string_view symbol) {
@@ -203,6 +220,23 @@ bool IsInputSymbol(const Graph& graph, absl::string_view symbol) {
     }
     return false;
   });
+}
+
+// Writes `symbol` as symbol + offset in every size, so that the symbol counts
+// `offset` less than before.
+void Lower(Graph& graph, const std::string& symbol, int64_t offset) {
+  const absl::flat_hash_map<std::string, std::string> names = {
+      {symbol, absl::StrCat("(", symbol, " + ", offset, ")")}};
+  for (Value& value : graph.values) {
+    for (SymExpr& size : value.shape) size = Renamed(size, names);
+    value.sym_value = Renamed(value.sym_value, names);
+  }
+  if (SymbolRange* const range = FindRange(graph, symbol)) {
+    range->min = std::max(range->min, offset) - offset;
+    if (range->max != INT64_MAX) {
+      range->max = std::max(range->max, offset) - offset;
+    }
+  }
 }
 
 }  // namespace
@@ -238,8 +272,13 @@ void ChooseBatchSymbol(Graph& graph) {
   graph.batch_symbol.clear();
   if (!graph.outputs.empty()) {
     const Value& first = graph.value(graph.outputs[0]);
-    if (!first.shape.empty() && first.shape[0].symbol()) {
-      graph.batch_symbol = *first.shape[0].symbol();
+    const auto rows =
+        first.shape.empty() ? std::nullopt : AsSum(first.shape[0]);
+    if (rows && rows->added <= 0 && rows->added > INT32_MIN) {
+      // Fewer rows than the symbol: bags whose offsets end with the number of
+      // ids, where no input has a row per item.
+      if (rows->added < 0) Lower(graph, rows->symbol, -rows->added);
+      graph.batch_symbol = rows->symbol;
       return;
     }
   }

@@ -19,8 +19,8 @@ namespace refract::models::torch_export {
 absl::Status ReadRanges(const Json& ranges, Graph& graph);
 
 // Sets graph.batch_symbol: the leading size of the first output when that is
-// one symbol, else the symbol that leads most inputs (the first of equals);
-// empty when there is none.
+// one symbol s, or s - c, where s becomes s + c in every size; else the symbol
+// that leads most inputs (the first of equals); empty when there is none.
 void ChooseBatchSymbol(Graph& graph);
 
 // Tightens graph.symbols by guards such as "L['x'].size()[0] != 1", over the

@@ -281,6 +281,8 @@ absl::StatusOr<Program> ParseProgram(absl::string_view text) {
     return absl::InvalidArgumentError("the model returns no tensor");
   }
 
+  // Guards name inputs as forward() does.
+  reader.NameInputs(*module);
   if (const Json* ranges = Member(json, "range_constraints")) {
     REFRACT_RETURN_IF_ERROR(ReadRanges(*ranges, graph));
   }
@@ -297,7 +299,6 @@ absl::StatusOr<Program> ParseProgram(absl::string_view text) {
     ApplyGuards(*guards, graph, program.notes);
   }
   SetMinBatch(graph, program.notes);
-  reader.NameInputs(*module);
   return program;
 }
 

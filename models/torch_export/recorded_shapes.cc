@@ -6,8 +6,8 @@
 namespace refract::models::torch_export {
 namespace {
 
-// The rank of the states: the rank of the input of aten.lstm.input; 3 for packed
-// sequences (aten.lstm.data).
+// The rank of the states: the rank of the input of aten.lstm.input; 3 for
+// packed sequences (aten.lstm.data).
 size_t StateRank(const Graph& graph, const Node& node) {
   if (node.op == "aten.lstm.data") return 3;
   const Argument* input = node.FindArg("input");

@@ -132,6 +132,16 @@ class ExportedProgram:
         ]
         self.output_names = _dict_names(self._program.call_spec.out_spec)
 
+    def name_of(self, name):
+        """The slot's name for a name as forward() spells it.
+
+        torch.export writes names of arguments, keys and parts in lower case,
+        with "_" in the place of other characters.
+        """
+        names = {slot.name for slot in self.slots}
+        word = re.sub(r"[^a-z0-9]", "_", name.lower())
+        return word if name not in names and word in names else name
+
     @staticmethod
     def _slot(argument, values):
         if isinstance(argument, TensorArgument):
@@ -320,6 +330,9 @@ class ScriptProgram:
                     "supported"
                 )
             self.slots.append(Slot(argument.name, kind))
+
+    def name_of(self, name):
+        return name
 
     def bind(self, values):
         parameters = dict(self._module.named_parameters())

@@ -102,7 +102,9 @@ def name_outputs(leaves, names=None):
 
 def run(program, inputs, outputs):
     """Runs the file `inputs` and writes the file `outputs`."""
-    leaves = gather(program.slots, safetensors_io.read(inputs), inputs)
+    tensors = safetensors_io.read(inputs)
+    named = {program.name_of(name): tensor for name, tensor in tensors.items()}
+    leaves = gather(program.slots, named, inputs)
     try:
         with torch.no_grad():
             results = program.run(leaves)

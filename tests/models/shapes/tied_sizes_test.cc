@@ -2,6 +2,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "models/shapes/infer.h"
 
@@ -103,6 +104,33 @@ TEST(TieSizesTest, MatrixProductsOfBatchesTie) {
   model.Put("aten.bmm.default",
             {{"self", ValueRef{model.x}}, {"mat2", ValueRef{model.pooled}}});
   EXPECT_EQ(model.LengthsAfter(), "2*B");
+}
+
+TEST(TieSizesTest, VectorsThatAreSplitAlikeAreEquallyLong) {
+  const auto size_of_weights = [](int64_t last, int64_t axis) {
+    Model model("s", "5");
+    const ValueId weights = model.Add("weights", base::DType::kFloat32, {"w"});
+    model.graph.inputs.push_back(weights);
+    model.graph.symbols.push_back({.symbol = "w", .min = 3, .max = 50});
+    const auto split = [&](ValueId vector, int64_t end, int64_t dim) {
+      model.Put(
+          "aten.split_with_sizes.default",
+          {{"self", ValueRef{vector}},
+           {"split_sizes", IntList{{.value = model.pooled}, {.literal = end}}},
+           {"dim", dim}});
+    };
+    split(model.lengths, 4, 0);
+    split(weights, last, axis);
+    TieSizes({}, model.graph, model.notes);
+    const SymbolRange& range = model.graph.symbols[1];
+    return absl::StrCat(
+        model.graph.value(weights).shape[0].ToString(), " of ",
+        model.graph.symbols.size(), ", ", range.min, " to ",
+        range.max == INT64_MAX ? "any" : absl::StrCat(range.max));
+  };
+  EXPECT_EQ(size_of_weights(4, 0), "s of 2, 3 to 50");
+  EXPECT_EQ(size_of_weights(5, 0), "w of 3, 2 to any");
+  EXPECT_EQ(size_of_weights(4, 1), "w of 3, 2 to any");
 }
 
 TEST(TieSizesTest, WhatMayDifferIsLeft) {

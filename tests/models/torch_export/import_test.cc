@@ -326,6 +326,32 @@ TEST(TorchExportTest, TurnsGuardsIntoBoundsAndNotes) {
                           HasSubstr("dimension 0 of dense >= 2")));
 }
 
+TEST(TorchExportTest, CountsItemsByOffsetsOfBags) {
+  // The offsets end with the number of ids, and no input has a row per item.
+  Pt2Archive archive;
+  Json items = Pt2Archive::Symbol("s36");
+  std::string& text = items["as_expr"]["expr_str"].get_ref<std::string&>();
+  text = absl::StrCat("Add(Integer(-1), ", text, ")");
+  for (const char* name : {"getitem", "dense"}) {
+    archive.SetTensor(name, 7, {items, Pt2Archive::Size(4)});
+  }
+  archive.SetTensor("cat", 7, {items, Pt2Archive::Size(8)});
+  for (const char* name : {"linear", "relu_", "sigmoid", "mul"}) {
+    archive.SetTensor(name, 7, {items, Pt2Archive::Size(1)});
+  }
+  archive.program["guards_code"] = {"L['off'].size()[0] >= 3",
+                                    "((-1) + L['off'].size()[0]) != 1"};
+  const auto model = ImportBytes(archive.Bytes());
+  ASSERT_TRUE(model.ok()) << model.status();
+  const Graph& graph = model->graph;
+  EXPECT_EQ(graph.batch_symbol, "s36");
+  EXPECT_EQ(graph.value(graph.inputs[2]).shape[0].ToString(), "s36 + 1");
+  EXPECT_EQ(graph.value(graph.outputs[0]).shape[0].ToString(), "s36");
+  EXPECT_EQ(graph.min_batch, 2);
+  EXPECT_EQ(graph.symbols[1].max, 4095);
+  EXPECT_THAT(model->notes, ElementsAre(HasSubstr("of dense >= 2")));
+}
+
 // Writes sizes as an export without dynamic_shapes does.
 void FixSizes(Json& json) {
   if (json.is_object() && json.contains("as_expr")) {

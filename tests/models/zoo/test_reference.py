@@ -17,6 +17,13 @@ class Nested(torch.nn.Module):
         return {"z": total * scale, "a": (total.sum(1), None)}
 
 
+class Capitals(torch.nn.Module):
+    """Names that torch.export writes in another way."""
+
+    def forward(self, X, Features):
+        return X - Features["Price"] * Features["the shop"]
+
+
 class AcrossRows(torch.nn.Module):
     """Each row's answer depends on the others."""
 
@@ -100,6 +107,22 @@ class CommandTest(unittest.TestCase):
         self.assertEqual(sorted(outputs), ["a_0", "z"])
         torch.testing.assert_close(outputs["z"], (a + b) * 3)
         torch.testing.assert_close(outputs["a_0"], (a + b).sum(1))
+
+    def test_names_as_forward_spells_them(self):
+        batch = {0: torch.export.Dim("batch")}
+        x, price, shop = torch.randn(3, 3).unbind()
+        path = save_program(
+            Capitals(),
+            (x, {"Price": price, "the shop": shop}),
+            (batch, {"Price": batch, "the shop": batch}),
+            "capitals.pt2",
+        )
+        tensors = {"X": x, "Features_Price": price, "Features_the_shop": shop}
+        lower = {name.lower(): tensor for name, tensor in tensors.items()}
+        for names in (tensors, lower):
+            code, errors, outputs = run(path, names)
+            self.assertEqual(code, 0, errors)
+            torch.testing.assert_close(outputs["output_0"], x - price * shop)
 
     def test_scripted_lists_and_numbers(self):
         path = folder() / "listed.pt"
