@@ -93,7 +93,12 @@ class TableBinder {
             path, ": metadata ", key, ": the file has no such tensor"));
       }
     }
+    bool any = false;
     for (const SafetensorsEntry& tensor : file.entries()) {
+      absl::string_view table = tensor.name;
+      absl::ConsumeSuffix(&table, ".ids");
+      if (model_.unread.contains(table)) continue;
+      any = true;
       const auto rows =
           file.metadata().find(absl::StrCat(kRowsKeyPrefix, tensor.name));
       absl::Status status = BindTensor(
@@ -103,8 +108,10 @@ class TableBinder {
                               absl::StrCat(path, ": tensor ", tensor.name));
       }
     }
-    model_.weights.files.push_back(
-        {path, file.file()->bytes().size(), base::Digest{}});
+    if (any) {
+      model_.weights.files.push_back(
+          {path, file.file()->bytes().size(), base::Digest{}});
+    }
     return absl::OkStatus();
   }
 

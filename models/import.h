@@ -24,6 +24,9 @@ struct ImportedModel {
   // values are always in the file. A constant made by freezing a TorchScript
   // that a look-up reads is not in this set: it may be a table's stand-in.
   absl::flat_hash_set<std::string> buffers;
+  // Parameters of the file that no operator reads. `weights` does not have
+  // them.
+  absl::flat_hash_set<std::string> unread;
   std::string source_path;
   // Request that the model was checked with, safetensors; empty: none. Stored
   // with the version, which takes sizes and warm-up requests from it.
@@ -49,10 +52,11 @@ enum class ArchiveKind { kTorchExport, kTorchScript };
 absl::StatusOr<ArchiveKind> DetectArchive(absl::string_view path);
 
 // Replaces storage of the stand-ins by the tensors of `tables_dir`; adds those
-// files to `weights.files`. InvalidArgument: names that match no parameter,
-// shapes or dtypes that differ, a tensor that two files hold, a file of the
-// wrong size; also when a stand-in (a parameter of stride 0 in its first
-// dimension, with more than one row) stays without values.
+// files to `weights.files`. Leaves out tensors for parameters that nothing
+// reads. InvalidArgument: names that match no parameter, shapes or dtypes that
+// differ, a tensor that two files hold, a file of the wrong size; also when a
+// stand-in (a parameter of stride 0 in its first dimension, with more than one
+// row) stays without values.
 absl::Status BindTables(const ImportOptions& options, ImportedModel& model);
 
 }  // namespace refract::models

@@ -96,6 +96,16 @@ class Payloads {
     return config != nullptr && Member(*config, weight) != nullptr;
   }
 
+  // Adds the names of all but `read`.
+  void AddOthers(const absl::flat_hash_set<absl::string_view>& read,
+                 absl::flat_hash_set<std::string>& names) const {
+    const Json* config = Member(json_, "config");
+    if (config == nullptr) return;
+    for (const auto& [name, meta] : config->entries()) {
+      if (!read.contains(name)) names.insert(name);
+    }
+  }
+
   // Where `weight` lies. `path`: of the archive.
   absl::StatusOr<WeightEntry> Locate(const ZipArchive& archive,
                                      absl::string_view path,
@@ -199,6 +209,7 @@ absl::Status AddWeights(const ZipArchive& archive, const Layout& layout,
     if (!entry.ok()) return annotate(entry.status());
     model.weights.entries.push_back(*std::move(entry));
   }
+  for (const Payloads& payloads : kinds) payloads.AddOthers(seen, model.unread);
   model.weights.files.push_back(
       {std::string(path), archive.file()->bytes().size(), base::Digest{}});
   return absl::OkStatus();

@@ -92,10 +92,11 @@ def _is_stand_in(tensor):
     )
 
 
-def _check_bindings(parameters, values):
+def _check_bindings(parameters, values, unread=()):
     """Refuses values that fit no parameter, and stand-ins left without one.
 
-    Halves of a float32 parameter are widened in `values`.
+    Halves of a float32 parameter are widened in `values`. `unread`: parameters
+    that need no values.
     """
     for name, value in list(values.items()):
         if name not in parameters:
@@ -109,7 +110,7 @@ def _check_bindings(parameters, values):
                 f"model wants {wanted.dtype} {list(wanted.shape)}"
             )
     for name, parameter in parameters.items():
-        if name not in values and _is_stand_in(parameter):
+        if name not in values and name not in unread and _is_stand_in(parameter):
             raise InputError(
                 f"tables: {name} has no values in the model file and none in "
                 "the tables (--tables DIR)"
@@ -162,7 +163,12 @@ class ExportedProgram:
 
     def bind(self, values):
         state = self._program.state_dict
-        _check_bindings(state, values)
+        placeholders = self._program.graph.find_nodes(op="placeholder")
+        specs = self._program.graph_signature.input_specs
+        unread = {
+            spec.target for spec, node in zip(specs, placeholders) if not node.users
+        }
+        _check_bindings(state, values, unread)
         for name, value in values.items():
             if isinstance(state[name], torch.nn.Parameter):
                 value = torch.nn.Parameter(value, requires_grad=False)

@@ -137,6 +137,16 @@ TEST_F(BindTablesTest, NamesWhatDoesNotFit) {
   EXPECT_THAT(Message(), HasSubstr("tensor other: the model has no parameter"));
 }
 
+TEST_F(BindTablesTest, LeavesOutTablesThatNothingReads) {
+  WriteTable("t.safetensors", "t", base::DType::kFloat32, {3, 2});
+  WriteTable("u.safetensors", "unused", base::DType::kFloat32, {9, 2});
+  WriteTable("v.safetensors", "unused.ids", base::DType::kInt64, {9});
+  model_.unread = {"unused"};
+  ASSERT_TRUE(BindTables(options_, model_).ok());
+  ASSERT_EQ(model_.weights.files.size(), 2);
+  EXPECT_EQ(model_.weights.files[1].file, dir_.File("t.safetensors"));
+}
+
 TEST_F(BindTablesTest, RefusesATensorInTwoFiles) {
   WriteTable("a.safetensors", "t", base::DType::kFloat32, {3, 2});
   WriteTable("b.safetensors", "t", base::DType::kFloat32, {3, 2});

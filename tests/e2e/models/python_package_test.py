@@ -33,6 +33,7 @@ class Ranker(torch.nn.Module):
         self.history = torch.nn.EmbeddingBag(
             ROWS, DIM, mode="sum", include_last_offset=True
         )
+        self.unread = torch.nn.Embedding(ROWS, DIM)
         self.dense = torch.nn.Linear(4, DIM)
         self.top = torch.nn.Sequential(
             torch.nn.Linear(3 * DIM, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1)
