@@ -57,6 +57,14 @@ SymExpr Renamed(const SymExpr& size,
   return SymExpr::Parse(result).value_or(size);
 }
 
+void RenameSizes(const absl::flat_hash_map<std::string, std::string>& names,
+                 Graph& graph) {
+  for (Value& value : graph.values) {
+    for (SymExpr& size : value.shape) size = Renamed(size, names);
+    value.sym_value = Renamed(value.sym_value, names);
+  }
+}
+
 void NameSizes(Graph& graph) {
   // A new name must not meet a symbol that is there already: both would become
   // one size.
@@ -86,10 +94,7 @@ void NameSizes(Graph& graph) {
     }
   }
   if (names.empty()) return;
-  for (Value& value : graph.values) {
-    for (SymExpr& size : value.shape) size = Renamed(size, names);
-    value.sym_value = Renamed(value.sym_value, names);
-  }
+  RenameSizes(names, graph);
   const auto rename = [&names](std::string& symbol) {
     const auto found = names.find(symbol);
     if (found != names.end()) symbol = found->second;

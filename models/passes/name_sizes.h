@@ -21,6 +21,11 @@ void NameSizes(Graph& graph);
 SymExpr Renamed(const SymExpr& size,
                 const absl::flat_hash_map<std::string, std::string>& names);
 
+// Renamed() for every size in the graph; graph.symbols and graph.batch_symbol
+// stay.
+void RenameSizes(const absl::flat_hash_map<std::string, std::string>& names,
+                 Graph& graph);
+
 }  // namespace refract::models
 
 #endif  // REFRACT_MODELS_PASSES_NAME_SIZES_H_

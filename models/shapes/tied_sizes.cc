@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "models/passes/name_sizes.h"
@@ -130,11 +131,11 @@ std::optional<int64_t> LeastFor(const SymExpr& size, const std::string& symbol,
   return low;
 }
 
-// `size` with the tie's expression in the place of its symbol.
-SymExpr Replaced(const SymExpr& size, const Tie& tie,
-                 const std::string& batch) {
-  return Renamed(size, {{tie.symbol, absl::StrCat("(", tie.factor, "*", batch,
-                                                  " + ", tie.offset, ")")}});
+// The tie's symbol by `other`, as Renamed() takes it.
+absl::flat_hash_map<std::string, std::string> NamesOf(
+    const Tie& tie, const std::string& other) {
+  return {{tie.symbol,
+           absl::StrCat("(", tie.factor, "*", other, " + ", tie.offset, ")")}};
 }
 
 // The only symbol of `size` by the batch, if `size` equals the batch.
@@ -153,7 +154,7 @@ std::optional<Tie> TieOf(const SymExpr& size, const std::string& batch) {
   if (tie.factor < 1 || tie.factor > kMaxFactor || tie.offset < 0) {
     return std::nullopt;
   }
-  if (!(Replaced(size, tie, batch) == SymExpr::Symbol(batch))) {
+  if (!(Renamed(size, NamesOf(tie, batch)) == SymExpr::Symbol(batch))) {
     return std::nullopt;
   }
   return tie;
@@ -182,10 +183,7 @@ bool IsSizeOfVector(const Graph& graph, const std::string& symbol) {
 
 // Writes the tie's symbol by the symbol `other`.
 void Apply(const Tie& tie, const std::string& other, Graph& graph) {
-  for (Value& value : graph.values) {
-    for (SymExpr& size : value.shape) size = Replaced(size, tie, other);
-    value.sym_value = Replaced(value.sym_value, tie, other);
-  }
+  RenameSizes(NamesOf(tie, other), graph);
   SymbolRange tied{.symbol = tie.symbol};
   std::erase_if(graph.symbols, [&](const SymbolRange& range) {
     if (range.symbol != tie.symbol) return false;

@@ -225,12 +225,7 @@ bool IsInputSymbol(const Graph& graph, absl::string_view symbol) {
 // Writes `symbol` as symbol + offset in every size, so that the symbol counts
 // `offset` less than before.
 void Lower(Graph& graph, const std::string& symbol, int64_t offset) {
-  const absl::flat_hash_map<std::string, std::string> names = {
-      {symbol, absl::StrCat("(", symbol, " + ", offset, ")")}};
-  for (Value& value : graph.values) {
-    for (SymExpr& size : value.shape) size = Renamed(size, names);
-    value.sym_value = Renamed(value.sym_value, names);
-  }
+  RenameSizes({{symbol, absl::StrCat("(", symbol, " + ", offset, ")")}}, graph);
   if (SymbolRange* const range = FindRange(graph, symbol)) {
     range->min = std::max(range->min, offset) - offset;
     if (range->max != INT64_MAX) {
