@@ -65,7 +65,7 @@ constexpr absl::Duration kLongestWaitForQuiet = absl::Seconds(2);
 // A node that needs longer to answer ServerLive counts as hung.
 constexpr absl::Duration kLongestToAnswer = absl::Seconds(5);
 
-// For --exit-on-error: why a version that should be served is not.
+// For --exit-on-error: the error of a version that should be served and is not.
 absl::Status FirstBroken(const Catalog& catalog) {
   for (const Catalog::Entry& entry : catalog.entries()) {
     if (!entry.wanted || entry.status.ok()) continue;
@@ -372,7 +372,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(*std::move(catalog), options);
   if (!engine.ok()) {
-    // The address that the other shards dial, and so this node's listener.
+    // A shard listens at its own entry of --shard-peers.
     return absl::IsUnavailable(engine.status()) && !flags.shard_peers.empty()
                ? base::Annotate(engine.status(), "--shard-peers")
                : engine.status();
@@ -484,8 +484,8 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     std::fflush(stdout);
   }
   metrics::PrintAddress("refract-cpu-node", flags.metrics, metrics->get());
-  // Once clients can come, because this may take minutes. Versions that are
-  // loaded later are read before they serve (PlaceTables()).
+  // Reading ahead may take minutes, so it begins when clients can come.
+  // Versions that are loaded later are read before they serve (PlaceTables()).
   std::unique_ptr<TableReadAhead> read_ahead;
   if (model_options.table_memory == models::TableMemory::kMap) {
     std::optional<size_t> shard;
@@ -512,9 +512,9 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   read_ahead.reset();
   LOG(INFO) << "signal " << signal_number << ": not ready, stopping in "
             << flags.lame_duck_s << " s";
-  // Four stages: not ready, but still serving (lame duck); no new requests;
-  // until the last request is answered; until clients send nothing more, so
-  // that each of them has learnt from an error to use another node.
+  // Four stages: the node is not ready, but serves (lame duck); it refuses new
+  // requests; it waits for the last answer; it waits until clients send nothing
+  // more, because each of them has learnt from an error to use another node.
   (*engine)->AnnounceStop();
   shutdown.WaitFor(absl::Seconds(flags.lame_duck_s));
   LOG(INFO) << "stopping";

@@ -72,9 +72,8 @@ void DeficitRoundRobin::TakeTurn(size_t index, absl::Duration time) {
 }
 
 void DeficitRoundRobin::Correct(size_t index, absl::Duration difference) {
-  // A turn that took less than predicted raises the counter; the bound holds
-  // for this way, too. A counter below 0 needs no round here: the next turn
-  // passes it.
+  // A turn that took less than predicted raises the counter, up to its bound. A
+  // counter below 0 stays until the model's next turn, which passes the rounds.
   Model& model = models_[index];
   model.counter_s = std::min(
       model.counter_s - absl::ToDoubleSeconds(difference), model.most_s);

@@ -28,15 +28,13 @@ namespace refract::transport {
 
 // The client of channel.h. The hub's polling thread owns the links and decides
 // when to dial, and over which paths. A dialler's thread connects in the
-// background. Other threads reach the polling thread through
-// the hub.
+// background. Other threads reach the polling thread through the hub.
 //
 // Usually there is one link. While connected over a path that is not the best
 // that the server offers, the client dials a better path every probe_interval.
 // The new link then takes all later allocations, and the old link ends when its
-// last request has been answered. The client does the same, at once
-// and over any path that works, when the port of the present link goes
-// down.
+// last request has been answered. The client does the same, at once and over
+// any path that works, when the port of the present link goes down.
 class ClientImpl final : public Client, public ClientLink::Owner {
  public:
   // A client that `hub` runs. `paths`: allowed paths, best first.

@@ -2,8 +2,8 @@
 // rows are written where no reader looks yet, and one store makes the state
 // visible. A pin counts itself in its state's slot and then looks whether the
 // state is still the newest; the writer makes a state the newest and then looks
-// at the slots. Both in one order of all threads (seq_cst), so that either the
-// reader takes the newer state or the writer sees its pin.
+// at the slots. All threads see these accesses in one order (seq_cst): either
+// the reader takes the newer state, or the writer sees its pin.
 
 #include "cpu_node/embedding/table_store.h"
 
@@ -78,7 +78,7 @@ std::string WhyNotRows(const models::WeightView& view) {
 absl::flat_hash_map<std::string, const models::TableShards*> DividedTables(
     const models::LoadedModel& model, std::optional<size_t> shard) {
   absl::flat_hash_map<std::string, const models::TableShards*> divided;
-  // A plan for another group is refused elsewhere.
+  // ShardedModel refuses a plan for a group of another size.
   if (shard.has_value() && model.plan.has_value() &&
       *shard < model.plan->num_shards) {
     for (const models::TableShards& shards : model.plan->shards) {
@@ -280,7 +280,7 @@ TableStore::Pin TableStore::PinNewest() const {
       pin.sequence_ = slot.sequence;
       return pin;
     }
-    // A newer state came meanwhile, so the writer may not have seen this.
+    // A newer state came meanwhile, so the writer may not have seen this pin.
     slot.readers.fetch_sub(1, std::memory_order_release);
   }
 }

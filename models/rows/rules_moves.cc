@@ -108,7 +108,7 @@ Flow Repeat(const NodeView& view) {
   for (int i = 0; i < static_cast<int>(to->size()); ++i) {
     if (i != result.axis && view.sizes.HasBatch((*to)[i])) return Flow::Mixed();
   }
-  // Whole copies one after the other: `copies` blocks where there was one.
+  // Whole copies follow each other, so there are `copies` times the blocks.
   const int64_t copies = (*to)[result.axis] / (*from)[flow.axis];
   if (view.sizes.HasBatch(copies)) return Flow::Mixed();
   result.outer *= copies;

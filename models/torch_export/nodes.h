@@ -31,7 +31,7 @@ class NodeReader {
                                     const std::string& name, Scope& scope);
 
   // Adds every node of `section`, the graph itself or an inlined subgraph.
-  // `scope` holds its inputs, and then everything that it computes.
+  // `scope` holds the section's inputs, and afterwards its results as well.
   absl::Status ReadNodes(const Json& section, Scope& scope);
 
  private:
@@ -44,7 +44,8 @@ class NodeReader {
   ValueId AddValue(Value value, const std::string& name, Scope& scope);
   std::string UniqueNodeName(absl::string_view wanted);
 
-  // Casts what autocast casts before it runs `node` (autocast.cc).
+  // Casts the operands of `node` as autocast does before it runs the node
+  // (autocast.cc).
   absl::Status ApplyAutocast(const Json& section, const Json& outputs,
                              Node& node);
   // Dtype of the first result; kUnknown when it is not a tensor.
@@ -55,12 +56,13 @@ class NodeReader {
   absl::Status ReadHigherOrder(const Json& section, const Json& json,
                                absl::string_view op, Scope& scope);
   absl::Status EnterAutocast(const Json& json);
-  // A subgraph that runs always and once: torch.no_grad(), torch.autocast(), …
+  // Inlines a subgraph that always runs once: torch.no_grad(),
+  // torch.autocast(), …
   absl::Status InlineSubgraph(const Json& json, Scope& scope);
   // torch.cond, while_loop, map, scan: a control region.
   absl::Status ReadControl(const Json& section, const Json& json,
                            absl::string_view op, Scope& scope);
-  // A subgraph by itself, functional.
+  // Reads a subgraph as a functional graph of its own.
   absl::StatusOr<Graph> ReadSubgraph(const Json& section);
 
   Graph& graph_;
@@ -68,7 +70,7 @@ class NodeReader {
   absl::flat_hash_set<std::string> value_names_;
   int depth_ = 0;
   Autocast autocast_;
-  // Weights that autocast has cast, as they are now.
+  // (weight, dtype) → the weight as autocast has cast it.
   absl::flat_hash_map<std::pair<ValueId, base::DType>, ValueId> casts_;
 };
 

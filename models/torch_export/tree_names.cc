@@ -50,8 +50,7 @@ std::string Joined(const std::string& prefix, const std::string& key) {
 
 struct Leaf {
   std::string name;
-  // The specification does not say how the name goes on: part of an object of a
-  // class.
+  // Part of an object of a class: the specification lacks the rest of the name.
   bool is_part = false;
 };
 

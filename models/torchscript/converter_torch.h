@@ -1,8 +1,9 @@
 #ifndef REFRACT_MODELS_TORCHSCRIPT_CONVERTER_TORCH_H_
 #define REFRACT_MODELS_TORCHSCRIPT_CONVERTER_TORCH_H_
 
-// Walks a TorchScript graph, decides whatever constants and the sample decide,
-// and builds the IR graph. One class over several files: nodes_torch.cc (calls
+// Walks a TorchScript graph, evaluates branches and loops that depend on
+// constants and the sample only, and builds the IR graph. One class over
+// several files: nodes_torch.cc (calls
 // of ATen operators), control_flow_torch.cc (branches, loops), inputs_torch.cc
 // (arguments and results of the model), opaque_torch.cc (nodes without a form
 // in the IR) and region_torch.cc (the IR node that a region of them becomes).
@@ -54,8 +55,8 @@ class Converter {
 
   // Converts `source`. When Traced::opaque comes out empty, Finish() has the
   // whole model; else its result is of no use, and Emit() has to follow.
-  // `whole_loops`: loops that are not to be unrolled; the walk may end with
-  // Aborted after adding one, and is then to be begun again.
+  // `whole_loops`: loops that are not unrolled. Aborted: the walk has added a
+  // loop, and the caller repeats the walk with a new Converter.
   absl::StatusOr<Traced> Trace(
       const torch::jit::Graph& source,
       absl::flat_hash_set<const JitNode*>& whole_loops);

@@ -28,7 +28,7 @@ struct ConditionOptions {
   int64_t batch = 256;
   std::string cn = "cpu-2s";
   std::string hn = "h200";
-  // Whether the command line named it; false: the default.
+  // Whether the command line named the hardware; false: the default.
   bool cn_given = false;
   bool hn_given = false;
   std::string cn_profile;  // ProfileChoice
@@ -84,7 +84,8 @@ absl::StatusOr<SplitConditions> MakeConditions(
 double MessageRoom();
 
 // A warning for a plan whose message has no room for a request of these
-// conditions, or is served in several; empty: none.
+// conditions: no node serves the request, or it is cut into several. Empty:
+// there is room.
 std::string MessageNote(const SplitConditions& conditions,
                         const Prediction& prediction);
 

@@ -54,8 +54,8 @@ MeasuredCosts MeasuredSeconds(const Graph& graph, const Profile& profile,
   costs.node_s.assign(graph.nodes.size(), 0);
   costs.cut_s.assign(graph.values.size(), 0);
   costs.run_s = profile.run.At(batch);
-  // The profile knows the batch only. Other sizes per item than it was measured
-  // with scale the part of the time that grows with the batch.
+  // The profile's times depend on the batch only. For other sizes per item than
+  // the profile's, the part of the time that grows with the batch is scaled.
   costs.rescaled = request.sizes != profiled;
   std::vector<bool> known(graph.nodes.size(), false);
   // `known`: nodes that the profile covers. A node left over at the end is

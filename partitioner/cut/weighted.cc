@@ -75,7 +75,7 @@ WeightedMeasure::WeightedMeasure(const Problem& problem,
     allowance_ += static_cast<long double>(multipliers.limits[j]) *
                   static_cast<long double>(at_most[j]);
   }
-  // The finest scale at which the sum stays a capacity.
+  // The finest scale at which every sum is a finite capacity (kMaxFinite).
   int exponent = 0;
   std::frexp(total, &exponent);
   static_assert(kMaxFinite >= Cost{1} << 59);

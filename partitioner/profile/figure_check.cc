@@ -60,9 +60,9 @@ std::string OperatorText(const Graph& graph, NodeId node) {
 
 absl::Status CheckFigures(const Graph& graph, const Conditions& conditions,
                           const ValueSizes& sizes) {
-  // The first invalid size causes the invalid sizes after it.
-  // Then bytes, operator times, times of runs, and crossings, each derived from
-  // the figures checked before it: so the first message names the cause.
+  // Sizes, bytes, times of operators, times of runs, crossings: each figure
+  // depends only on figures checked before it, so the first message names the
+  // cause.
   REFRACT_RETURN_IF_ERROR(CheckSizes(graph, conditions.sizes));
   for (size_t id = 0; id < graph.values.size(); ++id) {
     if (Plausible(sizes.bytes[id], kMostBytes)) continue;

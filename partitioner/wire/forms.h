@@ -31,8 +31,8 @@ struct WireOptions {
 absl::Status CheckWireOptions(const WireOptions& options);
 
 // The form of the fewest bytes that `options` allow for a value, whatever its
-// error; for values that go up and samples of the user also the forms without
-// loss that save bytes.
+// error. Forms without loss (int32, unique rows) are considered for values that
+// go up, if the user gave samples.
 models::WireForm SmallestForm(const WireOptions& options,
                               const models::Graph& graph,
                               const CrossingTable& table, models::ValueId id,

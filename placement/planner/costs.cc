@@ -108,9 +108,9 @@ RequestCost MeanOf(const ModelCosts& costs, const std::vector<double>& rows) {
   RequestCost mean;
   mean.rows = 0;
   const auto count = static_cast<double>(rows.size());
-  for (const double one : rows) {
-    const RequestCost cost = costs.At(one);
-    mean.rows += one / count;
+  for (const double request_rows : rows) {
+    const RequestCost cost = costs.At(request_rows);
+    mean.rows += request_rows / count;
     for (const auto& [name, figure] : kFigures) {
       mean.*figure += cost.*figure / count;
     }

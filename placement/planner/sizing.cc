@@ -108,8 +108,8 @@ class Sizer {
           mean.hn_s * 1e3);
       return sizing_;
     }
-    // Up until the objective is met, by thirds, because every trial is several
-    // simulations; then down by bisection.
+    // Adds a third of the instances until the objective is met, because every
+    // trial is several simulations; then removes instances by bisection.
     int cns = start ? start->first : sizing_.analytic.cns;
     int hns = start ? start->second : sizing_.analytic.hns;
     cns = std::max(cns, LeastOf(sizing_.analytic.least_cns));
@@ -120,7 +120,7 @@ class Sizer {
         sizing_.why_not = "more than a million instances";
         return sizing_;
       }
-      // Not only more instances: where nothing waits they would not help.
+      // Where requests hardly wait, more instances would not help.
       if (HardlyWaits(Result(cns, hns).mean)) {
         sizing_.why_not = absl::StrFormat(
             "p99 %.3g ms with %d CN and %d HN, where requests hardly wait",
@@ -163,7 +163,8 @@ class Sizer {
            (input_.configuration.whole ? 0 : hns * input_.hn_price);
   }
 
-  // Kept, because bisection, trades and the final check ask for the same pairs.
+  // Results are kept: bisection, trades and the final check ask for the same
+  // pairs.
   const RepeatedResult& Result(int cns, int hns) {
     const auto [at, is_new] = results_.try_emplace({cns, hns});
     if (is_new) {
@@ -185,7 +186,7 @@ class Sizer {
     return Result(cns, hns).p99_s.mean <= input_.service->slo_p99_s;
   }
 
-  // The least n in [least, met] that `meets`, which `met` does, by bisection.
+  // The least n in [least, met] with meets(n), by bisection; meets(met) holds.
   template <typename Predicate>
   static int LeastThat(int least, int met, const Predicate& meets) {
     while (least < met) {
@@ -210,8 +211,8 @@ class Sizer {
     hns = LeastThat(std::min(hns, LeastOf(sizing_.analytic.least_hns)), hns,
                     [&](int n) { return Meets(cns, n); });
     if (!cns_first) reduce_cns();
-    // Bisection assumes that more is better, which noise may
-    // contradict.
+    // Bisection assumes that more instances are never slower; noise may
+    // contradict that.
     while (true) {
       if (cns > 1 && Meets(cns - 1, hns)) {
         --cns;
@@ -223,8 +224,8 @@ class Sizer {
     }
   }
 
-  // Price of the instances; instances beyond the available nodes cost more than
-  // any that there are.
+  // Price of the instances. Each instance beyond the available nodes costs more
+  // than all others together.
   double Burden(int cns, int hns) const {
     constexpr double kMissing = 1e12;
     return Price(cns, hns) + kMissing * (std::max(0, cns - input_.most_cns) +
@@ -496,8 +497,8 @@ double FindKnee(const SizingInput& input, int cns, int hns, double meets,
                .p99_s.mean <= input.service->slo_p99_s;
   };
   double low = meets;
-  // Near the plan's rate in small steps; a deployment that is far from its knee
-  // (the least there is, for a small rate) is approached in ever larger steps.
+  // Small steps near the plan's rate, larger steps far from it: the smallest
+  // deployment may have its knee far above a small rate.
   double step = 1.1;
   double high = low * step;
   while (good(high) && high < kMostRate) {

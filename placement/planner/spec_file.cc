@@ -19,7 +19,7 @@ namespace {
 
 using Fields = JsonFields;
 
-// Larger figures are mistakes of the unit.
+// Larger figures are given in a wrong unit.
 constexpr double kMostCores = 10'000;
 constexpr double kMostGib = 1 << 20;
 constexpr double kMostGbps = 1e6;
@@ -199,11 +199,11 @@ void ReadModel(Fields& fields, const SpecReaders& readers,
   } else if (!has_traces) {
     service.costs = ReadCosts(fields);
   }
-  // After the costs of `path`, whose bytes traces keep.
+  // Traces keep the bytes in the costs of `path`, so they are read after it.
   fields.Object("traces",
                 [&](Fields& traces) { ReadTraces(traces, service.costs); });
   if (!fields.ok()) return;
-  // Figures of the file beat those of the model, last.
+  // Figures of the file replace those of the model, so they are read last.
   if (const auto us = fields.Number("round_trip_us", 0, 1e9)) {
     service.costs.round_trip_s = *us / 1e6;
   }
@@ -228,8 +228,8 @@ void ReadModel(Fields& fields, const SpecReaders& readers,
   });
 }
 
-// Rates of a file, evenly spaced, as parts of the largest one. If there are
-// more rows than a page shows, each group of neighbours becomes its largest.
+// Evenly spaced rates of a file, divided by the largest rate. If there are more
+// rows than a page shows, neighbouring rows are merged.
 absl::StatusOr<std::vector<double>> CurveFromCsv(const std::string& path,
                                                  const std::string& name) {
   REFRACT_ASSIGN_OR_RETURN(const CsvTable table, CsvTable::Read(path));
@@ -239,7 +239,7 @@ absl::StatusOr<std::vector<double>> CurveFromCsv(const std::string& path,
         path, column.has_value() ? ": has no rows" : ": has no column ",
         column.has_value() ? "" : name));
   }
-  // The largest rate of a group, because the plan must hold at all times of it.
+  // A group of rows becomes its largest rate: the plan must hold at all times.
   const int group = (table.rows() + kMostParts - 1) / kMostParts;
   std::vector<double> curve;
   for (int row = 0; row < table.rows(); ++row) {

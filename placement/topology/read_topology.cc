@@ -27,7 +27,7 @@ absl::StatusOr<NodeTopology> ReadSysfs(const TopologySources& sources,
                                        SysfsDump* dump) {
   REFRACT_ASSIGN_OR_RETURN(std::unique_ptr<SysfsTree> tree, OpenTree(sources));
   SysfsTree* source = tree.get();
-  // The library knows only this machine.
+  // NVML knows the GPUs of this machine only.
   std::unique_ptr<SysfsTree> with_nvml;
   if (sources.dump_file.empty() && sources.sysfs_root == "/sys") {
     with_nvml = WithNvml(source);

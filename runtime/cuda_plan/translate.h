@@ -62,18 +62,18 @@ struct TranslateOptions {
   // other free sizes is checked for a batch of 1 only: memory for rows depends
   // on those sizes.
   int64_t max_batch = 1024;
-  // The largest value of such a size, if the model does not declare it. ≥ 1.
+  // The largest value of a free size, if the model does not declare it. ≥ 1.
   int64_t max_size = 1024;
-  // Whether the batch is such a size, too, of `max_batch` and `max_size` at
-  // most: for a part whose rows depend on each other, or may.
+  // Whether the batch is a free size, too, of `max_batch` and `max_size` at
+  // most: for parts whose rows may depend on each other.
   bool fix_batch = false;
   // Memory of the entries of a request's bags, bytes, all tables together. Room
   // is reserved for the number of ids that the model declares, or `max_size`
   // per row of the largest batch, up to this limit.
   int64_t entry_memory = int64_t{64} << 20;
   CompileOptions compile;
-  // Makes kernels for operators without a form of our own; null: these
-  // operators are refused. The kernels must outlive it.
+  // Makes kernels for operators without a form of our own; the kernels must
+  // work after its destruction. Null: these operators are refused.
   ForeignOperators* foreign = nullptr;
 };
 

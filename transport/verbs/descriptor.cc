@@ -13,7 +13,7 @@ namespace {
 
 constexpr absl::string_view kPrefix = "verbs:";
 constexpr uint32_t kVersion = 1;
-// An honest text is below 200 bytes; the rest is room for later fields.
+// EncodeRegion() writes fewer than 200 bytes; the rest is room for later fields.
 constexpr size_t kMaxTextBytes = 2048;
 constexpr uint32_t kMax24Bits = (1u << 24) - 1;
 constexpr uint64_t kMaxRegionBytes = uint64_t{1} << 40;

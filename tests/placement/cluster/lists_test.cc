@@ -113,7 +113,6 @@ TEST(ReadNodes, RefusesFilesThatAreNoNodeList) {
               StartsWith("/no/such.csv: cannot be read: No such file"));
 }
 
-// On disk: an empty file was once taken for a file that cannot be read.
 TEST(ReadNodes, TellsEmptyFilesFromMissingOnes) {
   const std::string path = testing::TempDir() + "/empty_nodes.csv";
   std::ofstream(path).close();

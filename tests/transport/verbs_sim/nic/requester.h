@@ -24,7 +24,7 @@ class Requester final : public PacketSource {
 
   // 0 or an errno.
   int Post(const ibv_send_wr& request);
-  // How many were ever posted. A doorbell carries it.
+  // Number of requests posted so far; a doorbell carries it.
   uint32_t posted() const { return posted_; }
   void OnDoorbell(uint32_t position);
   // Up to `position`, the slots of the send queue may be posted to again.
@@ -44,7 +44,7 @@ class Requester final : public PacketSource {
 
   // Completes everything that was posted with IBV_WC_WR_FLUSH_ERR.
   void Flush();
-  // Forgets everything.
+  // Drops all requests without completions.
   void Reset();
   // Whether a request that the device works on names this region.
   bool Uses(uint32_t local_key) const;
@@ -107,7 +107,7 @@ class Requester final : public PacketSource {
                   absl::string_view what);
   void Emit(const Request& request, ibv_wc_status status);
   void MadeProgress();
-  // Once more from the first packet that is missing, if it may.
+  // Sends again from the first missing packet, if retries are left.
   void Retry();
   void GoBack();
   void StartTimer();
@@ -117,8 +117,8 @@ class Requester final : public PacketSource {
   uint32_t posted_ = 0;
   uint32_t freed_ = 0;
   uint32_t rung_ = 0;
-  uint64_t next_psn_ = 0;   // of the next posted
-  uint64_t psn_limit_ = 0;  // none from here on was ever sent
+  uint64_t next_psn_ = 0;   // first PSN of the next posted request
+  uint64_t psn_limit_ = 0;  // first PSN that was never sent
   // Next to send.
   size_t cursor_ = 0;
   uint64_t cursor_packet_ = 0;
