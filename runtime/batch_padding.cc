@@ -36,7 +36,7 @@ std::vector<int> IdsOf(const Graph& graph,
     const auto input =
         std::find(graph.inputs.begin(), graph.inputs.end(), use.ids);
     if (input == graph.inputs.end()) continue;
-    // Of a matrix of offsets the ids must be counted by a last dimension.
+    // Each row of a matrix of offsets needs a row of ids, or a list of its own.
     const bool list = graph.value(use.ids).shape.size() == 1;
     const bool whole =
         use.ids_extent == Extent::kAll

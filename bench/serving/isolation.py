@@ -69,8 +69,8 @@ def make_repository(folder):
 def share_processors(node, instances):
     """Processors for the node and for everything else, if there are enough.
 
-    The node has one besides its instances: otherwise its connections' threads would
-    wait for executions, for a time slice each.
+    The node has one processor more than instances: otherwise its connections' threads
+    would wait for executions, for a time slice each.
     """
     processors = sorted(os.sched_getaffinity(0))
     own, others = processors[: instances + 1], processors[instances + 1 :]

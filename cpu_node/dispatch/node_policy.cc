@@ -91,7 +91,8 @@ std::optional<size_t> ChooseNode(absl::Span<const NodeSnapshot> nodes,
                        !nodes[*avoid].full && RankOf(nodes[*avoid]) <= best;
     return again ? avoid : std::nullopt;
   }
-  // Counts, so that a choice among any number of nodes allocates nothing.
+  // Candidates are numbered and not listed, so that a choice among any number
+  // of nodes allocates nothing.
   const auto candidate = [&](size_t tier, size_t number) {
     for (size_t i = 0;; ++i) {
       if (RankOf(nodes[i]) != best || nodes[i].full || !counts(i) ||

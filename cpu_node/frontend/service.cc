@@ -70,9 +70,9 @@ grpc::ServerUnaryReactor* AnswerWhenDone(grpc::CallbackServerContext* context,
   return reactor;
 }
 
-// On gRPC's clock, so only the difference is carried over. Not
-// context.deadline(): std::chrono's system clock ends in the year 2262, and a
-// deadline beyond that would wrap into the past.
+// The deadline on the engine's clock. gRPC has another clock, so the time left
+// is carried over. Not context.deadline(): std::chrono's system clock ends in
+// the year 2262, and a later deadline would wrap into the past.
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context,
                       absl::Time now) {
   const gpr_timespec deadline = context.raw_deadline();
@@ -107,7 +107,7 @@ class RefusedStream final
 class InferReactor final : public grpc::ServerUnaryReactor {
  public:
   std::stop_token cancel() const { return cancel_.get_token(); }
-  // Held until the client has the answer or is gone. Before Finish().
+  // Held until the client has the answer or is gone. Call before Finish().
   void Keep(base::ByteBudget::Hold answer) { answer_ = std::move(answer); }
 
  private:
@@ -167,8 +167,9 @@ absl::StatusOr<InferenceService::Received> InferenceService::Receive(
   RequestSize size;
   absl::StatusOr<Received> result = Received();
   const auto receive = [&]() -> absl::Status {
-    // Before the tensors are read: an overloaded node would otherwise spend its
-    // time on requests that it refuses.
+    // Measures and admits the request before its tensors are read: an
+    // overloaded node would otherwise spend its time on requests that it
+    // refuses.
     absl::Status foreseen;
     const absl::Status measured = ReadMessage(bytes, [&](auto& stream) {
       return MeasureRequest(stream, max_request_bytes_, size, [&] {

@@ -199,8 +199,8 @@ void ShardServer::Work() {
 }
 
 absl::Status ShardServer::Answer(transport::ServerCall& call) {
-  // Looked at when its turn comes: a request that nobody waits for costs no
-  // look-ups.
+  // Checked when the request's turn comes: a request that nobody waits for
+  // costs no look-ups.
   if (call.abandoned())
     return absl::CancelledError("the asking node does not wait any more");
   if (call.deadline() <= clock_.Now()) {

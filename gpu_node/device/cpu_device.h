@@ -28,7 +28,7 @@ class CpuDevice final : public Device {
     // mapped files: loading reads them once, so that they are in memory.
     size_t weight_memory = 0;
   };
-  // The models of places 0, 1, …; they must outlive their time in the place.
+  // The models of places 0, 1, …; a model must exist while it has its place.
   CpuDevice(const DeviceModels& models, const Options& options);
   // Call after the scheduler is destroyed.
   ~CpuDevice() override;

@@ -11,8 +11,9 @@
 namespace refract::gpu_node {
 namespace {
 
-// A failing load may have evicted other models in vain: no model is evicted for
-// it again before this many times the cost of those evictions.
+// A failed load may have evicted other models in vain: no model is evicted for
+// it again before this many times the time of the load and of reloading the
+// evicted models.
 constexpr int64_t kFailedLoadShare = 20;
 
 }  // namespace
@@ -34,8 +35,8 @@ bool Scheduler::WaitsForRoom(size_t index, absl::Time now) const {
 std::vector<bool> Scheduler::MayGo(bool at_once, absl::Time now) const {
   std::vector<bool> may_go;
   for (const Model& model : models_) {
-    // A newly loaded model stays until it was used, or for as long as its copy
-    // took: otherwise models that take turns would only be loaded and evicted.
+    // A newly loaded model with requests stays until it has run, and for as
+    // long as its copy took: otherwise models would only be loaded and evicted.
     const bool was_of_use = model.ran_since_load && model.stays_until <= now;
     may_go.push_back((!at_once || model.in_works == 0) &&
                      (was_of_use || model.queue.empty()));
@@ -51,7 +52,8 @@ void Scheduler::PlanLoad(size_t index, absl::Time now, Actions& actions) {
   std::optional<std::vector<size_t>> evicted =
       residents_.PlanLoad(index, MayGo(true, now));
   if (!evicted.has_value()) {
-    // Ends of executions plan again; the end of a minimum stay needs a timer.
+    // The end of an execution plans again; the end of a minimum stay needs a
+    // timer.
     for (const Model& other : models_) {
       if (other.stays_until > now) WakeAt(other.stays_until);
     }

@@ -289,7 +289,8 @@ bool ReshapesInPlace(absl::string_view functional) {
 
 bool KeepsDtype(const Graph& graph, const Node& functional) {
   // A write in place keeps the destination's dtype, a functional operator may
-  // promote. Where it cannot, the caller needs no cast.
+  // promote. Where the functional operator cannot promote, the caller needs no
+  // cast.
   const Operator& op = OperatorOf(functional.op);
   if (op.Has(models::kKeepsDtype)) return true;
   if (op.Has(kGivesTruth)) return false;
@@ -302,7 +303,9 @@ bool KeepsDtype(const Graph& graph, const Node& functional) {
     const Value& value = graph.value(id);
     if (id == std::get<ValueRef>(*source).id ||
         value.kind != ValueKind::kTensor) {
-      continue;  // numbers do not promote within a kind, and int ops refuse
+      // A number promotes an integer tensor at most, and PyTorch refuses to
+      // write such a result in place.
+      continue;
     }
     if (dtype == base::DType::kUnknown || value.dtype != dtype) return false;
   }
@@ -316,7 +319,7 @@ bool IsCheck(absl::string_view op) {
            absl::StartsWith(name.name, "sym_constrain_range") ||
            absl::StartsWith(name.name, "_functional_sym_constrain_range");
   }
-  // Checks for ids outside their tables; here the server's id policy does that.
+  // fbgemm's check for ids outside their tables: the id policy replaces it.
   return name.space == "fbgemm" &&
          absl::StartsWith(name.name, "bounds_check_indices");
 }

@@ -64,8 +64,8 @@ class Walk {
     }
   }
 
-  // The answer, given what goes in and what comes out. `fixed`: values that
-  // requests of equal sizes agree in.
+  // The row dependence of a part with these inputs and outputs. `fixed`: values
+  // that requests of equal sizes agree in.
   RowDependence Judge(const std::vector<ValueId>& inputs,
                       const std::vector<ValueId>& outputs,
                       const std::vector<bool>& fixed) const {
@@ -173,7 +173,7 @@ std::vector<bool> FixedValues(const Graph& graph) {
     for (const ValueId id : node.outputs) {
       if (id == kNoValue) continue;
       const Value& value = graph.value(id);
-      // The size of a tensor, whatever is in it.
+      // The size of a tensor does not depend on its contents.
       const bool size =
           value.kind == ValueKind::kSymInt && !value.sym_value.is_unknown();
       fixed[id] = of_fixed || size;
@@ -237,8 +237,8 @@ RowDependence FindHnRowDependence(const Graph& graph, const SplitPlan& plan) {
   if (graph.batch_symbol.empty()) {
     return {.why = "the model has no batch dimension"};
   }
-  // Found by running the model (CheckRows()): no node is named, so it may be
-  // the HN's.
+  // CheckRows() found the dependence by running the whole model and names no
+  // node: a node of the HN part may mix the rows.
   if (graph.rows.use == RowUse::kTogether && graph.rows.node.empty()) {
     return graph.rows;
   }

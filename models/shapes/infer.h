@@ -59,8 +59,8 @@ absl::Status CheckRows(absl::Span<const NamedTensor> sample,
                        std::vector<std::string>& notes);
 
 // torch.export limits every dynamic size to 2 and more, because PyTorch treats
-// 0 and 1 as constants. A table whose bags hold one id in all, or none, is an
-// everyday request: the limits of sizes other than the batch are lowered where
+// 0 and 1 as constants. Requests whose bags of a table hold one id in all, or
+// none, are common: the limits of sizes other than the batch are lowered where
 // the graph, run at 1 and at 0, has the shapes that the export predicts. The
 // requests for these runs are made of `sample`, or of zeros and of ones where
 // `sample` is empty. Each limit that stays adds a line to `notes`.
@@ -70,7 +70,7 @@ absl::Status RelaxSmallSizes(absl::Span<const NamedTensor> sample,
                              const WeightStore& weights, Graph& graph,
                              std::vector<std::string>& notes);
 
-// Writes sizes that must be multiples of the batch as such: torch.export gives
+// Writes sizes as multiples of the batch where they must be: torch.export gives
 // the lengths of a KeyedJaggedTensor a symbol s of their own, although the
 // pooled rows, of which there are s // 3, are put side by side with the
 // batch's. A vector of integers whose size follows from the batch in this way
@@ -80,12 +80,12 @@ absl::Status RelaxSmallSizes(absl::Span<const NamedTensor> sample,
 // Vectors that are split into pieces of the same sizes have one size: the ids
 // and the weights of a KeyedJaggedTensor.
 //
-// gather() and scatter() take rows of one input for rows of another: the export
-// demands at least as many rows, PyTorch ignores further rows, and in a request
-// all of them are rows of the batch. Such a leading size becomes the batch, and
-// so does that of an input that nothing reads where `sample` (which may be
-// empty) has as many; each adds a line to `notes`. A sample with other sizes
-// prevents it. The graph is not run.
+// gather() and scatter() pair the rows of two inputs: the export demands at
+// least as many rows of one as of the other and PyTorch ignores further rows,
+// but in a request both have the rows of the batch. Such a leading size becomes
+// the batch, and so does the leading size of an input that nothing reads where
+// `sample` (which may be empty) has as many rows; each adds a line to `notes`.
+// A sample with other sizes prevents it. The graph is not run.
 void TieSizes(absl::Span<const NamedTensor> sample, Graph& graph,
               std::vector<std::string>& notes);
 

@@ -1,12 +1,12 @@
 #ifndef REFRACT_MODELS_TORCHSCRIPT_CONVERTER_TORCH_H_
 #define REFRACT_MODELS_TORCHSCRIPT_CONVERTER_TORCH_H_
 
-// Walks a TorchScript graph, evaluates branches and loops that depend on
-// constants and the sample only, and builds the IR graph. One class over
-// several files: nodes_torch.cc (calls
-// of ATen operators), control_flow_torch.cc (branches, loops), inputs_torch.cc
-// (arguments and results of the model), opaque_torch.cc (nodes without a form
-// in the IR) and region_torch.cc (the IR node that a region of them becomes).
+// Walks a TorchScript graph, evaluates whatever constants and the sample
+// determine, and builds the IR graph. One class over several files:
+// nodes_torch.cc (calls of ATen operators), control_flow_torch.cc (branches,
+// loops), inputs_torch.cc (arguments and results of the model), opaque_torch.cc
+// (nodes without a form in the IR) and region_torch.cc (the IR node of a region
+// of opaque nodes).
 // Includes LibTorch: for *_torch.cc only.
 //
 // A model that has nodes without a form in the IR is walked twice:

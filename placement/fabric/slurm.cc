@@ -64,27 +64,27 @@ absl::Status ParseLine(absl::string_view text, int line,
 
 // Sets the switch above of each switch.
 absl::Status Connect(std::map<std::string, Switch>* switches) {
-  for (const auto& [name, one] : *switches) {
-    for (const std::string& below : one.switches) {
+  for (const auto& [name, entry] : *switches) {
+    for (const std::string& below : entry.switches) {
       const auto found = switches->find(below);
       if (found == switches->end()) {
-        return BadLine(one.line, absl::StrCat("there is no switch ", below));
+        return BadLine(entry.line, absl::StrCat("there is no switch ", below));
       }
       if (!found->second.above.empty()) {
-        return BadLine(one.line,
+        return BadLine(entry.line,
                        absl::StrCat("switch ", below, " is already below ",
                                     found->second.above));
       }
       found->second.above = name;
     }
   }
-  for (const auto& [name, one] : *switches) {
+  for (const auto& [name, entry] : *switches) {
     // A walk with more steps than switches has met one switch twice.
     size_t steps = 0;
     for (std::string at = name; !at.empty(); at = switches->at(at).above) {
       if (++steps > switches->size()) {
-        return BadLine(one.line, absl::StrCat("the switches above ", name,
-                                              " form a cycle"));
+        return BadLine(entry.line, absl::StrCat("the switches above ", name,
+                                                " form a cycle"));
       }
     }
   }

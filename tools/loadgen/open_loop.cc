@@ -36,9 +36,8 @@ std::vector<QueryResult> OpenLoopRun::Run(SystemUnderTest& system) {
     const absl::Time due = start_ + schedule_[i].at;
     WaitUntil(due);
     results_[i].lateness = clock_.Now() - due;
-    // Relaxed: a count, it orders nothing.
-    // A dropped query still takes its turn in the count of answers, so that the
-    // run ends.
+    // Relaxed: the count orders nothing. A dropped query counts as answered,
+    // too, so that the run ends.
     if (in_flight_.fetch_add(1, std::memory_order_relaxed) >=
         options_.max_in_flight) {
       results_[i].dropped = true;

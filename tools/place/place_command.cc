@@ -38,7 +38,7 @@ struct PlaceCommand {
   JsonOutput json;
 };
 
-// Instances that run already and those to place, under one set of app numbers.
+// Running instances and instances to place, under one set of app numbers.
 struct Lists {
   placement::InstanceList all;
   std::vector<placement::Stay> running;

@@ -216,7 +216,7 @@ Status Instance::AllocateAll() {
         slot->device, memory_.slot_bytes / options_.num_slots, compute_));
     slot->cleared_for = variants_[0]->serial;
   }
-  // Once, so that the first runs compute on numbers.
+  // Cleared once, so that unused rows hold numbers in the first runs, too.
   if (memory_.arena_bytes > 0) {
     REFRACT_CUDA_RETURN_IF_ERROR(
         device_.Clear(arena_, memory_.arena_bytes, compute_));

@@ -298,9 +298,9 @@ Status Instance::Compute(Slot& slot) {
                         ? device_.Launch(captured.graphs[i], compute_)
                         : LaunchSegment(segment, place, slot.batch);
     if (segment.foreign && status.code() == Code::kInvalidArgument) {
-      // An error of the request: the device goes on.
-      // Later operators would compute on results that do not exist. Finish()
-      // reports the refusal, and nobody reads the outputs.
+      // An error of the request: the device goes on. Later operators are left
+      // out, because their operands do not exist. Finish() reports the refusal,
+      // and nobody reads the outputs.
       slot.refused = std::move(status);
       return {};
     }

@@ -66,7 +66,7 @@ struct Bags {
   }
 
  private:
-  // Entry without a row.
+  // In place of a row: the entry is left out of the bag, or its row is zeros.
   static constexpr int64_t kSkip = -1;
   static constexpr int64_t kZeros = -2;
 
@@ -160,7 +160,7 @@ struct Bags {
         }
       }
       // Groups of lanes have summed different entries of the same columns: adds
-      // the groups' sums. After it every group has the bag's sum, and group 0
+      // the groups' sums. Afterwards every group has the bag's sum, and group 0
       // stores it.
       auto count = static_cast<float>(taken);
       for (int mask = lanes; mask < kWarp; mask *= 2) {

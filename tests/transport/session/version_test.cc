@@ -114,8 +114,8 @@ TEST(Heartbeats, FollowTheWishesOfPeersThatHaveSome) {
   times = agree(60'000'000, 1'000'000, proto::FEATURE_HEARTBEAT_INTERVAL);
   EXPECT_EQ(times.interval, absl::Milliseconds(250));
   EXPECT_EQ(times.suspect_after, absl::Milliseconds(350));
-  // Nor can a peer make us send more than a hundred a second on a wish, or
-  // suspect it later than it counts as lost.
+  // A peer's wish cannot cause more than a hundred heartbeats a second, nor
+  // make the peer suspect later than it counts as lost.
   EXPECT_EQ(agree(1, 2'000'000, 0).interval, absl::Milliseconds(10));
   EXPECT_LE(agree(~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}).suspect_after,
             liveness);
@@ -183,9 +183,9 @@ std::string Upgrade(bool, const SessionFrame& frame) {
 }
 
 struct Case {
-  bool client = false;  // is of another version
+  bool client = false;  // the client is of another version
   bool server = false;
-  bool later = false;  // of a later one
+  bool later = false;  // the other version is a later one
 };
 
 std::string CaseName(const testing::TestParamInfo<Case>& info) {

@@ -27,7 +27,7 @@ constexpr char kJsonLength[] = "Inference-Header-Content-Length";
 // Bytes of an answer.
 constexpr uint64_t kMaxBody = uint64_t{1} << 32;
 
-// `Stream` is beast::tcp_stream or that within TLS.
+// `Stream` is beast::tcp_stream, or a TLS stream over it.
 template <typename Stream>
 class Connection final : public HttpConnection {
  public:

@@ -11,9 +11,9 @@
 
 namespace refract::runtime::cpu {
 
-// Rows between a prefetch and its use. The addresses of a stream must go on for
-// as many entries behind the last row. From 8 to 32 rows the times differ by
-// less than runs do.
+// Rows between a prefetch and its use. The array of row addresses must go on
+// for as many entries behind the last row. The times with 8 to 32 rows differ
+// by less than repeated runs do.
 inline constexpr int64_t kGatherAhead = 16;
 
 enum class GatherMode : uint8_t { kSum, kMean, kMax };

@@ -20,10 +20,10 @@ enum class Prefetch {
   // buffer.
   kFar,
   // The first and the last: the processor fetches the lines between them itself
-  // once it reads the row, and prefetches of theirs would each ask for the same
-  // address translation.
+  // once it reads the row, and prefetches of these lines would each ask for the
+  // same address translation.
   kEnds,
-  // As the look-up says: for loops that are too rare for code of their own.
+  // As GatheredBags says: for loops that are too rare for code of their own.
   kAny
 };
 
@@ -54,7 +54,7 @@ enum class Pooling { kSum, kWeightedSum, kMax };
 
 enum class Element { kF32, kF16, kBF16, kU8, kU4, kU2 };
 
-// What all rows of a look-up have in common is a constant of its loops: the
+// Properties that all rows of a look-up share are constants of its loops: the
 // fewer instructions a row takes, the more rows the processor reads at a time.
 template <Element kOf, bool kHalf, Pooling kPool, Prefetch kAhead>
 struct Kind {
@@ -160,7 +160,8 @@ REFRACT_GATHER_INLINE void PoolColumns(const GatheredBags& bags, int64_t begin,
 // The bag of id `i` alone, without weights, in a single pass over its row:
 // nothing is summed, so that columns need no registers of their own. Unrolled,
 // because few instructions a row let the processor run ahead to the prefetches
-// of later rows: a prefetch that misses the TLB holds back what follows it.
+// of later rows: a prefetch that misses the TLB holds back the instructions
+// behind it.
 template <typename V, typename K>
 REFRACT_GATHER_INLINE void PoolRow(const GatheredBags& bags, int64_t i,
                                    float* out) {
@@ -180,8 +181,8 @@ REFRACT_GATHER_INLINE void PoolRow(const GatheredBags& bags, int64_t i,
   for (; column < bags.dim; column += V::kLanes) put(column);
 }
 
-// The next kRegs × kLanes columns of a bag. Those behind the first find the row
-// in the cache.
+// The next kRegs × kLanes columns of a bag. Only the first pass over the rows
+// prefetches; later passes find the rows in the cache.
 template <typename V, typename K, int kRegs>
 REFRACT_GATHER_INLINE void PoolNext(const GatheredBags& bags, int64_t begin,
                                     int64_t end, int64_t& column, float* out) {
@@ -236,8 +237,8 @@ void PoolBags(const GatheredBags& bags) {
   }
 }
 
-// Sums without weights of the lengths of rows that models have get loops of
-// their own: each loop costs time to compile and 4 KB.
+// Only unweighted sums of usual row lengths have loops of their own: each loop
+// costs time to compile and 4 KB.
 template <typename V, Element kElement, bool kHalf>
 void PoolRows(const GatheredBags& bags) {
   constexpr bool kQuantised = kElement == Element::kU8 ||

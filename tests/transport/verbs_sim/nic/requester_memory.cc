@@ -79,7 +79,7 @@ void Requester::TakeFingerprints(Request& request) const {
     const uint64_t bytes = PacketBytes(request, i);
     if (!Gather(request, i * owner_.attributes.mtu, bytes, buffer.data(),
                 error)) {
-      // Fails when it is sent.
+      // The request fails when it is sent.
       request.fingerprints.clear();
       return;
     }
