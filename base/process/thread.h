@@ -12,7 +12,7 @@ namespace refract::base {
 // the system has no process ids or memory for one more thread.
 absl::StatusOr<std::thread> StartThread(std::function<void()> body);
 
-// While it lives, the calling thread and the threads that it starts have
+// While this lives, the calling thread and the threads that it starts have
 // Linux's policy SCHED_BATCH: a thread that wakes up does not interrupt the
 // thread that runs on its CPU, but waits for an idle CPU or for the end of that
 // thread's slice (some milliseconds at most). For threads that take in work: on

@@ -77,7 +77,7 @@ class TableReadAhead {
   // no thread left.
   static absl::StatusOr<std::unique_ptr<TableReadAhead>> Start(
       std::vector<Version> versions, Read read);
-  // Waits until the piece that is being read is there.
+  // Waits for the piece that is being read.
   ~TableReadAhead();
 
  private:

@@ -31,10 +31,11 @@ bool IsRandom(const Node& node);
 // batch normalisation by the batch's own statistics.
 bool MixesRows(const Node& node);
 
-// Whether it reads a table in a row format, as GPUs do not (Value::row_bytes).
+// Whether `node` reads a table in a row format (Value::row_bytes); GPUs do not.
 bool ReadsRowFormat(const Graph& graph, const Node& node);
 
-// Whether the HN may run it: not kEmbedding, kCpuOnly, kUnknown, kRandom.
+// Whether the HN may run the class: not kEmbedding, kCpuOnly, kUnknown,
+// kRandom.
 bool MayRunOnHn(OpClass op_class);
 
 // Argument name of the table that an embedding operator reads ("weight"), of
@@ -54,8 +55,8 @@ EmbeddingArgs EmbeddingArgsOf(absl::string_view op);
 std::optional<int64_t> ColumnOf(const Graph& graph, const Node& node,
                                 ValueId result);
 
-// The same for dimension 0 of a matrix whose number of rows is constant. Where
-// it is not, a row is an item.
+// The same for dimension 0 of a matrix whose number of rows is constant. In a
+// matrix with another number of rows each row is an item.
 std::optional<int64_t> RowOf(const Graph& graph, const Node& node,
                              ValueId result);
 

@@ -18,8 +18,7 @@ using R = RowRule;
 
 constexpr absl::string_view kAnyOverload;
 
-// Operators that differ only in their names, which are separated by
-// spaces.
+// Operators that differ only in their names, which are separated by spaces.
 struct Op {
   constexpr Op(absl::string_view names, OpClass op_class, RowRule rows)
       : record{.name = names, .op_class = op_class, .rows = rows} {}
@@ -189,7 +188,7 @@ constexpr Op kTable[] = {
     AddProduct("addcdiv", E::kDivide),
     Op("addr dist cross diff", kElementwise, R::kNone),
     Op("outer ger", kElementwise, R::kOuter).Multiplies("self", "vec2"),
-    // Exponentials and friends.
+    // Exponentials, logarithms, gamma functions.
     Unary("exp", E::kExp),
     Elementwise("exp2 expm1 log2 log10 logaddexp logaddexp2 xlogy "
                 "special_xlogy special_expit erfc erfinv special_erf lgamma "
@@ -344,7 +343,7 @@ constexpr Op kTable[] = {
     Op("atleast_1d atleast_2d atleast_3d", kView, R::kReshape)
         .Aliases(A::kView),
     Op("view_as_real view_as_complex", kView, R::kSelf).Aliases(A::kView),
-    // Elements at other places.
+    // Copies of elements to other places.
     Op("cat", kDataMovement, R::kJoin).Lowers(L::kCat).Is(kKeepsIds),
     Op("concat", kDataMovement, R::kJoin).Is(kKeepsIds),
     Op("concatenate vstack row_stack column_stack", kDataMovement, R::kJoin),
@@ -387,7 +386,7 @@ constexpr Op kTable[] = {
     Op("diag_embed", kDataMovement, R::kDiagEmbed),
     Op("meshgrid", kDataMovement, R::kNone).Aliases(A::kOverlapping),
     Op("one_hot", kDataMovement, R::kSelf),
-    // Made from sizes and literals.
+    // Tensors made from sizes and literals.
     Op("zeros new_zeros", kDataMovement, R::kMade).Lowers(L::kZeros),
     Op("zeros_like", kDataMovement, R::kMadeLike).Lowers(L::kZerosLike),
     Op("ones new_ones", kDataMovement, R::kMade).Lowers(L::kOnes),
@@ -429,8 +428,8 @@ constexpr Op kTable[] = {
        "_functional_sym_constrain_range_for_size floordiv "
        "__round_to_zero_floordiv __range_length __derive_index",
        kSize, R::kNone),
-    // Sizes or order decided by the data, or values read back from the device:
-    // each would stall a GPU, and most are faster on a CPU.
+    // Operators whose sizes or order depend on the data, or that read values
+    // back from the device: they stall a GPU, and most are faster on a CPU.
     Op("sort argsort topk", kCpuOnly, R::kOrder),
     Op("msort", kCpuOnly, R::kSortFirst),
     Op("kthvalue", kCpuOnly, R::kKthValue),
@@ -451,7 +450,7 @@ constexpr Op kTable[] = {
        "bernoulli binomial cauchy exponential geometric log_normal multinomial "
        "normal normal_functional poisson uniform _standard_gamma "
        "_sample_dirichlet _sobol_engine_draw", kRandom, R::kNone),
-    // Normalise by the statistics of the batch at hand.
+    // Normalisation by the statistics of the request's own batch.
     Op("_native_batch_norm_legit_functional _batch_norm_with_update "
        "_batch_norm_with_update_functional batch_norm_stats "
        "batch_norm_update_stats batch_norm_gather_stats", kRowMixing, R::kNone),

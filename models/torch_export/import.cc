@@ -237,7 +237,7 @@ absl::StatusOr<ImportedModel> Import(const ZipArchive& archive,
   REFRACT_RETURN_IF_ERROR(ComplexToPairs(model.graph));
   REFRACT_RETURN_IF_ERROR(ValidateGraph(model.graph));
   REFRACT_RETURN_IF_ERROR(AddWeights(archive, layout, path, model));
-  // Bounds of every weight, before anyone reads one.
+  // Open() checks the bounds of every weight before the first read.
   REFRACT_RETURN_IF_ERROR(
       WeightStore::Open(/*folder=*/"", model.weights).status());
   return model;

@@ -38,7 +38,7 @@ TargetWorkload WorkloadOf(absl::Span<const Instance> instances,
     covered += count;
   }
   for (Shape& shape : workload.shapes) {
-    // Popularities of the shapes that count add up to 1.
+    // Popularities of the kept shapes add up to 1.
     shape.popularity /= static_cast<double>(covered);
   }
   return workload;

@@ -47,7 +47,7 @@ class BatchLayout {
 
   // The reason why requests are executed alone and whole: some operator mixes
   // rows, or an input or output does not have one entry per row. Empty: rows
-  // are independent. This is the only answer in the node.
+  // are independent. The nodes take this answer from no other place.
   const std::string& why_not() const { return why_not_; }
   // Call when verification contradicted the layout (VerifyRows()).
   void Withdraw(std::string why) { why_not_ = std::move(why); }
@@ -74,16 +74,16 @@ class BatchLayout {
 
   // Stacks the inputs of requests with equal keys row by row in `buffers`,
   // valid until their next use; inputs without rows are a copy of the first
-  // request's. InvalidArgument if another's differ from it, and for offsets that
-  // do not describe consecutive bags from the first entry on (to the last entry,
-  // if they declare it): no request may reach another's entries. Values are
-  // checked in the copy, which no peer can change.
+  // request's. InvalidArgument if those of another request differ, and if
+  // offsets do not describe consecutive bags from the first entry on (to the
+  // last entry, if they declare it): no request may reach another's entries.
+  // Inputs are checked in the copy, which no peer can change.
   absl::StatusOr<absl::Span<const base::TensorView>> Gather(
       absl::Span<const absl::Span<const base::TensorView>> requests,
       RowBuffers& buffers) const;
   // `count` rows from `first` on. Row counts and offsets are written to
   // `buffers`. Errors as Gather(), but entries after the last bag are left out.
-  // Offsets must be settled.
+  // No peer may still write to the offsets.
   absl::StatusOr<absl::Span<const base::TensorView>> Slice(
       absl::Span<const base::TensorView> inputs, int64_t first, int64_t count,
       RowBuffers& buffers) const;

@@ -24,11 +24,11 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateReduceKernel(
     const KernelRequest& request);
 
 // out[o, i] = sum_c x[o, c, i]. With `rows` (SumDims; `inner` is then 1) in
-// interleaved partial sums, else one c after the other.
+// interleaved partial sums, else in ascending order of c.
 void SumDense(const float* x, int64_t outer, int64_t count, int64_t inner,
               bool rows, float* out);
-// Adds the next `count` terms to a sum of the second kind, which began with 0:
-// out[i] += x[c, i].
+// Adds the next `count` terms to a sum in ascending order of c, which began
+// with 0: out[i] += x[c, i].
 void AddRows(const float* x, int64_t count, int64_t inner, float* out);
 
 // The softmax above over `rows` rows of `count`; `out` may be `x`.

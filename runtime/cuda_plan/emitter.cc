@@ -390,11 +390,11 @@ std::optional<float> Emitter::NumberOf(int local) const {
     // The number is known only if it is the same at every probe batch.
     std::optional<double> number;
     for (const Operand& at : found->second) {
-      const double one = at.kind == Operand::Kind::kInt     ? at.i
-                         : at.kind == Operand::Kind::kFloat ? at.f
-                                                            : at.b;
-      if (number && *number != one) return std::nullopt;
-      number = one;
+      const double value = at.kind == Operand::Kind::kInt     ? at.i
+                           : at.kind == Operand::Kind::kFloat ? at.f
+                                                              : at.b;
+      if (number && *number != value) return std::nullopt;
+      number = value;
     }
     return static_cast<float>(*number);
   }

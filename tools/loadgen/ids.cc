@@ -19,9 +19,10 @@ constexpr uint64_t kSpread = 2654435761;
 // Histograms of facebookresearch/dlrm_datasets, embedding_bag/2022/
 // locality_stats.txt (batches of 131,072, 788 tables, 1.405e9 look-ups of
 // 110.3e6 distinct rows): how often a row was used, which share of the rows
-// that was, and which share of the look-ups went to them. The file rounds rare
-// rows to 0.000; their share is that of their look-ups times the mean uses of a
-// row over theirs (the geometric middle of the class; 65,536 for the last).
+// that was, and which share of the look-ups went to them. The file rounds small
+// shares of rows to 0.000. Rare() computes these: share of look-ups × mean uses
+// of all rows ÷ uses of a row of the class (its geometric middle; 65,536 in the
+// last class).
 struct UseClass {
   double rows, accesses;
 };
@@ -99,15 +100,15 @@ void IdSampler::SetBands() {
   // Normalises both shares, which the rounded file does not make add up to 1,
   // and turns the classes around: rank 1 is the most used row.
   double all_rows = 0, all_accesses = 0;
-  for (const UseClass& one : kUseClasses) {
-    all_rows += one.rows;
-    all_accesses += one.accesses;
+  for (const UseClass& uses : kUseClasses) {
+    all_rows += uses.rows;
+    all_accesses += uses.accesses;
   }
   double rows = 0, accesses = 0;
   for (int i = 0; i < kBands; ++i) {
-    const UseClass& one = kUseClasses[kBands - 1 - i];
-    rows += one.rows / all_rows;
-    accesses += one.accesses / all_accesses;
+    const UseClass& uses = kUseClasses[kBands - 1 - i];
+    rows += uses.rows / all_rows;
+    accesses += uses.accesses / all_accesses;
     bands_[i] = {std::llround(rows * static_cast<double>(rows_)), accesses};
   }
   bands_.back() = {rows_, 1};

@@ -89,7 +89,7 @@ bool Locate(const LookUp& look_up, absl::Span<const Id> ids, int64_t begin,
   return outside == 0;
 }
 
-// The same where ids may be replaced.
+// As Locate(), where the id policy may replace ids.
 void LocateReplacing(const LookUp& look_up, int64_t begin, int64_t end,
                      const std::byte** to) {
   for (int64_t i = begin; i < end; ++i, ++to) {
@@ -220,7 +220,7 @@ struct Stream {
         num_ids(of.ids->num_elements()),
         num_offsets(of.offsets == nullptr ? 0 : of.offsets->num_elements()) {}
 
-  // Ids of the bags before `bag`, and of no bag behind the last.
+  // Position of the first id of bag `bag`; of num_bags, behind the last bag.
   int64_t FirstId(int64_t bag) const {
     if (look_up.offsets == nullptr) return bag;
     return bag < num_offsets ? IntAt(*look_up.offsets, bag) : num_ids;
@@ -323,7 +323,7 @@ class Fetching {
     }
   }
 
-  // Fetches all of them, one call per source, and moves the addresses.
+  // Fetches the noted rows, one call per source, and moves the addresses.
   absl::Status Run(absl::Span<const LookUp> look_ups, RunStats& stats) {
     if (!any_) return absl::OkStatus();
     size_t total = 0;
@@ -367,7 +367,7 @@ class Fetching {
   bool any_ = false;
 };
 
-// Keeps its memory, so that a warm thread allocates nothing.
+// The thread's own, which keeps its memory: a warm thread allocates nothing.
 Fetching& ThreadFetching() {
   static thread_local Fetching fetching;
   fetching.Clear();

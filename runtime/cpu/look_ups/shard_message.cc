@@ -140,7 +140,7 @@ absl::Status ShardLookUps::Read(absl::Span<const base::TensorView> tensors,
   const size_t count = copied_.size() / kColumns;
   look_ups_.reserve(count);
   views_.reserve(count);
-  // Views point into it: it must not grow.
+  // Views point into offsets_, so it must not grow.
   offsets_.reserve(lengths_.size() + count);
   found_.resize(rows_.size());
   // Positions of the next look-up in lengths, rows and weights; ReadOne() moves

@@ -31,8 +31,8 @@ inline constexpr int kDotsLd = 2 * kTile + 4;
 // rows to whole tiles; the tiles of the lower triangle are computed by tensor
 // cores; the dots go through shared memory, so that each output row is written
 // once, in order. Reads and writes each byte once: bound by memory, as long as
-// enough of it is on its way (kInFlight) and instructions per sample are few:
-// where each pair's dot lies is looked up in a table that a block makes once.
+// enough loads are under way (kInFlight) and instructions per sample are few.
+// The place of each pair's dot is therefore read from a table of the block.
 template <typename T>
 struct InteractionTiles {
   static constexpr int kMaxThreads = 4 * kWarp;
@@ -41,7 +41,7 @@ struct InteractionTiles {
   // bytes · the 12 (fp32) to 24 (16 bits) warps that shared memory has room for
   // is 2 to 4 times that.
   static constexpr int kInFlight = 8;
-  // From there on a warp takes several samples.
+  // Most blocks of a launch. With more samples a warp takes several.
   static constexpr int64_t kMostBlocks = 2 * kMaxBlocks;
 
   // Elements between staged rows: 16 bytes off a power of two, against bank

@@ -344,7 +344,7 @@ struct Reduce {
             sum += expf(element(j) - largest);
           }
           sum = WarpSum(sum, t);
-          if (zeros) sum = 1.0f;  // of weights that are 0 each
+          if (zeros) sum = 1.0f;  // every weight is 0
           const float log_sum = logf(sum);
           for (int64_t j = t.lane(); j < call.cols; j += kWarp) {
             const float x = element(j) - largest;
@@ -384,8 +384,8 @@ struct Reduce {
   }
 
  private:
-  // Largest of the row's elements, or of their negatives; NaN if any element
-  // is.
+  // Largest of the row's elements, or of their negatives; NaN if any element is
+  // NaN.
   template <typename Element, typename Thread>
   REFRACT_DEVICE static float Largest(const ReduceCall& call, bool negative,
                                       const Element& element, Thread& t) {

@@ -121,7 +121,7 @@ class OnDevice {
 
 // The largest difference between `got` and `want`, relative to the largest
 // wanted value (at least 1). Infinity where sizes or NaNs differ, or where a
-// type is compared bit by bit and does.
+// bit of another type than float32 differs.
 inline double Difference(const std::vector<std::byte>& got,
                          const base::TensorView& want) {
   if (got.size() != want.bytes) return INFINITY;

@@ -91,7 +91,7 @@ TEST_F(FallbackTest, FailedSharedMemoryWithoutAlternativeSaysWhy) {
   EXPECT_FALSE(client_->state().connected);
 }
 
-// The server's side of the ladder: a client that says it attached and did not.
+// The server's side: a client says that it attached to a path, but did not.
 TEST_F(FallbackTest, ServerAnswersAPathThatNeverCame) {
   base::ManualClock clock;
   ServerOptions options;
@@ -120,7 +120,7 @@ TEST_F(FallbackTest, ServerAnswersAPathThatNeverCame) {
   proto::PathStart start;
   start.set_path(proto::TRANSPORT_PATH_TCP);
   ASSERT_TRUE(session.Send(FrameKind::kPathStart, start).ok());
-  // The probe time starts somewhere in here.
+  // The server's wait for the path probe begins during these calls.
   absl::StatusOr<std::optional<SessionFrame>> reply;
   ASSERT_TRUE(Eventually([&] {
     clock.Advance(absl::Milliseconds(600));
@@ -137,7 +137,7 @@ TEST_F(FallbackTest, ServerAnswersAPathThatNeverCame) {
   EXPECT_TRUE(Eventually([&] { return (*server)->stats().refused == 1; }));
 }
 
-// The client's view of servers that are none.
+// The client dials listeners that are no servers of Refract.
 TEST_F(FallbackTest, ClientSurvivesServersThatAreNone) {
   auto listener = ListenTcp({"127.0.0.1", 0});
   ASSERT_TRUE(listener.ok());
