@@ -268,7 +268,7 @@ class DeadlineQueue {
   Entries entries_;
   Work work_;  // of all entries
   std::array<size_t, kPriorityLevels> sizes_ = {};
-  size_t levels_ = 1;  // that were ever used: the first ones
+  size_t levels_ = 1;  // later levels were never used
   std::vector<typename Entries::node_type> spare_;
   uint64_t arrivals_ = 0;
   // Turns since the last turn of a request without a deadline.

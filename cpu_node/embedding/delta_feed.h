@@ -62,8 +62,8 @@ class DeltaFeed {
 
   std::string Path(absl::string_view name) const;
   static FileMark MarkOf(const std::string& path);
-  // Names of the manifests after the state, by sequence. Keeps the last
-  // result's log line short where the folder cannot be read.
+  // Names of the manifests after the state, by sequence. An error of the folder
+  // is logged once, until it changes.
   std::map<int64_t, std::string> List();
   // The manifest, parsed anew if the file has changed.
   const absl::StatusOr<models::DeltaManifest>& Read(int64_t sequence,
@@ -72,7 +72,7 @@ class DeltaFeed {
                      const models::DeltaManifest& manifest) const;
   absl::Status Apply(const models::DeltaManifest& manifest,
                      const TableStore::Pause& pause);
-  // Logs and counts, once for the files as they are.
+  // Logs and counts a refusal, once until one of the files changes.
   void Refuse(const std::string& name, const std::string& rows_file,
               const absl::Status& why);
 

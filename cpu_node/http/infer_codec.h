@@ -41,7 +41,7 @@ struct HttpInferRequest {
 // tensor's elements is held from `memory` before it is allocated, and stays
 // held in `request.memory` for the tensors.
 //
-//  InvalidArgument    names the byte, the field or the tensor
+//   InvalidArgument    names the byte, the field or the tensor
 //   ResourceExhausted  `memory` is used up
 absl::StatusOr<HttpInferRequest> DecodeHttpRequest(
     absl::string_view body, const std::optional<std::string>& json_bytes,

@@ -67,7 +67,7 @@ absl::Status ValidateValues(const Graph& graph) {
   return absl::OkStatus();
 }
 
-// Marks what exists before the first node: weights and inputs.
+// Marks the values that exist before the first node: weights and inputs.
 absl::Status ValidateInputs(const Graph& graph, std::vector<bool>& defined) {
   for (size_t id = 0; id < graph.values.size(); ++id) {
     if (graph.values[id].is_weight()) defined[id] = true;

@@ -32,8 +32,8 @@ absl::Status PackageError(const std::string& path,
   return absl::InternalError(absl::StrCat(path, ": ", error.message()));
 }
 
-// Writes some rows of `entry`, whose storage is `storage`, and makes it their
-// entry.
+// Writes the rows of `entry` that `takes` accepts out of `storage`, and reduces
+// `entry` to these rows.
 void WriteRows(absl::Span<const std::byte> storage,
                const std::function<bool(int64_t)>& takes, WeightEntry& entry,
                std::ostream& out) {
@@ -134,7 +134,7 @@ absl::StatusOr<Package> WritePackage(
                               .status());
   REFRACT_RETURN_IF_ERROR(SavePlan(
       model.graph, *model.plan, absl::StrCat(temporary, "/", kSplitPlanFile)));
-  // The node warms the model up with it.
+  // Nodes warm the model up with the sample.
   const std::string sample = absl::StrCat(model.folder, "/", kSampleFile);
   if (fs::exists(sample, error)) {
     REFRACT_RETURN_IF_ERROR(

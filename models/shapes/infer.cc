@@ -81,10 +81,10 @@ absl::Status ExplainNoBatch(const Graph& graph, const Prober& prober,
   return Specialised(graph, evidence);
 }
 
-// No output has the batch's rows: the best of all rows, a mean over them. The
-// size that leads most inputs is then the batch, as in an export
-// (torch_export::ChooseBatchSymbol()). False if there is none, or if a size of
-// an output may be the batch of the trace, which does not change.
+// For a model without an output of the batch's rows (the best of all rows, a
+// mean over them): takes the size that leads most inputs for the batch, as in
+// an export (torch_export::ChooseBatchSymbol()). False if no size leads an
+// input, or if a size of an output may be the fixed batch of the trace.
 bool ChooseBatch(const Graph& graph, const Prober& prober,
                  const InterpreterRun& base_run, FoundSymbols& found) {
   const auto leads = [](const SizeSymbol& symbol) {

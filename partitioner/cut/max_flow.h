@@ -146,7 +146,7 @@ class FlowSolver {
   std::vector<Side> side_;
   std::vector<Settled> settled_;  // in order of settling
   std::vector<int> pending_;      // of Settle() and Wave()
-  MinCut cut_;                    // of the last time, with its flow
+  MinCut cut_;                    // of the last Solve(), with its flow
 };
 
 // Checks `cut` by linear-programming duality: a flow and a cut of equal value

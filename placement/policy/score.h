@@ -88,7 +88,7 @@ struct ScoreInputs {
 Choice ScoreNode(Policy policy, const ScoreInputs& in);
 
 // 0..99: ⌊100 · sigmoid((before − after) ÷ 1 GPU)⌋, as the published FGD
-// scheduler rounds; 50 = no change, a bucket is about 0.04 GPU wide there.
+// scheduler rounds; 50 = no change. Near 50 a bucket is about 0.04 GPU wide.
 // Without buckets, FGD never packs (docs/design/placement.md).
 int FgdBucket(double before_milli, double after_milli);
 

@@ -149,7 +149,7 @@ def _flat(arguments):
 
 @contextlib.contextmanager
 def _stand_ins(model, values):
-    """Within: each table is one float that is seen as [rows, columns]."""
+    """Context in which each table is one float, expanded to [rows, columns]."""
     former = []
     try:
         for names, (shape, _) in values.items():

@@ -146,8 +146,8 @@ absl::StatusOr<std::unique_ptr<const Kernel>> CreateFillKernel(
       return nullptr;
     }
   }
-  // The exporter resolved defaults of the element type: the value has the right
-  // one.
+  // The exporter resolved defaults of the element type, so the value's type is
+  // right.
   const DType dtype = request.graph.value(request.node().outputs[0]).dtype;
   const auto bits = ElementOf(number, dtype);
   if (!bits) return nullptr;

@@ -59,7 +59,7 @@ struct BagNode {
   BagCheck check;
 };
 
-// Reads the node and refuses what the kernel lacks. Emits nothing, so that
+// Reads the node; refuses forms that the kernel lacks. Emits nothing, so that
 // LibTorch may still compute the node (OrForeign()).
 absl::StatusOr<BagNode> Understand(const NodeStep& node,
                                    const CompileOptions& options,

@@ -94,8 +94,8 @@ std::optional<Tensor> Reshaped(const Tensor& tensor, const Sizes& dims) {
   result.dims = dims;
   result.strides.assign(dims.size(), 0);
   for (size_t p = 0; p < kProbes.size(); ++p) {
-    // Each probe batch is cut for itself. The strides found must then lie on
-    // lines.
+    // The strides are found at each probe batch separately, and must then lie
+    // on lines.
     std::vector<int64_t> strides;
     if (!CutAnew(At(tensor.dims, p), At(tensor.strides, p), At(dims, p),
                  strides)) {

@@ -213,7 +213,8 @@ Chain Logical(const KernelRequest& request, Reader& reader, ElementCode code) {
   return reader.Finish();
 }
 
-// addcmul, addcdiv: self + value × (tensor1 · tensor2), or ÷, of a value of 1.
+// addcmul, addcdiv with value 1: self + tensor1 × tensor2, self + tensor1 ÷
+// tensor2.
 Chain AddProduct(Reader& reader, ElementCode code) {
   const auto value = reader.NumberOr("value", 1.0f);
   if (!value || *value != 1.0f || !reader.IsTensor("self", DType::kFloat32) ||
@@ -283,9 +284,9 @@ Chain Prelu(const KernelRequest& request, Reader& reader) {
     return std::nullopt;
   }
   // Columns are LibTorch's dimension 1.
-  const bool one = request.rank(weight) == 0 ||
-                   request.operand(weight).shape[0].constant() == 1;
-  if (!one && request.rank(self) != 2) return std::nullopt;
+  const bool is_single = request.rank(weight) == 0 ||
+                         request.operand(weight).shape[0].constant() == 1;
+  if (!is_single && request.rank(self) != 2) return std::nullopt;
   const int x = reader.Input("self");
   const int slope = reader.Input("weight");
   const int zero = reader.AddNumber(0.0f);
@@ -295,8 +296,8 @@ Chain Prelu(const KernelRequest& request, Reader& reader) {
   return reader.Finish();
 }
 
-// zeros_like, ones_like, full_like: a number in the shape of a tensor, chosen
-// whatever that holds.
+// zeros_like, ones_like, full_like: a number in the shape of `self`, whatever
+// its elements are.
 Chain Filled(Reader& reader, std::optional<float> number) {
   if (!number || !reader.IsTensor("self", DType::kFloat32)) {
     return std::nullopt;

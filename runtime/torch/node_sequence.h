@@ -30,7 +30,7 @@ bool LiesIn(const Operand& view, const Operand& base);
 // Immutable; Run() is thread-safe.
 class NodeSequence {
  public:
-  // `graph` must outlive it. NotFound names an operator that LibTorch lacks.
+  // `graph` must outlive this. NotFound names an operator that LibTorch lacks.
   static absl::StatusOr<NodeSequence> Create(const models::Graph& graph);
 
   // `slots` by ValueId: inputs and weights are filled in, at the end also the

@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kBatch = 20;
 
-// The look-up on the HN too, so that ids cross.
+// A model whose look-up runs on the HN, so that ids cross.
 std::shared_ptr<const models::LoadedModel> LookUpOnTheHn() {
   auto model = std::make_shared<models::LoadedModel>(
       *testing_models::MakeSmallModel({}));
@@ -124,7 +124,7 @@ TEST_F(HostilePayloadTest, IdsThatAreWrongFromTheStartAreRefused) {
     const absl::Status status = Execute(max_rows, [] {});
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("table"));
-    // Left alone it is a good request.
+    // A request that nobody changes is executed.
     std::memcpy(theirs_->data(), good_.data(), good_.bytes());
     EXPECT_EQ(Execute(max_rows, [] {}), absl::OkStatus());
   }

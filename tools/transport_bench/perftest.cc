@@ -226,7 +226,7 @@ class PerftestSubject : public Subject {
       const Setup& setup) const override {
     int tcp_port = 0;
     if (setup.side == Side::kResponder) {
-      // Free at this moment; perftest takes it shortly after.
+      // The port is free now, and perftest takes it shortly after.
       REFRACT_ASSIGN_OR_RETURN(const transport::Listener listener,
                                transport::ListenTcp({"127.0.0.1", 0}));
       tcp_port = listener.port;
@@ -328,8 +328,8 @@ absl::StatusOr<Figures> ParsePerftest(const std::string& program,
       figures.bytes_per_s = numbers[3] * kMegabyte;
       return figures;
     }
-    // Send and write programs report half of a round trip, Figures are of whole
-    // operations.
+    // Send and write programs report half of a round trip, while Figures are of
+    // whole operations.
     const double whole = ReportsHalves(program) ? 2 : 1;
     figures.p50_us = whole * numbers[4];
     figures.mean_us = whole * numbers[5];

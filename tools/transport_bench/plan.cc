@@ -103,7 +103,7 @@ Work WorkFor(const Config& config, const Point& point) {
   work.point = point;
   work.seed = config.seed;
   // A window of bytes, so that streams of all sizes have about as much under
-  // way. Two at least, or the sender would wait for each message.
+  // way. At least two messages, or the sender would wait for each message.
   work.outstanding = static_cast<int>(
       IsStream(point.op) ? std::clamp(config.window_bytes / point.bytes,
                                       kMinOutstanding, kMaxOutstanding)

@@ -23,7 +23,7 @@ namespace refract::transport {
 class ServerCallImpl;
 
 // State that a connection shares with its calls, which may outlive it: answers
-// not yet taken, abandoned calls, and the memory of the call objects.
+// not yet taken, cancelled calls, and the memory of the call objects.
 // Thread-safe, except for the connection's methods.
 class ServerCalls {
  public:
@@ -77,8 +77,8 @@ class ServerCallImpl final : public ServerCall {
       size_t model, absl::Time deadline, absl::string_view request_id,
       absl::Time received, IncomingMessage::ImplPtr message);
   ~ServerCallImpl() override;
-  // Runs the destructor and returns the memory to its ServerCalls, which is
-  // unknown after the destructor.
+  // Runs the destructor and returns the memory to its ServerCalls, which stays
+  // alive until then.
   static void operator delete(ServerCallImpl* call, std::destroying_delete_t);
 
   size_t model() const override { return model_; }

@@ -54,7 +54,7 @@ ServerLink::ServerLink(ServerShared* shared, std::string host,
 }
 
 ServerLink::~ServerLink() {
-  // Marked before the handler is told, so that it finds the calls abandoned.
+  // The calls are marked before the handler is told, so that it sees the marks.
   for (const auto& [id, call] : calls_) shared_calls_->Abandon(call.number);
   shared_calls_->Close();
   // Last: answers to this notification are dropped.
@@ -138,7 +138,7 @@ void ServerLink::SendReplies() {
                             absl::InfiniteFuture());
     }
   }
-  replies_.clear();  // with the answers of abandoned calls
+  replies_.clear();  // with the answers of cancelled calls
 }
 
 absl::Status ServerLink::CheckRequest(const MessageHeader& header) const {

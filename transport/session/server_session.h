@@ -18,8 +18,9 @@
 
 namespace refract::transport {
 
-// A client from its hello until its link goes to a poller: counts it, finds it
-// a place, and shakes hands. Belongs to one thread, but may be made on another.
+// A client from its hello until its link goes to a poller: counts the
+// connection, takes a seat at a poller and runs the handshake. Belongs to one
+// thread, but may be made on another.
 class ServerSession {
  public:
   using Pollers = std::vector<std::unique_ptr<ServerPoller>>;
@@ -28,7 +29,7 @@ class ServerSession {
   ServerSession(ServerShared* shared, const Pollers& pollers,
                 SessionSocket session, SessionFrame hello, std::string host);
 
-  // Goes on as far as possible; `waker` belongs to the thread. True: finished.
+  // Continues without blocking; `waker` belongs to the thread. True: finished.
   bool Step(absl::Time now, const std::shared_ptr<Waker>& waker);
   // As ServerHandshake::Arm(), after the first Step.
   bool Arm(std::vector<pollfd>* fds) { return handshake_->Arm(fds); }

@@ -86,8 +86,8 @@ constexpr int64_t kMostSkipTerms = int64_t{1} << 20;  // 8 MiB of scratch
 // Collects the nonzero elements of `a` and lets `tile` multiply only these.
 // About half of a ReLU's outputs are zero before training and often more
 // afterwards. While weights are finite, a zero changes no sum, except the sign
-// of a zero sum. For a single item the time is that of reading the weights,
-// which this saves. NaN is not zero.
+// of a zero sum. For a single item most of the time goes into reading weights,
+// and skipped weights are not read. NaN is not zero.
 void SkipZeros(const float* a, Tile& tile) {
   // Room for a row without zeros, so that no later row needs more. One element
   // past the end: each element is written before it is known to stay.
@@ -271,8 +271,8 @@ void PackFourColumns(const float* from, int64_t k, int64_t column_stride,
 
 }  // namespace
 
-// Here and not beside the tiles, because code compiled for an instruction set
-// must not run before this check.
+// This check is not beside the tiles, because it must run before any code that
+// is compiled for the instruction set.
 const TileSet* Avx512TileSet() {
 #if defined(__x86_64__)
   static const TileSet* const found = []() -> const TileSet* {

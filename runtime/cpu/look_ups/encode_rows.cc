@@ -59,7 +59,7 @@ absl::StatusOr<Parameters> Fp16Parameters(const Range& range, int levels,
   Parameters result;
   FromFloat(range.min, halves[1]);
   result.bias = ToFloat(halves[1]);
-  // From the rounded minimum, which decoding adds.
+  // The span begins at the rounded minimum, which decoding adds.
   const float span = range.max - result.bias;
   FromFloat(span == 0 ? 1.0f : span / static_cast<float>(levels), halves[0]);
   result.scale = ToFloat(halves[0]);
@@ -158,8 +158,8 @@ float RowErrorBound(absl::Span<const float> values,
   const double span = double{range.max} - double{range.min};
   const double arithmetic = 0x1p-21 * (span + std::abs(double{range.min}) +
                                        std::abs(double{range.max}));
-  // Half a step, for the rounding to a level; plus what the 1e-8 in the inverse
-  // scale adds, and the rounding of the arithmetic.
+  // Half a step for the rounding to a level, and two smaller errors: of the
+  // 1e-8 in the inverse scale, and of the arithmetic's rounding.
   const double levels = format.levels();
   if (format.parameter_dtype == base::DType::kFloat32) {
     return static_cast<float>(span / levels / 2 + std::min(span, 1e-8) +

@@ -89,8 +89,8 @@ class DeviceApi {
   virtual Status DestroyGraph(Graph graph) = 0;
 
   // Ends everything that this process has on the device: all handles and memory
-  // are gone, and the device works again. It affects every instance on it, so
-  // only the device's owner calls this, after all instances were unloaded.
+  // are gone, and the device works again. A reset ends every instance, so only
+  // the device's owner calls this, after all instances were unloaded.
   virtual Status Reset() = 0;
 };
 

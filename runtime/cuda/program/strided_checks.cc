@@ -299,7 +299,7 @@ class Checker {
     }
     return Reads(ref, dims);
   }
-  // The elements lie in the value's columns.
+  // Checks that the elements lie in the value's columns.
   std::string Reads(const TensorRef& ref, const std::vector<Rows>& dims) const {
     if (ref.value < 0 ||
         static_cast<size_t>(ref.value) >= program_.values.size()) {
@@ -333,8 +333,8 @@ class Checker {
     }
     return "";
   }
-  // A result of a kernel that computes in floating point. Such kernels store
-  // truth values as bool, but no integers.
+  // Checks a result of a kernel that computes in floating point. Such kernels
+  // store truth values as bool, but no integers.
   std::string Writes(const TensorRef& ref,
                      const std::vector<Rows>& dims) const {
     const std::string wrong = Reads(ref, dims);

@@ -23,9 +23,9 @@ int64_t CheckBagsOfTables(int64_t tables, const at::Tensor& ids,
 // Tables of floating-point rows, one after the other in `weights`.
 struct Tables {
   const at::Tensor& weights;
-  const at::Tensor& begins;    // where each begins, in elements
-  const at::Tensor& hash_sum;  // rows of all before it
-  // Columns of all before it, or the columns of each.
+  const at::Tensor& begins;    // where each table begins, in elements
+  const at::Tensor& hash_sum;  // rows of all tables before each table
+  // Columns of all tables before each table; null: all have `columns`.
   const at::Tensor* columns_sum = nullptr;
   int64_t columns = 0;
 };

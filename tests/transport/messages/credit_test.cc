@@ -1,6 +1,6 @@
-// Slots and credits of an endpoint: a sender without credits waits, whatever
-// order slots come back in no live slot is written, and credits that nobody
-// owes end the connection.
+// Slots and credits of an endpoint: a sender without credits waits; no slot in
+// use is written, in whatever order slots come back; credits that nobody owes
+// end the connection.
 #include <glog/logging.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ Limits FewSlots() {
 
 class CreditTest : public testing::TestWithParam<proto::TransportPath> {
  protected:
-  // Both sides, until neither has anything to do.
+  // Steps both sides until neither has work.
   void Settle() {
     for (int idle = 0; idle < 3;) {
       pair_.client->worked = pair_.server->worked = 0;
@@ -42,8 +42,8 @@ class CreditTest : public testing::TestWithParam<proto::TransportPath> {
 
 TEST_P(CreditTest, SenderWithoutCreditsWaits) {
   constexpr int kMessages = 40;
-  // The odd ones are pulled, and those give their slot back when their bytes
-  // are there.
+  // Odd messages are pulled, and give their slots back when their bytes have
+  // arrived.
   for (int i = 0; i < kMessages; ++i) {
     ASSERT_TRUE(
         pair_.client->Send(i, i % 2 == 0 ? 100 : 200'000, uint8_t(i)).ok());
@@ -92,8 +92,8 @@ TEST_P(CreditTest, SenderWithoutCreditsWaits) {
   for (uint64_t i = 0; i < kMessages; ++i) EXPECT_EQ(order[i], i);
 }
 
-// Messages are held for any time and let go in any order; while one is held
-// its bytes stay what they were.
+// Messages are held for any time and released in any order; the bytes of a held
+// message do not change.
 TEST_P(CreditTest, SlotsFreedInAnyOrderKeepTheirCanaries) {
   const uint32_t seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -133,9 +133,9 @@ TEST_P(CreditTest, SlotsFreedInAnyOrderKeepTheirCanaries) {
   EXPECT_EQ(pair_.client->memory->source->used_bytes(), 0u);
 }
 
-// A receiver that waits for more messages before it lets go of those it has,
-// such as one that makes batches, gets as many as there are slots: what it owes
-// is paid when the sender has none left, however little that is.
+// A receiver that holds messages until more arrive, for a batch, gets a message
+// per slot: when the sender has no credit left, it gets all credits that it is
+// owed, however few.
 TEST_P(CreditTest, SenderThatRunsDryIsPaidWhatIsOwed) {
   auto& received = pair_.server->received;
   const auto slots = static_cast<size_t>(pair_.server->num_slots);
@@ -150,7 +150,7 @@ TEST_P(CreditTest, SenderThatRunsDryIsPaidWhatIsOwed) {
   }
   Settle();
   EXPECT_EQ(received.size(), slots);
-  // The same when the reader lets go of it after the others have come.
+  // The same when the reader releases the message after the others have come.
   ASSERT_TRUE(pair_.client->Send(100, 100, 1).ok());
   Settle();
   EXPECT_EQ(received.size(), slots);
@@ -298,8 +298,8 @@ TEST(CreditOrder, CreditsThatOvertakeEachOtherLoseNothing) {
   }
 }
 
-// With so few slots that a quarter is one, each message would bring a credit
-// message of its own.
+// With so few slots that a quarter of them is one slot, each message would
+// bring a credit message of its own.
 TEST(CreditOrder, FewSlotsDoNotComeBackOneByOne) {
   ReorderedCredits both;
   auto& client = both.client();
@@ -334,7 +334,7 @@ TEST(CreditOrder, FewSlotsDoNotComeBackOneByOne) {
     EXPECT_EQ(client.credits.size(), i % 2 == 0 ? 0u : 2u) << "message " << i;
     step(client);
   }
-  // Nor beside messages of the other direction.
+  // Messages of the other direction bring no single credits, either.
   send(client, MessageKind::kRequest);
   step(server);
   server.held.clear();
@@ -351,8 +351,8 @@ TEST(CreditOrder, AQuarterOfTheSlotsIsKeptButOfFewOne) {
   EXPECT_EQ(CreditThreshold(65), 16u);
 }
 
-// A wait of a message is latency, and each credit costs the path an
-// operation.
+// Credits are posted after a message: each costs the path an operation, for
+// which a message would wait.
 TEST(CreditOrder, CreditsThatAreDueFollowMessages) {
   ReorderedCredits both;
   auto& client = both.client();
@@ -389,7 +389,7 @@ TEST(CreditOrder, CreditsThatAreDueFollowMessages) {
                                           ImmKind::kCredit}));
 }
 
-// A credit says "slot s, generation g", so one that comes twice is known.
+// A credit says "slot s, generation g", so a repeated credit is recognised.
 TEST(CreditOrder, CreditThatComesTwiceEndsTheConnection) {
   ReorderedCredits both;
   auto& client = both.client();
