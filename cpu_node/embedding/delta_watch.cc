@@ -84,7 +84,7 @@ void DeltaWatch::Pause() {
   const absl::Duration worked = CpuTime() - worked_;
   const absl::Duration rest =
       worked * ((1 - throttle_.share()) / throttle_.share());
-  // Shorter sleeps are not kept; they add up.
+  // A shorter rest is not slept yet, but added to the next rest.
   if (rest < absl::Milliseconds(1)) return;
   WaitOrStop(rest);
   worked_ = CpuTime();

@@ -31,8 +31,9 @@ class DiskTables final : public runtime::cpu::RowSource {
   // Opens the tables of `model` that look-ups of this node read and whose rows
   // lie one after the other; other tables stay mapped. `whole`: as
   // PlaceTables(). `shard`: as TableStore; of a table that is divided by row
-  // numbers, rows are counted from the first own row. Each cache has a part of `cache_bytes` in proportion to the
-  // bytes of its tables. NotFound or InvalidArgument names a file.
+  // numbers, rows are counted from the first own row. Each cache has a part of
+  // `cache_bytes` in proportion to the bytes of its tables. NotFound or
+  // InvalidArgument names a file.
   static absl::StatusOr<std::unique_ptr<DiskTables>> Create(
       const models::LoadedModel& model, bool whole, size_t cache_bytes,
       std::optional<size_t> shard = std::nullopt);

@@ -152,7 +152,8 @@ absl::Status NodeReader::ReadHigherOrder(const Json& section, const Json& json,
       "this higher-order operator is not supported");
 }
 
-// Arguments: device, dtype or None, whether it is on, whether casts are cached.
+// Arguments: device, dtype or None, whether autocast is on, whether casts are
+// cached.
 absl::Status NodeReader::EnterAutocast(const Json& json) {
   REFRACT_ASSIGN_OR_RETURN(const Arguments arguments, ReadArguments(json));
   const auto& values = arguments.values;

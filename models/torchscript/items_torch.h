@@ -117,7 +117,7 @@ struct Converted {
 using Examples = absl::flat_hash_map<std::string, at::Tensor>;
 
 // Puts the IR graph together. Makes names unique by a number at their end.
-// `archive` must outlive it.
+// `archive` must outlive the builder.
 class Builder {
  public:
   explicit Builder(const Archive& archive) : archive_(archive) {

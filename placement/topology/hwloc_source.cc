@@ -113,7 +113,7 @@ class Reader {
     return hwloc_bitmap_first(near->nodeset);
   }
 
-  // Adds a PCI function and the bridges above; -1: the object is none.
+  // Adds a PCI function and the bridges above; -1: `object` is no function.
   int AddPci(hwloc_obj_t object) {
     const bool is_bridge = object->type == HWLOC_OBJ_BRIDGE;
     if (is_bridge &&

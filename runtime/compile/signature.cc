@@ -57,9 +57,8 @@ Signature::Signature(const models::Graph& graph,
   for (models::ValueId id : inputs) inputs_.push_back(Describe(graph, id));
   for (models::ValueId id : outputs) outputs_.push_back(Describe(graph, id));
   for (Symbol& symbol : symbols_) {
-    // Ranges come from the graph; a symbol without a range has none.
-    // The batch has rules of its own: it may not be empty, and exporters
-    // specialise small ones.
+    // The batch has rules of its own besides its range: it may not be empty,
+    // and exporters specialise small batches.
     symbol.is_batch = symbol.name == graph.batch_symbol;
     for (const models::SymbolRange& range : graph.symbols) {
       if (range.symbol != symbol.name) continue;
@@ -195,8 +194,8 @@ absl::Status Signature::CheckSizes(absl::Span<const TensorView> inputs,
     for (size_t d = 0; d < tensor.dims.size(); ++d) {
       const Dim& dim = tensor.dims[d];
       const int64_t size = inputs[i].dims[d];
-      // Nearly all sizes: a request of one item with many inputs takes a
-      // noticeable part of its time here.
+      // The case of nearly all sizes, without Evaluate(): these checks take a
+      // noticeable part of the time of one item with many inputs.
       if (dim.is_symbol && symbols.source_[dim.symbols[0]] >= 0 &&
           symbols.values_[dim.symbols[0]] == size) {
         continue;

@@ -23,7 +23,7 @@
 namespace refract::tools {
 namespace {
 
-// A schedule longer than this is a slip of the keyboard; it must fit in memory.
+// A longer schedule is a typing error; schedules must fit in memory.
 constexpr double kMaxQueries = 50e6;
 constexpr int kMaxProcesses = 256;
 
@@ -127,7 +127,7 @@ absl::Status ServingBench::FindMax() {
         passed ? "passed" : "failed");
     out_.flush();
     tries.push_back({qps, measurement.latency.p99, passed});
-    // Files and tables are about the highest rate that passed.
+    // Files and tables describe the highest rate that passed.
     if (passed && qps > report_.qps) report_ = std::move(report);
     return passed;
   };

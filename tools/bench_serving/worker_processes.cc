@@ -17,8 +17,8 @@
 namespace refract::tools {
 namespace {
 
-// From the order to the first query: by then all processes have read it and
-// have asked for the server's statistics.
+// Time from the order to the first query: by then all processes have read the
+// order and asked for the server's statistics.
 constexpr absl::Duration kStartDelay = absl::Milliseconds(200);
 
 class OneProcess final : public LoadSource {
@@ -257,8 +257,8 @@ absl::Status ChildProcesses::Connect() {
 absl::StatusOr<LoadRun> ChildProcesses::Run(double qps) {
   REFRACT_RETURN_IF_ERROR(
       Ask({.command = Command::kPrepare, .qps = qps}).status());
-  // After all children are prepared, which may take long: they begin at one
-  // time.
+  // Preparation may take long, so the common start is chosen when all children
+  // are prepared.
   const absl::Time start = base::Clock::Real().Now() + kStartDelay;
   REFRACT_ASSIGN_OR_RETURN(
       const std::vector<std::string> texts,

@@ -26,7 +26,7 @@ struct PlannedQuery {
 };
 
 struct QueryResult {
-  // Never sent, because too many were unanswered; `code` is then
+  // Never sent, because too many queries were unanswered; `code` is then
   // kResourceExhausted, which a server may answer as well.
   bool dropped = false;
   absl::StatusCode code = absl::StatusCode::kUnknown;

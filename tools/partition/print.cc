@@ -55,8 +55,8 @@ absl::string_view ObjectiveText(Objective objective) {
   return "";
 }
 
-// Columns wide enough for their widest cell, all but the first and the last to
-// the right.
+// Prints columns as wide as their widest cell. All but the first and the last
+// are aligned to the right.
 void PrintTable(const std::vector<std::vector<std::string>>& rows,
                 std::ostream& out) {
   std::vector<size_t> widths(rows.front().size(), 0);
@@ -287,7 +287,7 @@ void PrintWire(const models::Graph& graph, const SplitPlan& plan,
       << absl::StrFormat("; %.0f and %.0f without wire forms\n",
                          report.plain.message_bytes_up,
                          report.plain.message_bytes_down);
-  // Tensors of one form together: there may be hundreds.
+  // A count per form: hundreds of tensors may cross.
   std::vector<std::pair<std::string, int>> counts;
   const auto count = [&](const char* direction, WireForm form) {
     const std::string text = absl::StrCat(direction, ": ", FormText(form));

@@ -17,9 +17,9 @@
 namespace refract::transport {
 
 // The message layer of one connection, the same on both sides: puts messages
-// into granted slots, announces long ones there and lets the receiver get them,
-// validates what arrives, and gives slots back. Belongs to one polling thread
-// from its first Progress on; may be made on another.
+// into granted slots, announces long messages there and lets the receiver get
+// them, validates arrivals, and gives slots back. Belongs to one polling thread
+// from its first Progress on; may be made on another thread.
 class Endpoint {
  public:
   // `sink` must outlive the endpoint. The destructor does not use `path`, which

@@ -44,12 +44,12 @@ class RecentBest {
 // when nothing else was outstanding, its own serialisation included, and `rate`
 // the highest of the last rounds. A round is the life of one get; its rate is
 // all bytes that came in during it, over its time, so that idle time does not
-// count. rate × delay is exactly what keeps a link of that rate full when bytes
-// are asked for in chunks: bandwidth × round trip plus one chunk. With a
-// smaller window the rate is window / delay, so the window grows by at least a
-// chunk per round; with a larger one the rate is the link's and the window
-// stops growing. A get alone needs an empty pipe, so it is let run dry now and
-// then; and a round that lacked demand can only raise the rate.
+// count. rate × delay just keeps a link of that rate full when bytes are asked
+// for in chunks: it is bandwidth × round trip plus one chunk. With a smaller
+// window the rate is window / delay, so the window grows by at least a chunk
+// per round; with a larger window the rate is the link's and the window stops
+// growing. A get is alone only in an empty pipe, so the pipe is drained now and
+// then. A round that lacked demand can only raise the rate.
 //
 // Marks (CNPs that a NIC sent because packets came with ECN set) set a ceiling:
 // Prism (NSDI'25, section 4.3) compares CNPs per request with two thresholds,
@@ -81,8 +81,8 @@ class PullWindow {
     // Least number of rounds for which a highest rate stays valid (BBR: 10).
     int rate_span = 10;
     // Marks per finished pull. Prism gives no numbers. A NIC marks a flow at
-    // most once in 50 µs (DCQCN), so one per pull of a few hundred KiB at
-    // 100 Gb/s means that nearly all of it met a queue.
+    // most once in 50 µs (DCQCN), so one mark per pull of a few hundred KiB at
+    // 100 Gb/s means that nearly all of the pull met a queue.
     double high_marks = 1.0;
     double low_marks = 0.1;
   };
@@ -101,8 +101,9 @@ class PullWindow {
   // The window now: between its bounds, or one chunk while the pipe is drained.
   size_t bytes() const { return probing_ ? options_.chunk_bytes : Target(); }
   size_t outstanding() const { return outstanding_; }
-  // May one more get be posted? It may exceed the window by its own bytes:
-  // otherwise a window of two and a half chunks would hold only two.
+  // Whether one more get may be posted. The get may exceed the window by its
+  // own bytes: otherwise a window of two and a half chunks would hold two
+  // chunks.
   bool HasRoom() const {
     return outstanding_ == 0 || (!probing_ && outstanding_ < Target());
   }
@@ -113,8 +114,8 @@ class PullWindow {
   // longer count, because its sender is stalled.
   void Lost(const void* connection, size_t bytes);
   // Call when a get that no longer counts completed after `took`. The shortest
-  // delay still takes it in: otherwise a path whose gets are all late would
-  // stay unmeasured.
+  // delay takes `took` in: otherwise a path whose gets are all late would stay
+  // unmeasured.
   void CompletedLate(const Get& get, absl::Duration took, absl::Time now);
   void PullFinished() { ++pulls_since_marks_; }
   // Call when the window had room, but no pull had bytes to request.

@@ -82,8 +82,8 @@ absl::StatusOr<std::optional<Established>> ServerHandshake::Step(
     REFRACT_ASSIGN_OR_RETURN(const std::optional<SessionFrame> frame,
                              TryFrame(session_));
     if (!frame.has_value()) {
-      // The client can receive the own probe only once it has connected its
-      // end, which its own probe proves.
+      // The client can receive the server's probe only once it has connected
+      // its end, which the client's probe proves.
       if (setup_ != nullptr) setup_->AnswerProbe(ServerProbe(token_));
       return std::nullopt;
     }

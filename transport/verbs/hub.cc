@@ -161,8 +161,8 @@ absl::StatusOr<CompletionHub::Attached> CompletionHub::Attach(
 
 void CompletionHub::Detach(Attached attached, const PathOptions& options) {
   absl::MutexLock attach_lock(&attach_mu_);
-  // Outside of mu_: it takes long, and other threads poll meanwhile.
-  // Completions that they find for the path still go to its inbox.
+  // The queue pairs end outside of mu_: that takes long, and other threads poll
+  // meanwhile. Completions that they find for the path still go to its inbox.
   attached.pairs = {};
   free_sends_ += SendShare(options);
   free_receives_ += ReceiveShare(options);
@@ -178,7 +178,7 @@ void CompletionHub::Detach(Attached attached, const PathOptions& options) {
   for (const uint32_t number : attached.inbox->queue_pairs) {
     targets_.erase(number);
   }
-  // May name the inbox that ends with this call.
+  // last_target_ may name the inbox that ends with this call.
   last_target_ = {};
 }
 

@@ -109,8 +109,6 @@ class Device final : public CudaRuntime {
   }
   Result<bool> Happened(Event event) override {
     const cudaError_t error = cudaEventQuery(Raw(event));
-    // Not an error: "not ready" would stay as the thread's last error and be
-    // taken for the next call's.
     // Not an error. Cleared, so that a later cudaGetLastError() of this thread
     // (LibTorch calls it) does not report it.
     if (error == cudaErrorNotReady) {

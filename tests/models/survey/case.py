@@ -14,14 +14,14 @@ class Case:
     inputs: (batch, generator) → positional arguments of forward(), tensors or
       dicts, lists and tuples of them. Sizes that differ between two batches
       are exported as dynamic. None, numbers and strings stay what they are.
-    keywords: names of the last of them, which are given by name.
+    keywords: names of the last inputs, which are given by name.
     script: torch.jit.script accepts the module.
     export: torch.export takes it: no branch or loop that data decides.
     trace: torch.jit.trace gives a graph that is right at every batch size.
     tolerance: of torch.allclose(), where PyTorch's own exported program is as far
       from the module as that.
-    smallest: batch that the module itself takes: one that squeezes takes no 1.
-    refused: by form, what the one line of the refusal says.
+    smallest: batch that the module takes; a module that squeezes refuses 1.
+    refused: by form, text in the line that refuses the model.
     """
 
     name: str

@@ -46,7 +46,7 @@ bool Drain(Stream& stream, std::string* bytes, absl::Status* error) {
   }
 }
 
-// Both ends of a connection, and what came of it.
+// Both ends of a connection, the bytes that arrived and the errors.
 struct Ends {
   Stream client;
   Stream server;
@@ -86,8 +86,8 @@ class TlsStreamTest : public testing::Test {
     ends.server = *std::move(accepted);
     return ends;
   }
-  // Goes on until nothing moves any more. Both ends say a word first, as peers
-  // of the transport do.
+  // Steps both ends until nothing moves any more. Each end sends a word first,
+  // as peers of the transport do.
   void Talk(Ends& ends) {
     const auto waker = ThreadWaker::Create();
     base::ManualClock clock(absl::FromUnixSeconds(1));
@@ -137,8 +137,8 @@ TEST_F(TlsStreamTest, BothEndsKnowEachOther) {
   EXPECT_TRUE(IsPeerEnd(ends.server_error));
 }
 
-// The end with the bad certificate checks nothing itself, so that the other end
-// is what refuses it.
+// The end with the bad certificate checks nothing itself, so that only the
+// other end can refuse the connection.
 TEST_F(TlsStreamTest, RefusedCertificatesAreNamedAtBothEnds) {
   const struct {
     const char* client;  // empty: none
@@ -405,7 +405,7 @@ TEST_F(RelayedTlsTest, ChangedBytesNeverPass) {
     EXPECT_TRUE(ends.to_server.empty() || ends.to_server == "hello");
     EXPECT_TRUE(ends.to_client.empty() || ends.to_client == "welcome");
     const bool done = ends.to_client == "welcome";
-    // Some bits, of the versions in record headers, mean nothing.
+    // Bits of the versions in record headers have no effect.
     EXPECT_TRUE(done || changed);
     failed += !done;
   }
