@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "models/repository/cn_shard.h"
 #include "models/repository/files/temporary_folder.h"
 #include "models/repository/hn_part.h"
 #include "models/repository/repository.h"
@@ -27,20 +28,44 @@ struct ListOptions {
   JsonOutput json;
 };
 
-// "optimal", "none", or the reason why the plan cannot be read. Reads no
-// tables, so that packages for GPU nodes can be listed, too.
-std::string PlanText(const models::Repository& repository,
-                     const std::string& name, int64_t version) {
-  const auto model =
-      repository.Load(name, version,
-                      {.verification = models::Verification::kNone,
-                       .scope = models::WeightScope::kHnPart});
-  if (!model.ok()) {
-    return absl::StrCat("broken: ", OneLine(model.status().message()));
+// Of a version. `plan`: "optimal", "none", or the reason why it cannot be read.
+struct Listed {
+  std::string plan;
+  std::string package_for;  // the node, as in `refract package --for`; or empty
+  std::string note;         // about the package
+};
+
+// Needs no tables but those of a package.
+Listed LookAt(const models::Repository& repository, const std::string& name,
+              int64_t version, const std::string& folder) {
+  Listed listed;
+  models::LoadOptions options = {.verification = models::Verification::kNone};
+  std::error_code error;
+  if (fs::exists(absl::StrCat(folder, "/", models::kCnShardFile), error)) {
+    listed.package_for = "cpu-node";
+    options.shard_packages = true;
+  } else {
+    options.scope = models::WeightScope::kHnPart;
+    if (fs::exists(absl::StrCat(folder, "/", models::kHnPartFile), error)) {
+      listed.package_for = "gpu-node";
+      listed.note = ", package for GPU nodes";
+    }
   }
-  if (!(*model)->plan) return "none";
-  return absl::StrCat((*model)->plan->method,
-                      (*model)->plan->uses_hn() ? "" : " (all on the CN)");
+  const auto model = repository.Load(name, version, options);
+  if (!model.ok()) {
+    listed.plan = absl::StrCat("broken: ", OneLine(model.status().message()));
+    return listed;
+  }
+  const auto& plan = (*model)->plan;
+  listed.plan = plan ? absl::StrCat(plan->method,
+                                    plan->uses_hn() ? "" : " (all on the CN)")
+                     : "none";
+  if ((*model)->packaged_shard) {
+    listed.note =
+        absl::StrCat(", package for shard ", *(*model)->packaged_shard, " of ",
+                     plan->num_shards, " CPU nodes");
+  }
+  return listed;
 }
 
 absl::Status List(const ListOptions& options, std::ostream& out) {
@@ -60,21 +85,18 @@ absl::Status List(const ListOptions& options, std::ostream& out) {
       const bool is_served =
           served.ok() &&
           std::count(served->begin(), served->end(), version) > 0;
-      std::error_code error;
-      const bool package =
-          fs::exists(absl::StrCat(folder, "/", models::kHnPartFile), error);
       const uint64_t bytes = models::BytesUnder(folder);
-      const std::string plan = PlanText(repository, name, version);
+      const Listed listed = LookAt(repository, name, version, folder);
       out << absl::StreamFormat("%-24s %8d %-7s %12.1f  %s%s\n", name, version,
                                 is_served ? "yes" : "no",
-                                static_cast<double>(bytes) / 0x1p20, plan,
-                                package ? ", package for GPU nodes" : "");
+                                static_cast<double>(bytes) / 0x1p20,
+                                listed.plan, listed.note);
       rows.push_back({{"model", name},
                       {"version", version},
                       {"served", is_served},
                       {"bytes", bytes},
-                      {"plan", plan},
-                      {"package_for", package ? "gpu-node" : ""}});
+                      {"plan", listed.plan},
+                      {"package_for", listed.package_for}});
     }
   }
   if (options.json.empty()) return absl::OkStatus();

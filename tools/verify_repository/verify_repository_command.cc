@@ -1,12 +1,15 @@
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "models/repository/hn_part.h"
 #include "models/repository/repository.h"
 #include "nlohmann/json.hpp"
 #include "tools/command.h"
@@ -15,6 +18,8 @@
 
 namespace refract::tools {
 namespace {
+
+namespace fs = std::filesystem;
 
 struct VerifyOptions {
   std::string repository;
@@ -59,8 +64,18 @@ absl::Status VerifyRepository(const VerifyOptions& options, std::ostream& out) {
       continue;
     }
     for (const int64_t version : *numbers) {
-      const auto model = repository.Load(
-          name, version, {.verification = models::Verification::kFull});
+      // A package has the files of one kind of nodes, and no others.
+      std::error_code error;
+      const bool for_gpu_nodes =
+          fs::exists(absl::StrCat(options.repository, "/", name, "/", version,
+                                  "/", models::kHnPartFile),
+                     error);
+      const auto model =
+          repository.Load(name, version,
+                          {.verification = models::Verification::kFull,
+                           .scope = for_gpu_nodes ? models::WeightScope::kHnPart
+                                                  : models::WeightScope::kWhole,
+                           .shard_packages = !for_gpu_nodes});
       report(name, version, model.ok() ? (*model)->verified_bytes : 0,
              model.status(),
              model.ok() ? (*model)->warnings : std::vector<std::string>());

@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -47,6 +48,48 @@ TEST_F(VerifyRepositoryTest, NamesTheFileThatDiffers) {
   EXPECT_TRUE(found[0]["ok"]);
   EXPECT_FALSE(found[1]["ok"]);
   EXPECT_THAT(found[1]["error"].get<std::string>(), HasSubstr(file));
+}
+
+TEST_F(VerifyRepositoryTest, ReadsAndListsPackages) {
+  const std::string model = AddModel();
+  const Ran planned =
+      Refract({"partition", model, "--method", "heuristic", "--shards", "2",
+               "--shard-tables-from", "0.00001", "--write"});
+  ASSERT_EQ(planned.exit_status, 0) << planned.err;
+  struct Case {
+    std::vector<std::string> options;
+    std::string weights, package_for, note;
+  };
+  const std::vector<Case> cases = {
+      {{"--for", "gpu-node"}, "hn_weights.bin", "gpu-node", "GPU nodes"},
+      {{"--for", "cpu-node", "--shard", "1"},
+       "cn_weights.bin",
+       "cpu-node",
+       "shard 1 of 2 CPU nodes"}};
+  for (const Case& c : cases) {
+    const std::string to = folder_ / c.package_for;
+    std::vector<std::string> package = {"package", model, "--output", to};
+    package.insert(package.end(), c.options.begin(), c.options.end());
+    ASSERT_EQ(Refract(package).exit_status, 0);
+
+    const std::string json = folder_ / "listed.json";
+    const Ran listed = Refract({"list", to, "--json", json});
+    EXPECT_THAT(listed.out, HasSubstr("heuristic, package for " + c.note));
+    EXPECT_EQ(ReadJson(json)[0]["plan"], "heuristic");
+    EXPECT_EQ(ReadJson(json)[0]["package_for"], c.package_for);
+
+    const Ran fine = Refract({"verify-repository", to});
+    EXPECT_EQ(fine.exit_status, 0) << fine.err;
+    EXPECT_THAT(fine.out, HasSubstr("ok   tiny/1"));
+    const std::string file = to + "/tiny/1/" + c.weights;
+    {
+      std::fstream out(file, std::ios::in | std::ios::out | std::ios::binary);
+      out.put('\x7f');
+    }
+    const Ran bad = Refract({"verify-repository", to});
+    EXPECT_EQ(bad.exit_status, 2);
+    EXPECT_THAT(bad.err, HasSubstr("1 of 1 versions: " + file + ": differs"));
+  }
 }
 
 TEST_F(VerifyRepositoryTest, BadArguments) {
