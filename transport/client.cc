@@ -401,7 +401,8 @@ void ClientImpl::SetDisconnected(const absl::Status& why) {
     was_connected = memory_ != nullptr;
     if (was_connected || state_.last_error != why) {
       LOG(INFO) << (was_connected ? "disconnected from " : "cannot connect to ")
-                << options_.address << ": " << why;
+                << options_.address << ": "
+                << why.ToString(absl::StatusToStringMode::kWithNoExtraData);
     }
     state_.path.clear();
     state_.rail.clear();

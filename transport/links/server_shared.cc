@@ -19,7 +19,8 @@ void PeerLog::Warn(const std::string& host, absl::string_view what,
     if (!fresh && now - entry->second < absl::Minutes(1)) return;
     entry->second = now;
   }
-  LOG(WARNING) << "peer " << host << ": " << what << ": " << status
+  LOG(WARNING) << "peer " << host << ": " << what << ": "
+               << status.ToString(absl::StatusToStringMode::kWithNoExtraData)
                << " (repetitions within a minute are not logged)";
 }
 

@@ -47,8 +47,7 @@ struct EndpointCounters {
 };
 
 // Error of a path that refused `what` for good.
-absl::Status PostError(PostResult result, const DataPath& path,
-                       absl::string_view what);
+absl::Status PostError(absl::string_view what);
 
 }  // namespace refract::transport
 

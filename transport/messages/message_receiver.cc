@@ -230,8 +230,9 @@ PullConnection::Post MessageReceiver::PostChunk(ScheduledPull& scheduled,
       {memory.data() + pull.requested, bytes}, GetContext(SlotOf(pull), bytes));
   if (result != PostResult::kPosted) {
     waiting_ = true;
-    if (result != PostResult::kFull) {
-      post_status_ = PostError(result, *path_, "get of a message");
+    // Broken: as in MessageSender::Post.
+    if (result != PostResult::kFull && result != PostResult::kBroken) {
+      post_status_ = PostError("get of a message");
       WakeOwner();
     }
     return {Post::Result::kWait};
@@ -322,7 +323,7 @@ absl::Status MessageReceiver::PostCredits() {
       return absl::OkStatus();
     }
     if (result != PostResult::kPosted) {
-      return PostError(result, *path_, "credit");
+      return PostError("credit");
     }
     owed_.pop_front();
   }

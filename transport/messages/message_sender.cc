@@ -26,11 +26,7 @@ uint32_t DeadlineField(absl::Time deadline, absl::Time now) {
 
 }  // namespace
 
-absl::Status PostError(PostResult result, const DataPath& path,
-                       absl::string_view what) {
-  if (result == PostResult::kBroken && !path.status().ok()) {
-    return path.status();
-  }
+absl::Status PostError(absl::string_view what) {
   return absl::InternalError(absl::StrCat(what, " was refused by the path"));
 }
 
@@ -157,7 +153,7 @@ absl::Status MessageSender::PostWaiting(absl::Time now) {
       return absl::OkStatus();
     }
     if (result != PostResult::kPosted) {
-      return PostError(result, *path_, "message");
+      return PostError("message");
     }
     passed_over_ = heap == &urgent_ ? passed_over_ + 1 : 0;
     heap->Pop();

@@ -4,8 +4,10 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <cstring>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "tests/transport/testing/fake_path.h"
 #include "tests/transport/testing/function_sink.h"
@@ -234,15 +236,26 @@ TEST_F(LinkTest, TimeWithoutStepsDoesNotCountAgainstThePath) {
   EXPECT_EQ(TimeToFailure(&why), absl::Seconds(2));
 }
 
-// A message that cannot be sent any more keeps none that arrived from its
-// reader, and the reason stays the path's.
+// Neither a message that cannot be sent any more nor a message that cannot be
+// pulled any more keeps a message that arrived from its reader, and the reason
+// stays the path's.
 TEST_F(LinkTest, BrokenPathDeliversWhatArrivedBefore) {
   ASSERT_TRUE(Step().ok());
+  auto pulled = NewMessage(
+      memory_, MessageKind::kResponse,
+      std::vector<base::TensorSpec>{{base::DType::kUInt8, {100'000}}});
+  ASSERT_TRUE(pulled.ok()) << pulled.status();
+  (*pulled)->header.pulled = true;
+  std::byte* const descriptor = (*pulled)->block.data();
+  EncodeHeader((*pulled)->header, descriptor);
+  std::memcpy(memory_->slots.data(), descriptor,
+              (*pulled)->layout.payload_begin);
+  path_->Notify(EncodeImm({ImmKind::kMessage, 0, 0}));
   MessageHeader header;
   header.kind = MessageKind::kResponse;
   header.total_bytes = kHeaderBytes;
-  EncodeHeader(header, memory_->slots.data());
-  path_->Notify(EncodeImm({ImmKind::kMessage, 0, 0}));
+  EncodeHeader(header, memory_->slots.data() + kSlotBytes);
+  path_->Notify(EncodeImm({ImmKind::kMessage, 1, 0}));
   ASSERT_NO_FATAL_FAILURE(SendMessage(100));
   path_->Break(absl::UnavailableError("a cable was pulled"));
   EXPECT_EQ(received_, 0);
