@@ -22,7 +22,9 @@ class Replayer {
         meter_(meter),
         options_(options),
         state_(cluster, static_cast<int>(list.apps.size())),
-        placer_(state_, &meter, targets, options.placer) {}
+        placer_(state_, &meter, targets, options.placer),
+        cpu_total_(static_cast<double>(cluster.TotalCpuMilli())),
+        gpu_total_(static_cast<double>(cluster.TotalGpus() * kWholeGpu)) {}
 
   ReplayResult Run() {
     std::vector<int> batch;
@@ -148,6 +150,20 @@ class Replayer {
     live_[static_cast<int>(instance.role)] += by;
     cpu_milli_ += by * instance.demand.cpu_milli;
     gpu_milli_ += by * instance.demand.TotalGpuMilli();
+    result_.most_instances =
+        std::max(result_.most_instances, live_[0] + live_[1] + live_[2]);
+    result_.most_cpu_allocated =
+        std::max(result_.most_cpu_allocated, CpuAllocated());
+    result_.most_gpu_allocated =
+        std::max(result_.most_gpu_allocated, GpuAllocated());
+  }
+
+  // Parts of the cluster's cores and GPUs.
+  double CpuAllocated() const {
+    return cpu_total_ > 0 ? static_cast<double>(cpu_milli_) / cpu_total_ : 0;
+  }
+  double GpuAllocated() const {
+    return gpu_total_ > 0 ? static_cast<double>(gpu_milli_) / gpu_total_ : 0;
   }
 
   void SampleUntil(double time) {
@@ -159,17 +175,15 @@ class Replayer {
             meter_.Measure(cluster_.nodes[i], state_.free(static_cast<int>(i)))
                 .gpu_milli;
       }
-      const auto cpu = static_cast<double>(cluster_.TotalCpuMilli());
-      const auto gpu = static_cast<double>(cluster_.TotalGpus() * kWholeGpu);
       result_.samples.push_back(
           {.time = next_sample_,
            .cns = live_[static_cast<int>(Role::kCn)],
            .hns = live_[static_cast<int>(Role::kHn)],
            .wholes = live_[static_cast<int>(Role::kWhole)],
            .waiting = static_cast<int>(waiting_.size()),
-           .cpu_allocated = cpu > 0 ? static_cast<double>(cpu_milli_) / cpu : 0,
-           .gpu_allocated = gpu > 0 ? static_cast<double>(gpu_milli_) / gpu : 0,
-           .gpu_fragment = gpu > 0 ? fragment / gpu : 0});
+           .cpu_allocated = CpuAllocated(),
+           .gpu_allocated = GpuAllocated(),
+           .gpu_fragment = gpu_total_ > 0 ? fragment / gpu_total_ : 0});
       next_sample_ += options_.sample_every_s;
     }
   }
@@ -180,6 +194,8 @@ class Replayer {
   const ReplayOptions& options_;
   State state_;
   Placer placer_;
+  const double cpu_total_;
+  const double gpu_total_;
   ReplayResult result_;
   std::deque<int> waiting_;
   // Time and stay; kNoStay: an instance that waited at its creation gives up if

@@ -40,6 +40,10 @@ struct ReplayOptions {
 struct ReplayResult {
   std::vector<Stay> stays;
   std::vector<ReplaySample> samples;
+  // The most at any moment, also between samples.
+  int most_instances = 0;
+  double most_cpu_allocated = 0;  // part of the cluster's
+  double most_gpu_allocated = 0;
   int events = 0;
   int never_placed = 0;
   // Placer::MainObstacle() of instances that were never placed.

@@ -156,14 +156,6 @@ absl::Status RunReplay(const ReplayCommand& options, std::ostream& out,
   std::vector<double> waits = result.waits_s;
   std::sort(waits.begin(), waits.end());
   const DecisionTimes times = TimesOf(result.decisions_us);
-  int most = 0;
-  double most_cpu = 0;
-  double most_gpu = 0;
-  for (const placement::ReplaySample& sample : result.samples) {
-    most = std::max(most, sample.cns + sample.hns + sample.wholes);
-    most_cpu = std::max(most_cpu, sample.cpu_allocated);
-    most_gpu = std::max(most_gpu, sample.gpu_allocated);
-  }
 
   // One text for the terminal and for the notes of the HTML page.
   std::ostringstream text;
@@ -179,7 +171,8 @@ absl::Status RunReplay(const ReplayCommand& options, std::ostream& out,
       ObstaclesText(result.obstacles));
   text << absl::StreamFormat(
       "most at once: %d instances, %.1f %% of the CPU, %.1f %% of the GPUs\n",
-      most, 100 * most_cpu, 100 * most_gpu);
+      result.most_instances, 100 * result.most_cpu_allocated,
+      100 * result.most_gpu_allocated);
   if (paths.Total() > 0) {
     text << absl::StreamFormat(
         "GPU and NIC under one switch %.1f %%, one socket %.1f %%, two sockets "
@@ -212,7 +205,7 @@ absl::Status RunReplay(const ReplayCommand& options, std::ostream& out,
     json["waited"] = waits.size();
     json["never_placed"] = result.never_placed;
     json["obstacles"] = ObstaclesJson(result.obstacles);
-    json["most_at_once"] = most;
+    json["most_at_once"] = result.most_instances;
     json["paths"] = PathsJson(paths);
     json["violations"] = nlohmann::ordered_json::array();
     for (const placement::Violation& violation : violations) {

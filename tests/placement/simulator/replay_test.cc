@@ -52,6 +52,10 @@ TEST(Replay, PlacesWaitsAndGivesUpByHand) {
   EXPECT_EQ(result.samples[1].waiting, 2);
   EXPECT_EQ(result.samples[1].gpu_allocated, 1);
   EXPECT_EQ(result.samples[1].cpu_allocated, 0.25);
+  // Between 5 and 20 s, where no sample is.
+  EXPECT_EQ(result.most_instances, 2);
+  EXPECT_EQ(result.most_cpu_allocated, 0.5);
+  EXPECT_EQ(result.most_gpu_allocated, 1);
   EXPECT_TRUE(Validate(builder.cluster(), list, result.stays, {}, 10).empty());
 }
 
