@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/process/files.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -108,6 +109,7 @@ absl::StatusOr<Fabric> ParseAny(absl::string_view text) {
 }  // namespace
 
 absl::StatusOr<Fabric> ParseFabric(absl::string_view text) {
+  absl::ConsumePrefix(&text, "\xef\xbb\xbf");  // byte order mark
   REFRACT_ASSIGN_OR_RETURN(Fabric fabric, ParseAny(text));
   if (fabric.hosts().empty()) {
     return absl::InvalidArgumentError("names no host");

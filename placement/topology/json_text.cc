@@ -17,6 +17,9 @@ absl::StatusOr<nlohmann::json> ParseJsonText(absl::string_view text) {
     const auto line = 1 + std::count(text.begin(), text.begin() + end, '\n');
     return absl::InvalidArgumentError(
         absl::StrCat("line ", line, ": is no JSON"));
+  } catch (const nlohmann::json::out_of_range&) {
+    // The exception does not say where the number is.
+    return absl::InvalidArgumentError("has a number beyond 1.8e308");
   }
 }
 

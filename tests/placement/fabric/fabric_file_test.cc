@@ -125,6 +125,18 @@ TEST(FabricFileTest, ABackslashAtTheEndOfTheFileEndsTheLastSwitch) {
   EXPECT_NE(fabric.Find("c"), nullptr);
 }
 
+TEST(FabricFileTest, AByteOrderMarkBelongsToNoHost) {
+  for (const std::string& text :
+       {std::string("a leaf=l pod=p\nb leaf=l pod=p\n"),
+        std::string("SwitchName=l Nodes=a,b\n"),
+        std::string(R"({"items": [{"metadata": {"name": "a"}},
+                                  {"metadata": {"name": "b"}}]})")}) {
+    const auto fabric = ParseFabric("\xef\xbb\xbf" + text);
+    ASSERT_TRUE(fabric.ok()) << text << fabric.status();
+    EXPECT_NE(fabric->Find("a"), nullptr) << text;
+  }
+}
+
 TEST(FabricFileTest, SlurmBlocksAreLeaves) {
   const Fabric fabric = *ParseFabric(
       "BlockName=b1 Nodes=n[1-2]\nBlockName=b2 Nodes=n3\nBlockSizes=2\n");

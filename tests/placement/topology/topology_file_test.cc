@@ -63,6 +63,7 @@ TEST(OverrideTest, RefusesContradictionsByField) {
   } kCases[] = {
       {"", "line 1: is no JSON"},
       {"[]", "is no object"},
+      {R"({"paths": [{"gbps": 1e999}]})", "has a number beyond 1.8e308"},
       {R"({"nic": []})",
        "nic: is no field here; there is gpus, nics, numa_nodes, paths, pci"},
       {R"({"nics": {}})", "nics: is no list"},

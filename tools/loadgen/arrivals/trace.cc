@@ -131,6 +131,8 @@ absl::StatusOr<std::optional<TracedQuery>> TraceReader::Read(
     json = Json::parse(line);
   } catch (const Json::parse_error& error) {
     return Wrong(absl::StrCat("position ", error.byte, ": not JSON"));
+  } catch (const Json::out_of_range&) {
+    return Wrong("a number is beyond 1.8e308");
   }
   if (!json.is_object()) return Wrong("not a JSON object");
   // The header is optional, and only the first line can be one.

@@ -84,6 +84,7 @@ TEST(TraceTest, NamesLineAndPlaceOfWhatIsWrong) {
   for (const auto& [line, error] : std::vector<Case>{
            {R"({"at_s":1,)", ":2: position"},
            {R"([1])", ":2: not a JSON object"},
+           {R"({"at_s":1e999,"items":1})", ":2: a number is beyond 1.8e308"},
            {R"({"items":1})", ":2: at_s"},
            {R"({"at_s":-1,"items":1})", ":2: at_s"},
            {R"({"at_s":"1","items":1})", ":2: at_s"},
