@@ -38,15 +38,20 @@ absl::StatusOr<std::vector<double>> RowsOf(absl::string_view text) {
   return std::vector<double>(sizes.values().begin(), sizes.values().end());
 }
 
+// Makes the output folder of option `name` before minutes of planning, which
+// would be lost. An empty `folder` is none.
+absl::Status MakeFolder(const std::string& name, const std::string& folder) {
+  if (folder.empty()) return absl::OkStatus();
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (!error) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " ", folder, ": ", error.message()));
+}
+
 absl::Status WriteCsv(const std::string& folder,
                       const placement::PlanSpec& spec,
                       const placement::Plan& plan) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--csv ", folder, ": ", error.message()));
-  }
   for (const auto& [name, text] : placement::PlanToCsv(spec, plan)) {
     REFRACT_RETURN_IF_ERROR(
         base::WriteText(absl::StrCat(folder, "/", name), text));
@@ -73,6 +78,8 @@ absl::Status RunPlan(PlanCommand options, std::ostream& out,
   REFRACT_ASSIGN_OR_RETURN(
       const placement::PlanSpec spec,
       placement::ParsePlanSpec(text, options.spec, readers));
+  REFRACT_RETURN_IF_ERROR(MakeFolder("--csv", options.csv));
+  REFRACT_RETURN_IF_ERROR(MakeFolder("--manifests", options.manifests.folder));
   const absl::StatusOr<placement::Plan> plan =
       placement::MakePlan(spec, options.plan);
   if (!plan.ok()) {

@@ -151,6 +151,14 @@ TEST_F(PlanCommandTest, RefusesBadInputInOneLine) {
   EXPECT_THAT(Refused({"plan", "x.json", "--seeds", "0"}),
               HasSubstr("--seeds"));
   EXPECT_THAT(Refused({"plan", "loan"}), HasSubstr("spec"));
+  // Before the plan is made.
+  const std::string spec = Write("spec.json", placement::kSpecText);
+  for (const char* option : {"--csv", "--manifests"}) {
+    const Ran ran = Refract({"plan", spec, option, spec + "/folder"});
+    EXPECT_EQ(ran.exit_status, 2);
+    EXPECT_EQ(ran.out, "");
+    EXPECT_THAT(ran.err, HasSubstr(std::string(option) + " " + spec));
+  }
 }
 
 TEST_F(PlanCommandTest, PlansALoan) {
