@@ -352,8 +352,13 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
   }
   std::optional<WireSamples> wire_samples;
   if (options.wire.given) {
-    REFRACT_ASSIGN_OR_RETURN(wire_samples,
-                             partitioner::AnswerSamples(*model, requests));
+    auto answered = partitioner::AnswerSamples(*model, requests);
+    if (!answered.ok()) {
+      return options.wire.samples.empty()
+                 ? loadgen::WithOptionForFiles(answered.status(), "--sample")
+                 : answered.status();
+    }
+    wire_samples = *std::move(answered);
   }
   REFRACT_ASSIGN_OR_RETURN(Planned planned,
                            MakePlan(options, *model, sizes, profiles,

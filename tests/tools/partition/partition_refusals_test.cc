@@ -144,6 +144,34 @@ TEST_F(CommandLineTest, VerifyRefusesWhatCannotBeBeforeItStartsAnything) {
               HasSubstr("refract-cpu-node: no such program"));
 }
 
+// ids -> bitwise_not -> look-up: no id that is drawn is in the table.
+TEST_F(CommandLineTest, RefusedDrawnRequestsNameTheOptionForFiles) {
+  models::ImportedModel model = TinyModel::Make(folder_);
+  models::Graph& graph = model.graph;
+  for (models::Value& value : graph.values) {
+    if (value.producer >= 0) ++value.producer;
+  }
+  models::Value inverse = graph.value(graph.inputs[1]);
+  inverse.name = "inverse";
+  inverse.producer = 0;
+  graph.values.push_back(inverse);
+  const auto inverse_id = static_cast<models::ValueId>(graph.values.size() - 1);
+  models::Node node;
+  node.name = "inverse";
+  node.op = "aten.bitwise_not.default";
+  node.args = {{"self", models::ValueRef{graph.inputs[1]}}};
+  node.outputs = {inverse_id};
+  graph.nodes.insert(graph.nodes.begin(), node);
+  graph.nodes[1].args[1].value = models::ValueRef{inverse_id};
+  const auto version =
+      models::Repository(folder_ / "repo").AddVersion("tiny", model, {});
+  ASSERT_TRUE(version.ok()) << version.status();
+  EXPECT_THAT(
+      Refused({"partition", folder_ / "repo/tiny", "--wire-dtype", "fp16"}),
+      AllOf(HasSubstr("is outside [0, 5)"),
+            HasSubstr("--sample takes requests from files")));
+}
+
 TEST_F(CommandLineTest, PlansEditedByHandAreRefusedByTheNameOfTheNode) {
   const std::string model = AddModel();
   const std::string path = model + "/1/split_plan.pb";
