@@ -191,10 +191,64 @@ class Sampled final : public RequestSource {
   std::string description_;
 };
 
-// The role of every input. Bags come first, from the graph's embedding bags;
-// then inputs that are shaped like the ids of a bag; then inputs whose first
-// dimension is the batch. All others must not depend on the batch.
-absl::StatusOr<std::vector<Input>> Classify(const Graph& graph) {
+// `offsets` rise from 0 to the number of rows of `rows`.
+bool AreOffsetsOf(const base::Tensor& offsets, const base::Tensor& rows) {
+  if (offsets.dtype() != base::DType::kInt32 &&
+      offsets.dtype() != base::DType::kInt64) {
+    return false;
+  }
+  if (offsets.dims().size() != 1 || rows.dims().empty()) return false;
+  int64_t last = 0;
+  for (size_t k = 0; k < static_cast<size_t>(offsets.dims()[0]); ++k) {
+    const int64_t offset = OffsetAt(offsets, k);
+    if (k == 0 ? offset != 0 : offset < last) return false;
+    last = offset;
+  }
+  return last == rows.dims()[0];
+}
+
+// Offsets that no embedding bag reads, as of histories that a model pools by
+// its own operators: [batch + 1] numbers that are in every sample offsets of
+// the rows of inputs of one size. Where inputs of two sizes would do, the input
+// keeps its role and is refused by name.
+void FindOwnOffsets(const Graph& graph,
+                    const std::vector<std::vector<base::Tensor>>& samples,
+                    std::vector<Input>& inputs) {
+  const SymExpr entries = SymExpr::Symbol(graph.batch_symbol) + SymExpr(1);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Value& offsets = graph.value(graph.inputs[i]);
+    if (inputs[i].role != Role::kWhole || offsets.shape.size() != 1 ||
+        !(offsets.shape[0] == entries)) {
+      continue;
+    }
+    std::map<std::string, std::vector<size_t>> rows;  // by their size
+    for (size_t j = 0; j < inputs.size(); ++j) {
+      const Value& other = graph.value(graph.inputs[j]);
+      if (inputs[j].role != Role::kWhole || other.shape.empty()) continue;
+      const auto size = other.shape[0].symbol();
+      if (!size || *size == graph.batch_symbol) continue;
+      if (std::all_of(samples.begin(), samples.end(), [&](const auto& sample) {
+            return AreOffsetsOf(sample[i], sample[j]);
+          })) {
+        rows[*size].push_back(j);
+      }
+    }
+    if (rows.size() != 1) continue;
+    inputs[i].role = Role::kOffsets;
+    inputs[i].include_last = true;
+    for (const size_t j : rows.begin()->second) {
+      inputs[j].role = Role::kBagRows;
+      inputs[j].offsets = static_cast<int>(i);
+    }
+  }
+}
+
+// The role of every input. Bags come first, from the graph's embedding bags and
+// from the samples; then inputs that are shaped like the ids of a bag; then
+// inputs whose first dimension is the batch. All others must not depend on the
+// batch.
+absl::StatusOr<std::vector<Input>> Classify(
+    const Graph& graph, const std::vector<std::vector<base::Tensor>>& samples) {
   const std::vector<models::IdInput> id_inputs = models::FindIdInputs(graph);
   std::vector<Input> inputs(graph.inputs.size());
   const auto index_of = [&](ValueId id) {
@@ -212,6 +266,7 @@ absl::StatusOr<std::vector<Input>> Classify(const Graph& graph) {
     inputs[index_of(id_input.ids)].role = Role::kBagRows;
     inputs[index_of(id_input.ids)].offsets = offsets;
   }
+  FindOwnOffsets(graph, samples, inputs);
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Value& value = graph.value(graph.inputs[i]);
     inputs[i].name = value.name;
@@ -334,7 +389,7 @@ absl::StatusOr<std::unique_ptr<RequestSource>> SampledRequests(
     return absl::InvalidArgumentError(
         "the model has no batch dimension, so items cannot be drawn");
   }
-  REFRACT_ASSIGN_OR_RETURN(std::vector<Input> inputs, Classify(graph));
+  REFRACT_ASSIGN_OR_RETURN(std::vector<Input> inputs, Classify(graph, samples));
   std::vector<int64_t> items;
   for (const std::vector<base::Tensor>& sample : samples) {
     const absl::StatusOr<int64_t> count = ItemsOf(inputs, sample);

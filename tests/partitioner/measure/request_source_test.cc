@@ -122,8 +122,14 @@ TEST(RandomRequestsTest, GiveEachItemSoManyFreshIdsOfTheWholeTable) {
   EXPECT_GT(*seen.rbegin(), kRows * 9 / 10);
 }
 
-TEST(SampledRequestsTest, KeepWhatBelongsToAnItemTogether) {
-  const models::Graph graph = Bags();
+// As Bags(), but no embedding bag reads the offsets.
+models::Graph OwnBags() {
+  models::Graph graph = Bags();
+  graph.nodes[0].op = "aten.segment_reduce.default";
+  return graph;
+}
+
+void ExpectItemsTogether(const models::Graph& graph) {
   std::vector<std::vector<base::Tensor>> samples;
   samples.push_back(Sample());
   const auto source = SampledRequests(graph, std::move(samples), 1);
@@ -156,6 +162,37 @@ TEST(SampledRequestsTest, KeepWhatBelongsToAnItemTogether) {
     EXPECT_EQ(Values<float>((*request)[4]), (std::vector<float>{7, 8, 9}));
   }
   EXPECT_EQ(drawn.size(), 3u);
+}
+
+TEST(SampledRequestsTest, KeepWhatBelongsToAnItemTogether) {
+  ExpectItemsTogether(Bags());
+}
+
+TEST(SampledRequestsTest, FindOffsetsThatTheModelReadsByItself) {
+  ExpectItemsTogether(OwnBags());
+}
+
+// Offsets that fit the rows of inputs of two sizes, or of none.
+TEST(SampledRequestsTest, DoNotGuessWhoseTheOffsetsAre) {
+  models::Graph graph = OwnBags();
+  std::vector<std::vector<base::Tensor>> samples;
+  samples.push_back(Sample());
+  samples[0][2] = Filled<int64_t>(DType::kInt64, {4}, {0, 0, 1, 2});
+  const auto none = SampledRequests(graph, std::move(samples), 1);
+  EXPECT_THAT(std::string(none.status().message()),
+              HasSubstr("input offsets: items cannot be drawn from b + 1"));
+  graph.values[graph.inputs[3]].shape = {SymExpr::Symbol("m")};
+  samples.clear();
+  samples.push_back(Sample());
+  const auto two = SampledRequests(graph, std::move(samples), 1);
+  EXPECT_THAT(std::string(two.status().message()),
+              HasSubstr("input offsets: items cannot be drawn from b + 1"));
+  // Another request tells them apart.
+  samples.clear();
+  samples.push_back(Sample());
+  samples.push_back(Sample());
+  samples[1][3] = Filled<float>(DType::kFloat32, {4}, {5, 10, 10.5f, 1});
+  EXPECT_TRUE(SampledRequests(graph, std::move(samples), 1).ok());
 }
 
 TEST(SampledRequestsTest, RefuseWhatDoesNotFit) {
