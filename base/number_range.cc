@@ -5,13 +5,16 @@
 
 namespace refract::base {
 
-std::string CheckNumberIn(absl::string_view text, double least, double most) {
-  double value = 0;
-  // Comparisons are false for NaN, so NaN is refused.
-  if (absl::SimpleAtod(text, &value) && value >= least && value <= most) {
-    return "";
-  }
-  return absl::StrCat(text, " is no number from ", least, " to ", most);
+std::function<std::string(const std::string&)> NumberIn(double least,
+                                                        double most) {
+  return [least, most](const std::string& text) -> std::string {
+    double value = 0;
+    // Comparisons are false for NaN, so NaN is refused.
+    if (absl::SimpleAtod(text, &value) && value >= least && value <= most) {
+      return "";
+    }
+    return absl::StrCat(text, " is no number from ", least, " to ", most);
+  };
 }
 
 }  // namespace refract::base

@@ -3,15 +3,15 @@
 
 // Range check of numbers on command lines.
 
+#include <functional>
 #include <string>
-
-#include "absl/strings/string_view.h"
 
 namespace refract::base {
 
-// Empty if `text` is a number from `least` to `most`, else the error text for
-// CLI11's check(). CLI::Range() is unsuitable: it accepts "nan".
-std::string CheckNumberIn(absl::string_view text, double least, double most);
+// For CLI11's check(): a function that returns "" for a number from `least` to
+// `most`, else the error text. CLI::Range() is unsuitable: it accepts "nan".
+std::function<std::string(const std::string&)> NumberIn(double least,
+                                                        double most);
 
 }  // namespace refract::base
 

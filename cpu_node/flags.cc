@@ -41,9 +41,7 @@ void AddServing(CLI::App& app, Flags& flags) {
                                    const char* about) {
     app.add_option(name, value, about)
         ->type_name("MILLISECONDS")
-        ->check([](const std::string& text) {
-          return base::CheckNumberIn(text, 1, 1e9);
-        })
+        ->check(base::NumberIn(1, 1e9))
         ->capture_default_str();
   };
   milliseconds(
@@ -74,16 +72,12 @@ void AddServing(CLI::App& app, Flags& flags) {
   app.add_option("--default-deadline-ms", flags.default_deadline_ms,
                  "Deadline of requests without a deadline, milliseconds; 0 = "
                  "none")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0, 86400e3);
-      })
+      ->check(base::NumberIn(0, 86400e3))
       ->capture_default_str();
   app.add_option("--slow-request-ms", flags.slow_request_ms,
                  "Log requests that take longer, with their ids and stages, "
                  "milliseconds; 0 = none")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0, 86400e3);
-      })
+      ->check(base::NumberIn(0, 86400e3))
       ->capture_default_str();
   base::AddRequestMemoryFlag(
       app, flags.request_memory,
@@ -108,23 +102,17 @@ void AddServing(CLI::App& app, Flags& flags) {
                  "not ready and still serves, so that load balancers go "
                  "elsewhere; a second signal ends it")
       ->type_name("SECONDS")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0, 86400);
-      })
+      ->check(base::NumberIn(0, 86400))
       ->capture_default_str();
   app.add_option(
          "--drain-timeout-s", flags.drain_timeout_s,
          "After --lame-duck: longest wait for requests in flight, seconds")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0, 86400);
-      })
+      ->check(base::NumberIn(0, 86400))
       ->capture_default_str();
 }
 
 void AddHttp(CLI::App& app, Flags& flags) {
-  const auto seconds = [](const std::string& text) {
-    return base::CheckNumberIn(text, 0.001, 86400);
-  };
+  const auto seconds = base::NumberIn(0.001, 86400);
   // Triton's name is an alias.
   app.add_option("--http-host,--http-address", flags.http_host,
                  "Address that HTTP is served on; only this machine can reach "
@@ -231,9 +219,7 @@ void AddControl(CLI::App& app, Flags& flags) {
                  "How long a new version may take to become ready at a GPU "
                  "node; then its load has failed")
       ->type_name("SECONDS")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0.1, 86400);
-      })
+      ->check(base::NumberIn(0.1, 86400))
       ->capture_default_str();
 }
 
@@ -244,9 +230,7 @@ void AddShadow(CLI::App& app, Flags& flags) {
                  "compared; the difference is a metric "
                  "(docs/how-to/monitoring.md)")
       ->type_name("SHARE")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0, 1);
-      })
+      ->check(base::NumberIn(0, 1))
       ->capture_default_str();
 }
 
@@ -278,9 +262,7 @@ void AddRecording(CLI::App& app, Flags& flags) {
   app.add_option("--record-rate", flags.record_rate,
                  "Share of the requests, 0 to 1, that --record writes")
       ->type_name("SHARE")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0, 1);
-      })
+      ->check(base::NumberIn(0, 1))
       ->needs(record)
       ->capture_default_str();
   app.add_option("--record-size", flags.record_size,
@@ -349,30 +331,22 @@ void AddDeltas(CLI::App& app, Flags& flags) {
   app.add_option("--deltas-poll", flags.deltas_poll_s,
                  "How often the folders of deltas are read")
       ->type_name("SECONDS")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0.001, 86400);
-      })
+      ->check(base::NumberIn(0.001, 86400))
       ->capture_default_str();
   app.add_option("--deltas-cpu-percent", flags.deltas_cpu_percent,
                  "Largest share of a CPU that applying deltas takes")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0.1, 100);
-      })
+      ->check(base::NumberIn(0.1, 100))
       ->capture_default_str();
   app.add_option("--deltas-p99-ms", flags.deltas_p99_ms,
                  "While the p99 of a model is above this many milliseconds, "
                  "applying deltas takes less of a CPU, down to a sixteenth of "
                  "its share; 0: no limit")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0, 1e6);
-      })
+      ->check(base::NumberIn(0, 1e6))
       ->capture_default_str();
   app.add_option("--deltas-new-ids", flags.deltas_new_ids,
                  "Number of ids that deltas may add to each table whose rows "
                  "have ids. Memory is taken as ids come")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0, 1e9);
-      })
+      ->check(base::NumberIn(0, 1e9))
       ->capture_default_str();
 }
 
@@ -437,9 +411,7 @@ void AddGpuNodes(CLI::App& app, Flags& flags) {
                  "How often DNS names of --gpu-nodes are resolved again; files "
                  "are read every second, or at this interval if it is shorter")
       ->type_name("SECONDS")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0.05, 86400);
-      })
+      ->check(base::NumberIn(0.05, 86400))
       ->capture_default_str();
   app.add_option("--dns-servers", flags.dns_servers,
                  "DNS servers for --gpu-nodes, separated by commas; without "
@@ -473,9 +445,7 @@ void AddGpuNodes(CLI::App& app, Flags& flags) {
                  "Use a farther GPU node when the near node is this many times "
                  "as loaded, by latency x (requests in flight + 1)")
       ->needs(fabric)
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 1, 1e6);
-      })
+      ->check(base::NumberIn(1, 1e6))
       ->capture_default_str();
   CLI::Option* const hedge_after =
       app.add_option("--hedge-after-ms", flags.hedge_after_ms,
@@ -484,17 +454,13 @@ void AddGpuNodes(CLI::App& app, Flags& flags) {
                      "tenth of the requests; the first answer wins "
                      "(docs/how-to/discovery.md)")
           ->type_name("MILLISECONDS")
-          ->check([](const std::string& text) {
-            return base::CheckNumberIn(text, 0.01, 86400e3);
-          });
+          ->check(base::NumberIn(0.01, 86400e3));
   app.add_option("--hedge-quantile", flags.hedge_quantile,
                  "As --hedge-after-ms, after the time within which this share "
                  "of the model's latest requests came back from GPU nodes, for "
                  "example 0.95")
       ->type_name("SHARE")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0.5, 0.999);
-      })
+      ->check(base::NumberIn(0.5, 0.999))
       ->excludes(hedge_after);
   app.add_flag("--local-fallback", flags.local_fallback,
                "Run a split model here as a whole while no GPU node serves it "

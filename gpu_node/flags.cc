@@ -114,9 +114,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
                  "Weights that may be in the device's memory at once (on a GPU "
                  "all memory of a model), MiB; the least recently used models "
                  "make room for others. 0 = all weights")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0, 1e9);
-      })
+      ->check(base::NumberIn(0, 1e9))
       ->capture_default_str();
   app.add_flag("--no-isolation", flags.no_isolation,
                "Do not bound the length of executions on a node of several "
@@ -137,9 +135,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
   app.add_option("--slow-request-ms", flags.slow_request_ms,
                  "Log requests that take longer, with their ids and stages, "
                  "milliseconds; 0 = none")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0, 86400e3);
-      })
+      ->check(base::NumberIn(0, 86400e3))
       ->capture_default_str();
   app.add_flag("--remote-drain", flags.remote_drain,
                "Take POST /drain and /undrain on the port of metrics from "
@@ -149,15 +145,11 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
                  "to send no more requests and serves requests that still "
                  "arrive; a second signal ends this time")
       ->type_name("SECONDS")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0, 86400);
-      })
+      ->check(base::NumberIn(0, 86400))
       ->capture_default_str();
   app.add_option("--drain-timeout-s", flags.drain_timeout_s,
                  "After that: longest wait for requests in flight, seconds")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0, 86400);
-      })
+      ->check(base::NumberIn(0, 86400))
       ->capture_default_str();
   try {
     app.parse(argc, argv);

@@ -49,9 +49,7 @@ inline void AddModelControlFlags(CLI::App& app, ModelControlFlags& flags,
   app.add_option("--repository-poll-secs", flags.poll_s,
                  "With poll: time between two looks at the repository")
       ->type_name("SECONDS")
-      ->check([](const std::string& text) {
-        return CheckNumberIn(text, 0.05, 86400);
-      })
+      ->check(NumberIn(0.05, 86400))
       ->capture_default_str();
   app.add_option("--load-model", flags.load_models,
                  "With explicit: model to load at start; may be repeated, '*' "

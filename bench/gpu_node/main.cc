@@ -287,25 +287,19 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--slo-ms", options.slo_ms,
                  "latency that 99 % of requests must meet, ms")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0.01, 60'000.0);
-      })
+      ->check(base::NumberIn(0.01, 60'000.0))
       ->capture_default_str();
   app.add_option("--window-us", options.window_us,
                  "batching window, us: time that a request waits for others "
                  "while an instance is free")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0.0, 1e6);
-      })
+      ->check(base::NumberIn(0.0, 1e6))
       ->capture_default_str();
   app.add_option("--instances", options.instances, "executing threads")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_option("--seconds", options.seconds,
                  "seconds of each run at one rate")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0.1, 600.0);
-      })
+      ->check(base::NumberIn(0.1, 600.0))
       ->capture_default_str();
   app.add_option("--rounds", options.rounds, "repetitions, at least 3")
       ->check(CLI::Range(3, 1000))

@@ -369,9 +369,7 @@ int Main(int argc, char** argv) {
   beside
       ->add_option("--seconds", seconds,
                    "seconds of one turn with or without busy processes")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0.01, 600.0);
-      })
+      ->check(base::NumberIn(0.01, 600.0))
       ->capture_default_str();
   for (auto* command : {layers, whole, beside}) {
     command->add_option("--batches", batches, "items per request")

@@ -1,4 +1,4 @@
-// A number on a command line: a text that CheckNumberIn() accepts is, for later
+// A number on a command line: a text that NumberIn() accepts is, for later
 // readers, a number of the range.
 #include <glog/logging.h>
 
@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto most = std::bit_cast<double>(input.U64());
   const std::string text(input.Take(size));
   if (!(std::isfinite(least) && std::isfinite(most) && least <= most)) return 0;
-  const std::string wrong = base::CheckNumberIn(text, least, most);
+  const std::string wrong = base::NumberIn(least, most)(text);
   if (!wrong.empty()) {
     CHECK(wrong.rfind(text, 0) == 0);
     return 0;

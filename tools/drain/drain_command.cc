@@ -115,9 +115,7 @@ void AddDrainCommand(CLI::App& app, Context& context) {
           "--timeout", options->timeout_s,
           "longest wait for requests under way; the node stays drained")
       ->type_name("SECONDS")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0, 86400);
-      })
+      ->check(base::NumberIn(0, 86400))
       ->capture_default_str();
   command->callback([&context, options] {
     context.action = [&context, options] {

@@ -224,9 +224,7 @@ void AddExtenderCommand(CLI::App& app, Context& context) {
       ->add_option("--port", options->port,
                    "port to listen on; 0 = any free port")
       ->type_name("PORT")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0, 65535);
-      })
+      ->check(base::NumberIn(0, 65535))
       ->capture_default_str();
   command
       ->add_option("--api-server", options->api_server,
@@ -245,9 +243,7 @@ void AddExtenderCommand(CLI::App& app, Context& context) {
       ->add_option("--refresh", options->refresh_s,
                    "age at which nodes and pods are read again, seconds")
       ->type_name("S")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0, 3600);
-      })
+      ->check(base::NumberIn(0, 3600))
       ->capture_default_str();
   command->add_flag("--ignore-pods", options->rules.ignore_pods,
                     "let instances of an app run in several fabric pods");
@@ -256,9 +252,7 @@ void AddExtenderCommand(CLI::App& app, Context& context) {
                    "how much worse a node may fit (0 to 1) to be under a leaf "
                    "switch of the app; -1 = leaves do not count")
       ->type_name("S")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, -1, 1);
-      })
+      ->check(base::NumberIn(-1, 1))
       ->capture_default_str();
   command->callback([&context, options] {
     context.action = [&context, options] {

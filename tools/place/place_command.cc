@@ -294,9 +294,7 @@ void AddPlaceCommand(CLI::App& app, Context& context) {
       ->add_option("--alternatives", options->alternatives,
                    "other candidates that --explain prints")
       ->type_name("N")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0, 1e6);
-      })
+      ->check(base::NumberIn(0, 1e6))
       ->capture_default_str();
   AddOutputFile(*command, "--output", options->output,
                 "write all placements, the running ones too, CSV");

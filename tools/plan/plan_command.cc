@@ -126,16 +126,11 @@ void AddPlanCommand(CLI::App& app, Context& context) {
                    "price list, CSV with columns node and price_per_h; "
                    "replaces the spec's prices")
       ->type_name("FILE");
-  const auto between = [](double least, double most) {
-    return [least, most](const std::string& text) {
-      return base::CheckNumberIn(text, least, most);
-    };
-  };
   command
       ->add_option("--seeds", options->plan.sizing.seeds,
                    "simulations of each deployment; figures are their mean")
       ->type_name("N")
-      ->check(between(1, 1000))
+      ->check(base::NumberIn(1, 1000))
       ->capture_default_str();
   command
       ->add_option("--seed", options->plan.sizing.first_seed, "the first seed")
@@ -145,13 +140,13 @@ void AddPlanCommand(CLI::App& app, Context& context) {
       ->add_option("--requests", options->plan.sizing.requests,
                    "requests counted in each simulation, at least")
       ->type_name("N")
-      ->check(between(1000, 1e7))
+      ->check(base::NumberIn(1000, 1e7))
       ->capture_default_str();
   command
       ->add_option("--samples", options->plan.samples,
                    "configurations sized by simulation, per service, at most")
       ->type_name("N")
-      ->check(between(1, 10'000))
+      ->check(base::NumberIn(1, 10'000))
       ->capture_default_str();
   command->add_flag("--no-sensitivity", options->no_sensitivity,
                     "leave out the answers to changed inputs");

@@ -273,9 +273,7 @@ void AddSimulateDisaggregationCommand(CLI::App& simulate, Context& context) {
       "Fragments of a busy cluster for whole models and for their CN and HN "
       "instances: the experiment of Prism's figure 19");
   AddClusterOptions(*command, options->cluster);
-  const auto part = [](const std::string& text) {
-    return base::CheckNumberIn(text, 0, 1);
-  };
+  const auto part = base::NumberIn(0, 1);
   command
       ->add_option("--policy", options->policy,
                    absl::StrCat("policy that places the background: ",
@@ -303,9 +301,7 @@ void AddSimulateDisaggregationCommand(CLI::App& simulate, Context& context) {
       ->capture_default_str();
   command->add_option("--seeds", options->seeds, "seeds to average")
       ->type_name("N")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 1, 1000);
-      })
+      ->check(base::NumberIn(1, 1000))
       ->capture_default_str();
   command
       ->add_option("--first-seed", options->background.seed, "the first seed")

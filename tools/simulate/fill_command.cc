@@ -426,39 +426,29 @@ void AddSimulateFillCommand(CLI::App& simulate, Context& context) {
                    "GPUs asked for ÷ GPUs of the cluster; instances are drawn "
                    "again until it is reached")
       ->type_name("R")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0.01, 100);
-      })
+      ->check(base::NumberIn(0.01, 100))
       ->capture_default_str();
   command->add_option("--seeds", options->seeds, "orders of arrival to average")
       ->type_name("N")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 1, 10000);
-      })
+      ->check(base::NumberIn(1, 10000))
       ->capture_default_str();
   command->add_option("--first-seed", options->first_seed, "the first seed")
       ->type_name("N")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0, 1e9);
-      })
+      ->check(base::NumberIn(0, 1e9))
       ->capture_default_str();
   command
       ->add_option("--nic-percent-per-gpu", options->nic_percent_per_gpu,
                    "NIC share that instances with GPU ask for, per GPU; 0 = as "
                    "in the list")
       ->type_name("P")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0, 100);
-      })
+      ->check(base::NumberIn(0, 100))
       ->capture_default_str();
   command
       ->add_option("--app-size", options->app_size,
                    "instances per app, made of instances with similar demands; "
                    "0 = as in the list")
       ->type_name("N")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 0, 1e6);
-      })
+      ->check(base::NumberIn(0, 1e6))
       ->capture_default_str();
   AddRuleOptions(*command, options->rules);
   options->json.AddTo(*command, context, "all figures");

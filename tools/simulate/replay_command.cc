@@ -259,9 +259,7 @@ void AddSimulateReplayCommand(CLI::App& simulate, Context& context) {
       ->add_option("--sample-seconds", options->sample_s,
                    "seconds of the trace between samples")
       ->type_name("S")
-      ->check([](const std::string& text) {
-        return base::CheckNumberIn(text, 1, 1e9);
-      })
+      ->check(base::NumberIn(1, 1e9))
       ->capture_default_str();
   options->json.AddTo(*command, context, "all figures");
   AddOutputFile(*command, "--samples", options->samples,
