@@ -111,6 +111,11 @@ BatchPadding::Input BatchPadding::Classify(
       }
       continue;
     }
+    const int64_t entries = models::EntriesPerItem(graph, uses, id, d);
+    if (entries > 1) {
+      input.entries = entries;
+      continue;
+    }
     const auto extra =
         (value.shape[d] - models::SymExpr::Symbol(batch)).constant();
     if (extra == 0 && is_offsets) {
@@ -199,15 +204,17 @@ absl::Status BatchPadding::Pad(absl::Span<const TensorView> inputs,
     const auto entry = EntryBytes(view, rule.dim);
     // An invalid input stays as it is: Signature::Bind() refuses it with its
     // own message.
-    if (!entry || view.dims[rule.dim] != *rows * rule.pieces + rule.extra) {
+    if (!entry || view.dims[rule.dim] !=
+                      *rows * rule.pieces * rule.entries + rule.extra) {
       continue;
     }
-    // A run of entries for each piece, and for each row of a feature-major
+    // A run of items for each piece, and for each row of a feature-major
     // matrix.
     const size_t run =
         static_cast<size_t>(view.dims[rule.dim] / rule.pieces) * *entry;
     const size_t runs = run == 0 ? 0 : view.bytes / run;
-    const size_t padded_run = run + static_cast<size_t>(added) * *entry;
+    const size_t item = static_cast<size_t>(rule.entries) * *entry;
+    const size_t padded_run = run + static_cast<size_t>(added) * item;
     const size_t bytes = runs * padded_run;
     base::AlignedBuffer& memory = batch.memory_[i];
     // Copied into memory of the batch, since the request's memory ends with its
@@ -218,18 +225,18 @@ absl::Status BatchPadding::Pad(absl::Span<const TensorView> inputs,
       const std::byte* const from = view.data + k * run;
       std::byte* const to = memory.data() + k * padded_run;
       std::memcpy(to, from, run);
-      for (size_t at = run; at < padded_run; at += *entry) {
+      for (size_t at = run; at < padded_run; at += item) {
         if (rule.rule == Rule::kAppendCount) {
           base::SetInt(view.dtype, to + at, 0, CountOfIds(inputs, rule, k));
         } else if (rule.rule == Rule::kAppendZero) {
-          std::memset(to + at, 0, *entry);
+          std::memset(to + at, 0, item);
         } else {
-          std::memcpy(to + at, from + run - *entry, *entry);
+          std::memcpy(to + at, from + run - item, item);
         }
       }
     }
     TensorView& padded = batch.inputs_[i];
-    padded.dims[rule.dim] += added * rule.pieces;
+    padded.dims[rule.dim] += added * rule.pieces * rule.entries;
     padded.data = memory.data();
     padded.bytes = bytes;
   }

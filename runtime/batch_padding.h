@@ -75,8 +75,8 @@ class BatchPadding {
  private:
   enum class Rule : uint8_t {
     kKeep,         // does not depend on the batch
-    kRepeatLast,   // one entry per item; or batch + 1 offsets, where
-                   // a repeated end is an empty bag
+    kRepeatLast,   // the entries of item after item; or batch + 1
+                   // offsets, where a repeated end is an empty bag
     kAppendCount,  // one offset per item: the bag begins where the
                    // ids end
     kAppendZero,   // one length per item: the bag is empty
@@ -87,6 +87,7 @@ class BatchPadding {
     Rule rule = Rule::kKeep;
     size_t dim = 0;      // the dimension with the batch
     int64_t pieces = 1;  // in which this dimension repeats the batch
+    int64_t entries = 1;  // that each item has in this dimension
     int64_t extra = 0;  // entries beyond the batch: 1 for batch + 1
     // kAppendCount: the input with the ids; of a matrix of offsets the inputs
     // with the ids of each row, whose last dimension counts these ids.

@@ -21,14 +21,17 @@ using rows::Sizes;
 class Walk {
  public:
   explicit Walk(const Graph& graph)
-      : graph_(graph), sizes_(graph), flows_(graph.values.size()) {}
+      : graph_(graph),
+        sizes_(graph),
+        uses_(FindIdInputs(graph)),
+        flows_(graph.values.size()) {}
 
   const Flow& flow(ValueId id) const { return flows_[id]; }
-  const Sizes& sizes() const { return sizes_; }
+  const std::vector<IdInput>& uses() const { return uses_; }
   void Set(ValueId id, const Flow& flow) { flows_[id] = flow; }
 
   // Flow of an input without bags, by its shape.
-  Flow ByShape(ValueId id) const {
+  Flow ByShape(ValueId id) {
     const Value& value = graph_.value(id);
     if (value.kind != ValueKind::kTensor) {
       if (value.sym_value.is_unknown()) return Flow::Unproven();
@@ -38,9 +41,11 @@ class Walk {
     if (!value.has_shape) return Flow::Unproven();
     const std::vector<int> axes = sizes_.BatchAxes(value);
     if (axes.empty()) return Flow::Request();
-    const SymExpr& size = value.shape[axes[0]];
-    if (axes.size() == 1 && size.symbol() == graph_.batch_symbol) {
-      return Flow::Rows(axes[0]);
+    const int64_t entries =
+        EntriesPerItem(graph_, uses_, id, static_cast<size_t>(axes[0]));
+    if (axes.size() == 1 && entries > 0) {
+      assumed_ |= entries > 1;
+      return Flow::Rows(axes[0], 1, entries);
     }
     // Lengths of several features' bags, feature after feature, and offsets
     // have sizes made of the batch; the layout of floats is unknown.
@@ -136,7 +141,8 @@ class Walk {
     RowDependence result;
     const bool mixed = flow.mixed();
     const NodeId n = mixed ? flow.origin : graph_.value(output).producer;
-    result.use = mixed && !flow.certain ? RowUse::kUnknown : RowUse::kTogether;
+    result.use = assumed_ || (mixed && !flow.certain) ? RowUse::kUnknown
+                                                      : RowUse::kTogether;
     if (n == kNoNode) {
       result.why =
           absl::StrCat("the layout of ", graph_.value(output).name,
@@ -155,7 +161,11 @@ class Walk {
 
   const Graph& graph_;
   Sizes sizes_;
+  const std::vector<IdInput> uses_;
   std::vector<Flow> flows_;
+  // Whether an input has entries of item after item only by assumption: rows
+  // that come out alone prove it, others prove nothing.
+  bool assumed_ = false;
 };
 
 // Values made of weights and sizes alone, such as the embedding of positions
@@ -188,7 +198,7 @@ void SetInputs(const Graph& graph, Walk& walk) {
   // offsets and lengths by their shape (ByShape()).
   absl::flat_hash_set<ValueId> offsets;
   absl::flat_hash_set<ValueId> ragged;
-  for (const IdInput& use : FindIdInputs(graph)) {
+  for (const IdInput& use : walk.uses()) {
     if (!use.is_offsets) continue;
     offsets.insert(use.input);
     if (use.ids != kNoValue) ragged.insert(use.ids);
@@ -214,6 +224,31 @@ void SetInputs(const Graph& graph, Walk& walk) {
 }
 
 }  // namespace
+
+int64_t EntriesPerItem(const Graph& graph, const std::vector<IdInput>& uses,
+                       ValueId id, size_t dim) {
+  const Value& value = graph.value(id);
+  const SymExpr& size = value.shape[dim];
+  if (size.Symbols() != std::vector<std::string>{graph.batch_symbol}) return 0;
+  const int64_t entries = size.Evaluate({{graph.batch_symbol, 1}}).value_or(0);
+  if (entries < 1 || size != SymExpr::Symbol(graph.batch_symbol) * entries) {
+    return 0;
+  }
+  // A vector of integers may hold the lengths of several features' bags,
+  // feature after feature. Ids that are in no bag surely do not.
+  if (entries > 1 && value.shape.size() == 1 &&
+      !base::IsFloatingPoint(value.dtype)) {
+    bool ids = false;
+    for (const IdInput& use : uses) {
+      const bool in_bags = use.lengths != kNoValue || use.piece >= 0;
+      if ((use.is_offsets ? use.ids : use.input) != id) continue;
+      if (use.is_offsets || in_bags) return 0;
+      ids = true;
+    }
+    if (!ids) return 0;
+  }
+  return entries;
+}
 
 RowDependence FindRowDependence(const Graph& graph) {
   if (graph.batch_symbol.empty()) {

@@ -13,10 +13,22 @@
 // a number made of the batch's size or of a row's number. Operators without a
 // rule count as bringing rows together: kUnknown.
 
+#include <cstddef>
+#include <vector>
+
 #include "models/graph/graph.h"
+#include "models/graph/op_traits.h"
 #include "models/repository/split_plan.h"
 
 namespace refract::models {
+
+// Entries that each item has in dimension `dim` of a value, item after item: k
+// where the size is k times the batch, such as the histories of all items in
+// one vector. Entries above 1 may also lie feature after feature, unless the
+// row dependence is RowUse::kAlone. 0: the dimension does not count items.
+// `uses`: FindIdInputs(graph).
+int64_t EntriesPerItem(const Graph& graph, const std::vector<IdInput>& uses,
+                       ValueId id, size_t dim);
 
 // Row dependence of the whole model, from its nodes; does not read graph.rows.
 RowDependence FindRowDependence(const Graph& graph);

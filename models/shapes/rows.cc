@@ -11,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/integers.h"
 #include "base/status_macros.h"
+#include "models/graph/op_traits.h"
+#include "models/rows/row_dependence.h"
 #include "models/shapes/infer.h"
 #include "models/shapes/interpreter.h"
 #include "models/shapes/probe.h"
@@ -29,7 +31,7 @@ constexpr double kAbsolute = 1e-4;
 // Relation of an input's leading size to the batch.
 enum class Role : uint8_t {
   kFixed,    // nothing
-  kRows,     // one entry per row
+  kRows,     // entries of row after row
   kOffsets,  // begin of each row's bag, and perhaps the end of the last
   kBags,     // the ids of all rows' bags, one after the other
   // Several features, one after the other (TorchRec's KeyedJaggedTensor):
@@ -46,40 +48,42 @@ class RowPicker {
                                           const ProbeMaker& maker) {
     RowPicker picker(maker);
     const SymExpr batch = SymExpr::Symbol(graph.batch_symbol);
+    const std::vector<IdInput> uses = FindIdInputs(graph);
+    const bool alone = FindRowDependence(graph).use == RowUse::kAlone;
     picker.roles_.resize(graph.inputs.size(), Role::kFixed);
+    picker.entries_.resize(graph.inputs.size(), 1);
     std::vector<size_t> several;
     for (size_t i = 0; i < graph.inputs.size(); ++i) {
-      // An input whose shape names the batch has a row per item in dimension 0,
-      // or is a vector of offsets or of several features' lengths. Other places
-      // of the batch cannot be cut.
-      const Value& input = graph.value(graph.inputs[i]);
+      // An input whose shape names the batch has rows of each item in dimension
+      // 0, or is a vector of offsets or of several features' lengths. Other
+      // places of the batch cannot be cut.
+      const ValueId id = graph.inputs[i];
+      const Value& input = graph.value(id);
       for (size_t d = 0; d < input.shape.size(); ++d) {
         const std::vector<std::string> symbols = input.shape[d].Symbols();
-        if (std::find(symbols.begin(), symbols.end(), graph.batch_symbol) ==
-            symbols.end()) {
+        if (std::count(symbols.begin(), symbols.end(), graph.batch_symbol) == 0)
           continue;
-        }
         const auto& ragged = maker.ragged(i);
         const bool offsets = ragged && ragged->is_offsets;
         // Offsets that include the last have an entry more than rows.
-        const SymExpr want =
-            offsets && ragged->include_last_offset ? batch + SymExpr(1) : batch;
-        const bool integers = base::IsInt32OrInt64(input.dtype);
-        if (d == 0 && input.shape.size() == 1 && integers && !offsets &&
-            !(input.shape[d] == want)) {
+        const int64_t last = offsets && ragged->include_last_offset ? 1 : 0;
+        int64_t entries = int64_t{input.shape[d] == batch + SymExpr(last)};
+        if (alone && !offsets) entries = EntriesPerItem(graph, uses, id, d);
+        if (d == 0 && entries == 0 && !offsets && input.shape.size() == 1 &&
+            base::IsInt32OrInt64(input.dtype)) {
           several.push_back(i);  // lengths of several features: below
           continue;
         }
         // A matrix of offsets has a row for each table.
         const size_t expected = offsets && input.shape.size() == 2 ? 1 : 0;
-        if (d != expected || !(input.shape[d] == want)) {
+        if (d != expected || entries == 0) {
           return absl::UnimplementedError(
               absl::StrCat("input ", input.name, " has the size ",
                            input.shape[d].ToString(), " in dimension ", d));
         }
         picker.roles_[i] = offsets ? Role::kOffsets : Role::kRows;
-        const int64_t rows =
-            maker.sample()[i].dims[d] - (want == batch ? 0 : 1);
+        picker.entries_[i] = entries;
+        const int64_t rows = (maker.sample()[i].dims[d] - last) / entries;
         if (picker.rows_ != 0 && picker.rows_ != rows) {
           return absl::InvalidArgumentError(
               absl::StrCat("input ", input.name, " has ", rows,
@@ -191,7 +195,7 @@ class RowPicker {
           tensor = base::Tensor::CopyOf(from);
           break;
         case Role::kRows:
-          tensor = PickRanges(from, RowRanges(rows));
+          tensor = PickRanges(from, RowRanges(rows, entries_[i]));
           break;
         case Role::kOffsets:
           tensor = PickOffsets(i, rows);
@@ -346,9 +350,12 @@ class RowPicker {
     return ranges;
   }
 
-  static std::vector<Range> RowRanges(const std::vector<int64_t>& rows) {
+  static std::vector<Range> RowRanges(const std::vector<int64_t>& rows,
+                                      int64_t entries) {
     std::vector<Range> ranges;
-    for (int64_t row : rows) ranges.push_back({row, row + 1});
+    for (int64_t row : rows) {
+      ranges.push_back({row * entries, (row + 1) * entries});
+    }
     return ranges;
   }
 
@@ -449,6 +456,7 @@ class RowPicker {
 
   const ProbeMaker& maker_;
   std::vector<Role> roles_;
+  std::vector<int64_t> entries_;  // that a row of the input has; for kRows
   std::vector<std::optional<Bags>> bags_of_;  // by input
   size_t keyed_lengths_ = 0;  // the input that has the role kKeyLengths
   int64_t rows_ = 0;

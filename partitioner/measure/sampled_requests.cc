@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/graph/op_traits.h"
+#include "models/rows/row_dependence.h"
 #include "partitioner/measure/request_source.h"
 #include "tools/loadgen/random.h"
 
@@ -21,7 +22,7 @@ using models::ValueId;
 // How an input follows from the items that were drawn.
 enum class Role : uint8_t {
   kWhole,    // the same whatever the batch
-  kRows,     // one row per item
+  kRows,     // rows of item after item
   kOffsets,  // where each item's bag begins
   kBagRows,  // one row per id of a bag
 };
@@ -29,6 +30,7 @@ enum class Role : uint8_t {
 struct Input {
   std::string name;
   Role role = Role::kWhole;
+  int64_t entries = 1;        // kRows: rows of an item
   int offsets = -1;           // kBagRows: the input with the offsets
   bool include_last = false;  // kOffsets
 };
@@ -55,8 +57,8 @@ bool HasSymbol(const SymExpr& extent, const std::string& symbol) {
 
 // Makes requests of `batch` items from samples: items are drawn with
 // replacement from one sample, and each input is put together from the parts
-// that belong to the drawn items. An item has one row of each kRows input and
-// one bag of each kOffsets input; the bag is a range of rows of each kBagRows
+// that belong to the drawn items. An item has rows of each kRows input and one
+// bag of each kOffsets input; the bag is a range of rows of each kBagRows
 // input. Ids of an item stay together over all inputs, so that a request looks
 // like traffic.
 class Sampled final : public RequestSource {
@@ -93,7 +95,7 @@ class Sampled final : public RequestSource {
           tensor = base::Tensor::CopyOf(sample[i].view());
           break;
         case Role::kRows:
-          tensor = Rows(sample[i], drawn);
+          tensor = Rows(sample[i], drawn, input.entries);
           break;
         case Role::kOffsets:
           tensor = Offsets(sample, input, i, drawn);
@@ -118,13 +120,16 @@ class Sampled final : public RequestSource {
   const std::string& description() const override { return description_; }
 
  private:
-  // Copies of `rows` of `from`, in this order; repeated rows are allowed.
+  // Copies of `rows` of `from`, in this order; repeated rows are allowed. A row
+  // has `entries` entries of dimension 0.
   static absl::StatusOr<base::Tensor> Rows(const base::Tensor& from,
-                                           const std::vector<size_t>& rows) {
+                                           const std::vector<size_t>& rows,
+                                           int64_t entries = 1) {
     base::Dims dims = from.dims();
     const size_t row_bytes =
-        dims[0] == 0 ? 0 : from.bytes() / static_cast<size_t>(dims[0]);
-    dims[0] = static_cast<int64_t>(rows.size());
+        dims[0] == 0 ? 0
+                     : from.bytes() / static_cast<size_t>(dims[0] / entries);
+    dims[0] = static_cast<int64_t>(rows.size()) * entries;
     REFRACT_ASSIGN_OR_RETURN(base::Tensor result,
                              base::Tensor::Allocate(from.dtype(), dims));
     for (size_t i = 0; i < rows.size() && row_bytes > 0; ++i) {
@@ -250,6 +255,8 @@ void FindOwnOffsets(const Graph& graph,
 absl::StatusOr<std::vector<Input>> Classify(
     const Graph& graph, const std::vector<std::vector<base::Tensor>>& samples) {
   const std::vector<models::IdInput> id_inputs = models::FindIdInputs(graph);
+  const bool alone =
+      models::RowDependenceOf(graph).use == models::RowUse::kAlone;
   std::vector<Input> inputs(graph.inputs.size());
   const auto index_of = [&](ValueId id) {
     return static_cast<int>(
@@ -284,8 +291,11 @@ absl::StatusOr<std::vector<Input>> Classify(
       }
     }
     if (inputs[i].role != Role::kWhole) continue;
-    if (value.shape[0].symbol() == graph.batch_symbol) {
+    const int64_t entries =
+        models::EntriesPerItem(graph, id_inputs, graph.inputs[i], 0);
+    if (entries == 1 || (entries > 1 && alone)) {
       inputs[i].role = Role::kRows;
+      inputs[i].entries = entries;
     }
     for (size_t d = inputs[i].role == Role::kRows ? 1 : 0;
          d < value.shape.size(); ++d) {
@@ -309,7 +319,14 @@ absl::StatusOr<int64_t> ItemsOf(const std::vector<Input>& inputs,
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Input& input = inputs[i];
     if (input.role != Role::kRows && input.role != Role::kOffsets) continue;
-    const int64_t rows = sample[i].dims()[0] - (input.include_last ? 1 : 0);
+    const int64_t entries = input.role == Role::kRows ? input.entries : 1;
+    const int64_t size = sample[i].dims()[0];
+    if (size % entries != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("input ", input.name, " has ", size,
+                       " rows, and each item has ", entries));
+    }
+    const int64_t rows = size / entries - (input.include_last ? 1 : 0);
     if (rows < 1 || (items && *items != rows)) {
       return absl::InvalidArgumentError(
           absl::StrCat("input ", input.name, " has ", rows, " items, ",

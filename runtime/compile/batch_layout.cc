@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
+#include "models/rows/row_dependence.h"
 #include "runtime/cpu/look_ups/ids.h"
 #include "runtime/stable_inputs.h"
 
@@ -22,16 +23,21 @@ constexpr size_t kMostKeyBytes = 64;
 // … and not at all beyond this: a digest of 1 MiB takes about 0.1 ms.
 constexpr size_t kMostSameBytes = size_t{1} << 20;
 
-// Whether dimension 0 is the batch and no other has it.
-bool HasRows(const models::Value& value, const std::string& batch) {
+// Entries that each row has in dimension 0; 0 unless dimension 0 counts rows
+// and no other dimension has the batch.
+int64_t EntriesPerRow(const models::Graph& graph,
+                      const std::vector<models::IdInput>& uses,
+                      models::ValueId id) {
+  const models::Value& value = graph.value(id);
   if (value.kind != models::ValueKind::kTensor || !value.has_shape ||
-      value.shape.empty() || value.shape[0].symbol() != batch) {
-    return false;
+      value.shape.empty() ||
+      std::any_of(
+          value.shape.begin() + 1, value.shape.end(), [&](const auto& dim) {
+            return dim.is_unknown() || Mentions(dim, graph.batch_symbol);
+          })) {
+    return 0;
   }
-  return std::none_of(value.shape.begin() + 1, value.shape.end(),
-                      [&](const auto& dim) {
-                        return dim.is_unknown() || Mentions(dim, batch);
-                      });
+  return models::EntriesPerItem(graph, uses, id, 0);
 }
 
 // Whether all rows of a request share the value: nothing of it counts rows.
@@ -96,9 +102,11 @@ BatchLayout::BatchLayout(const models::Graph& graph, const Part& part,
     why_not_ = "sizes of some tensors depend on the contents of others";
   }
   if (!why_not_.empty()) return;
+  const std::vector<models::IdInput> uses = models::FindIdInputs(graph);
   bool any_rows = !bags_.empty();
   for (size_t i = 0; i < part.inputs.size(); ++i) {
     const models::Value& value = graph.value(part.inputs[i]);
+    entries_.push_back(EntriesPerRow(graph, uses, part.inputs[i]));
     const auto is_offsets = [i](const BagInputs& bag) {
       return bag.offsets == i;
     };
@@ -110,7 +118,7 @@ BatchLayout::BatchLayout(const models::Graph& graph, const Part& part,
       inputs_.push_back(Rule::kOffsets);
     } else if (std::any_of(bags_.begin(), bags_.end(), is_entry)) {
       inputs_.push_back(Rule::kEntries);
-    } else if (HasRows(value, batch)) {
+    } else if (entries_[i] > 0) {
       inputs_.push_back(Rule::kRows);
       any_rows = true;
     } else if (value.kind == models::ValueKind::kSymInt &&
@@ -130,7 +138,8 @@ BatchLayout::BatchLayout(const models::Graph& graph, const Part& part,
   }
   for (const models::ValueId id : part.outputs) {
     const models::Value& value = graph.value(id);
-    if (!HasRows(value, batch)) {
+    // Callers cut results by the number of rows.
+    if (EntriesPerRow(graph, uses, id) != 1) {
       why_not_ = absl::StrCat("output '", value.name,
                               "' does not have one entry per row");
       return;
@@ -148,9 +157,12 @@ std::optional<int64_t> BatchLayout::Rows(
     if (inputs_[i] != Rule::kRows) continue;
     const base::Dims& dims = inputs[i].dims;
     if (!dims.empty() && dims[0] == kUnknownRows) continue;
-    if (dims.empty() || dims[0] < 1) return std::nullopt;
-    if (rows.has_value() && *rows != dims[0]) return std::nullopt;
-    rows = dims[0];
+    if (dims.empty() || dims[0] < 1 || dims[0] % entries_[i] != 0) {
+      return std::nullopt;
+    }
+    const int64_t of_input = dims[0] / entries_[i];
+    if (rows.has_value() && *rows != of_input) return std::nullopt;
+    rows = of_input;
     const auto bytes = base::ByteSize(inputs[i].dtype, dims);
     if (!bytes.ok() || *bytes != inputs[i].bytes) return std::nullopt;
   }
@@ -356,7 +368,7 @@ absl::StatusOr<absl::Span<const TensorView>> BatchLayout::Gather(
     std::byte* place = buffers.Get(i, bytes);
     view.data = place;
     view.bytes = bytes;
-    view.dims[0] = rows;
+    view.dims[0] = rows * entries_[i];
     for (const auto& inputs : requests) {
       if (inputs[i].bytes == 0) continue;
       std::memcpy(place, inputs[i].data, inputs[i].bytes);
@@ -381,10 +393,11 @@ absl::StatusOr<absl::Span<const TensorView>> BatchLayout::Slice(
       std::memcpy(place, &count, sizeof(count));
       view.data = place;
     } else if (inputs_[i] == Rule::kRows) {
-      const RowRange range = RangeOfRows(view, first, count);
+      const RowRange range =
+          RangeOfRows(view, first * entries_[i], count * entries_[i]);
       view.data += range.offset;
       view.bytes = range.bytes;
-      view.dims[0] = count;
+      view.dims[0] = count * entries_[i];
     }
   }
   for (const BagInputs& bag : bags_) {

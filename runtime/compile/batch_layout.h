@@ -4,8 +4,9 @@
 // How the rows (items to score) of requests lie in a part's inputs and outputs.
 // By this layout several requests are executed as one batch, and a long request
 // in several steps.
-// An input has one entry per row, or a bag of entries per row with offsets
-// beside it (bag_inputs.h), or is the same for all rows.
+// An input has one or several entries per row, row after row, or a bag of
+// entries per row with offsets beside it (bag_inputs.h), or is the same for all
+// rows.
 
 #include <cstddef>
 #include <cstdint>
@@ -90,7 +91,7 @@ class BatchLayout {
 
  private:
   enum class Rule : uint8_t {
-    kRows,     // one entry per row in dimension 0
+    kRows,     // entries of row after row in dimension 0
     kCount,    // the number of rows, as a size
     kSame,     // does not depend on the rows
     kOffsets,  // of bags: one per row, and perhaps one more
@@ -105,6 +106,7 @@ class BatchLayout {
                          std::vector<base::TensorView>& slice) const;
 
   std::vector<Rule> inputs_;
+  std::vector<int64_t> entries_;  // that a row of the input has; for kRows
   std::vector<BagInputs> bags_;
   std::string why_not_;
 };

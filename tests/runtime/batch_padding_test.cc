@@ -221,6 +221,31 @@ TEST(BatchPaddingTest, EachPieceOfLengthsGetsEmptyBags) {
               ElementsAre(1, 0, 0, 0, 1, 0));
 }
 
+TEST(BatchPaddingTest, ItemsOfSeveralEntriesAreRepeated) {
+  GraphBuilder builder;
+  const auto table = builder.Weight<float>("t", {4, 1}, {1, 10, 100, 1000});
+  const auto ids =
+      builder.Input("ids", DType::kInt32, {SymExpr::Symbol("b") * 2});
+  const auto rows = builder.Node("aten.embedding.default",
+                                 {Ref("weight", table), Ref("indices", ids)},
+                                 {DType::kFloat32, {Sym("b") * 2, 1}});
+  const auto items = builder.Node("aten.view.default", {Ref("self", rows)},
+                                  {DType::kFloat32, {Sym("b"), 2}});
+  builder.Output(items);
+  builder.graph().batch_symbol = "b";
+  builder.graph().min_batch = 3;
+  std::vector<base::Tensor> request;
+  request.push_back(MakeTensor<int32_t>({4}, {0, 1, 2, 3}));
+  PaddedBatch batch;
+  MustBeOk(BatchPadding(builder.graph()).Pad(Views(request), batch));
+  EXPECT_THAT(ValuesOf<int32_t>(batch.inputs()[0]),
+              ElementsAre(0, 1, 2, 3, 2, 3));
+  // No whole number of items.
+  request[0] = MakeTensor<int32_t>({5}, {0, 1, 2, 3, 0});
+  MustBeOk(BatchPadding(builder.graph()).Pad(Views(request), batch));
+  EXPECT_FALSE(batch.rows().has_value());
+}
+
 TEST(BatchPaddingTest, ItemsInTheSecondDimensionAreRepeated) {
   GraphBuilder builder;
   const auto table = builder.Weight<float>("t", {4, 1}, {1, 10, 100, 1000});
@@ -354,14 +379,14 @@ TEST(BatchPaddingTest, RefusesSmallBatchesWhereRowsDependOnEachOther) {
 TEST(BatchPaddingTest, NamesAnInputThatCannotBePadded) {
   GraphBuilder builder;
   const auto x =
-      builder.Input("flat", DType::kFloat32, {SymExpr(2) * Sym("b")});
+      builder.Input("flat", DType::kFloat32, {SymExpr(2) * Sym("b") + 1});
   builder.Input("rows", DType::kFloat32, {Sym("b")});
   builder.Output(builder.Node("aten.relu.default", {Ref("self", x)},
-                              {DType::kFloat32, {SymExpr(2) * Sym("b")}}));
+                              {DType::kFloat32, {SymExpr(2) * Sym("b") + 1}}));
   builder.graph().batch_symbol = "b";
   builder.graph().min_batch = 2;
   std::vector<base::Tensor> request;
-  request.push_back(MakeTensor<float>({2}, {1, 2}));
+  request.push_back(MakeTensor<float>({3}, {1, 2, 3}));
   request.push_back(MakeTensor<float>({1}, {1}));
   const auto status = testing::RunWhole(builder, request).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

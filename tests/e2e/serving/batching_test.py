@@ -79,20 +79,35 @@ class Positions(torch.nn.Module):
         return self.top(vectors.mean(1))
 
 
+class Flattened(Positions):
+    """The histories of all items in one vector, item after item."""
+
+    def forward(self, history):
+        vectors = torch.relu(self.items(history))
+        return self.top(vectors.view(-1, self.STEPS, self.WIDTH).mean(1))
+
+
 class PositionsTest(unittest.TestCase):
     def test_requests_with_positions_share_executions(self):
-        self.share()
+        self.share(Positions())
 
     def test_positions_of_fewer_bytes_share_executions(self):
-        self.share("--wire-dtype", "int8", "--wire-error-bound", "1", atol=0.02)
+        self.share(
+            Positions(), "--wire-dtype", "int8", "--wire-error-bound", "1", atol=0.02
+        )
 
-    def share(self, *wire, atol=1e-5):
+    def test_requests_with_flattened_histories_share_executions(self):
+        self.share(Flattened(), flat=True)
+
+    def share(self, module, *wire, flat=False, atol=1e-5):
         folder = pathlib.Path(tempfile.mkdtemp(prefix="refract-e2e-"))
         self.addCleanup(shutil.rmtree, folder)
-        module = Positions().eval()
+        module.eval()
+        batch = torch.export.Dim("batch", min=1, max=1000)
+        sample = torch.zeros(3, Positions.STEPS, dtype=torch.int64)
         program = torch.export.export(
-            module, (torch.zeros(3, Positions.STEPS, dtype=torch.int64),),
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            module, (sample.flatten() if flat else sample,),
+            dynamic_shapes=({0: Positions.STEPS * batch if flat else batch},),
         )
         torch.export.save(program, folder / "m.pt2")
         repository = folder / "repo"
@@ -120,6 +135,8 @@ class PositionsTest(unittest.TestCase):
             history = np.random.default_rng(seed).integers(
                 0, 100, (rows, Positions.STEPS)
             )
+            if flat:
+                history = history.reshape(-1)
             with triton.InferenceServerClient(cn.address) as client:
                 answer = client.infer("m", infer_inputs({"history": torch.from_numpy(history)}))
             with torch.no_grad():

@@ -193,6 +193,68 @@ TEST(RowDependenceTest, OperatorsWithinRowsKeepThemApart) {
   }
 }
 
+// Histories of all items in one vector, as FuxiCTR passes them.
+TEST(RowDependenceTest, ItemsOfSeveralEntries) {
+  for (const bool by_item : {true, false}) {
+    Maker maker;
+    const ValueId ids = maker.Ids("3*B");
+    const ValueId rows = maker.Op(
+        "embedding.default",
+        {{"weight", Ref(maker.Weight("100,4"))}, {"indices", Ref(ids)}},
+        "3*B,4");
+    const ValueId view = maker.Op("view.default", {{"self", Ref(rows)}},
+                                  by_item ? "B,3,4" : "3,B,4");
+    const ValueId sum =
+        maker.Op("sum.dim_IntList",
+                 {{"self", Ref(view)}, Dims("dim", {by_item ? 1 : 0})}, "B,4");
+    const Graph graph = maker.Return({sum});
+    SplitPlan plan;
+    plan.stages = {Stage::kCnPre, Stage::kHn, Stage::kHn};
+    ComputeCrossings(graph, plan);
+    MarkRows(graph, plan);
+    for (const RowDependence& found : {plan.rows, plan.hn_rows}) {
+      // Entries that lie feature after feature are neither proved to depend on
+      // other items nor cut item by item.
+      EXPECT_EQ(found.use, by_item ? RowUse::kAlone : RowUse::kUnknown)
+          << found.why;
+      EXPECT_EQ(found.may_coalesce, by_item) << found.why;
+    }
+  }
+}
+
+// Integers that are no ids may be lengths of bags, feature after feature.
+TEST(RowDependenceTest, EntriesOfItemsInVectors) {
+  Maker maker;
+  const ValueId lengths = maker.Ids("3*B");
+  const ValueId ids = maker.Ids("3*B");
+  const ValueId of_bags = maker.Ids("3*B");
+  const ValueId offsets = maker.Ids("B");
+  const ValueId floats = maker.Input("3*B");
+  const ValueId matrix = maker.Ids("3*B,2");
+  const ValueId more = maker.Input("3*B + 1");
+  const ValueId items = maker.Ids("B");
+  const Graph graph = maker.Return(
+      {maker.Op("embedding.default",
+                {{"weight", Ref(maker.Weight("100,4"))}, {"indices", Ref(ids)}},
+                "3*B,4"),
+       maker.Op("embedding_bag.padding_idx",
+                {{"weight", Ref(maker.Weight("100,4"))},
+                 {"indices", Ref(of_bags)},
+                 {"offsets", Ref(offsets)}},
+                "B,4")});
+  const std::vector<IdInput> uses = FindIdInputs(graph);
+  const auto entries = [&](ValueId id) {
+    return EntriesPerItem(graph, uses, id, 0);
+  };
+  EXPECT_EQ(entries(lengths), 0);
+  EXPECT_EQ(entries(ids), 3);
+  EXPECT_EQ(entries(of_bags), 0);
+  EXPECT_EQ(entries(floats), 3);
+  EXPECT_EQ(entries(matrix), 3);
+  EXPECT_EQ(entries(more), 0);
+  EXPECT_EQ(entries(items), 1);
+}
+
 TEST(RowDependenceTest, InBatchNegatives) {
   Maker maker;
   const ValueId x = maker.Input("B,4");
