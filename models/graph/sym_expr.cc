@@ -61,6 +61,24 @@ std::string TextOf(const std::vector<Factor>& factors) {
   });
 }
 
+// k where a = k·b, both canonical and b not 0.
+std::optional<int64_t> QuotientOf(const std::vector<Term>& a,
+                                  const std::vector<Term>& b) {
+  if (b.empty() || a.size() != b.size() || a[0].coefficient == INT64_MIN) {
+    return std::nullopt;
+  }
+  const int64_t quotient = a[0].coefficient / b[0].coefficient;
+  for (size_t i = 0; i < a.size(); ++i) {
+    int64_t product;
+    if (TextOf(a[i].factors) != TextOf(b[i].factors) ||
+        __builtin_mul_overflow(quotient, b[i].coefficient, &product) ||
+        product != a[i].coefficient) {
+      return std::nullopt;
+    }
+  }
+  return quotient;
+}
+
 int DegreeOf(const Term& term) {
   int degree = 0;
   for (const Factor& factor : term.factors) degree += factor.power;
@@ -380,6 +398,9 @@ SymExpr operator*(const SymExpr& a, const SymExpr& b) {
 
 SymExpr SymExpr::FloorDiv(const SymExpr& a, const SymExpr& b) {
   if (a.is_unknown() || b.is_unknown()) return SymExpr();
+  if (const auto quotient = QuotientOf(a.node_->terms, b.node_->terms)) {
+    return SymExpr(*quotient);
+  }
   // a // b = whole + rest // b
   SymExpr whole(0);
   SymExpr rest = a;
@@ -413,6 +434,7 @@ SymExpr SymExpr::FloorDiv(const SymExpr& a, const SymExpr& b) {
 
 SymExpr SymExpr::Mod(const SymExpr& a, const SymExpr& b) {
   if (a.is_unknown() || b.is_unknown()) return SymExpr();
+  if (QuotientOf(a.node_->terms, b.node_->terms)) return SymExpr(0);
   SymExpr rest = a;
   const std::optional<int64_t> divisor = b.constant();
   if (divisor && *divisor != 0) {

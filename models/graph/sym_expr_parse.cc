@@ -224,6 +224,9 @@ class Parser {
   absl::StatusOr<SymExpr> Call(absl::string_view name,
                                const std::vector<SymExpr>& args) {
     if (args.empty()) return Error("function without arguments");
+    // Guards of exports are written as Python.
+    if (name == "max") name = "Max";
+    if (name == "min") name = "Min";
     if (name == "Add" || name == "Mul" || name == "Max" || name == "Min") {
       SymExpr result = args[0];
       for (size_t i = 1; i < args.size(); ++i) {

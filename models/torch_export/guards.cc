@@ -133,6 +133,31 @@ absl::string_view Mirrored(absl::string_view op) {
   return op;
 }
 
+// factor · symbol + added; a constant has no symbol.
+struct Line {
+  std::string symbol;
+  int64_t factor = 0;
+  int64_t added = 0;
+};
+
+// ⌊a / b⌋ of a positive b.
+int64_t FloorOf(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
+
+std::optional<Line> AsLine(const SymExpr& size) {
+  if (const auto constant = size.constant()) return Line{"", 0, *constant};
+  const std::vector<std::string> symbols = size.Symbols();
+  if (symbols.size() != 1) return std::nullopt;
+  const auto at_0 = size.Evaluate({{symbols[0], 0}});
+  const auto at_1 = size.Evaluate({{symbols[0], 1}});
+  int64_t factor;
+  if (!at_0.ok() || !at_1.ok() ||
+      __builtin_sub_overflow(*at_1, *at_0, &factor) ||
+      !(SymExpr::Symbol(symbols[0]) * factor + *at_0 == size)) {
+    return std::nullopt;
+  }
+  return Line{symbols[0], factor, *at_0};
+}
+
 // Narrows a range by `symbol op constant`; false when a range can't say it.
 bool Narrow(SymbolRange& range, absl::string_view op, int64_t constant) {
   SymbolRange narrowed = range;
@@ -179,22 +204,28 @@ bool ApplyGuard(absl::string_view guard, Graph& graph) {
   // Equal sizes share a symbol in the export's shapes; any other equality
   // becomes a note.
   if (comparison->op == "==") return comparison->left == comparison->right;
-  // "2 <= s0" as "s0 >= 2"
-  if (comparison->left.constant()) {
-    std::swap(comparison->left, comparison->right);
+  // "2 <= 3*s0 + 1" as "-3*s0 + 1 <= 0", and then as "s0 >= 1".
+  auto line = AsLine(comparison->left - comparison->right);
+  if (line && line->factor < 0) {
+    line = AsLine(comparison->right - comparison->left);
     comparison->op = Mirrored(comparison->op);
   }
-  const auto sum = AsSum(comparison->left);
-  if (!sum) return false;
-  const auto constant = (comparison->right - sum->added).constant();
-  if (!constant) return false;
-  SymbolRange* range = FindRange(graph, sum->symbol);
+  if (!line || line->added == INT64_MIN) return false;
+  if (line->factor == 0) {
+    SymbolRange constant = {.min = line->added, .max = line->added};
+    return Narrow(constant, comparison->op, 0);
+  }
+  SymbolRange* range = FindRange(graph, line->symbol);
   if (range == nullptr) {
     // A symbol without a declared range.
-    graph.symbols.push_back({sum->symbol});
+    graph.symbols.push_back({line->symbol});
     range = &graph.symbols.back();
   }
-  return Narrow(*range, comparison->op, *constant);
+  const int64_t floor = FloorOf(-line->added, line->factor);
+  const int64_t ceiling = -FloorOf(line->added, line->factor);
+  if (comparison->op == "!=" && floor != ceiling) return true;
+  const bool up = comparison->op == ">=" || comparison->op == "<";
+  return Narrow(*range, comparison->op, up ? ceiling : floor);
 }
 
 // "dimension 0 of ids", for a symbol that is one.

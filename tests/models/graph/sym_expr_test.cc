@@ -29,6 +29,7 @@ TEST(SymExprTest, ReadsWhatSympyPrintsForPeople) {
   EXPECT_EQ(P("(s0//4)").ToString(), "(s0//4)");
   EXPECT_EQ(P("Max(1, s0)").ToString(), "Max(1, s0)");
   EXPECT_EQ(P("s0**2 - 3*s1").ToString(), "s0**2 - 3*s1");
+  EXPECT_EQ(P("max(1, min(s0, 7))").ToString(), "Max(1, Min(7, s0))");
   EXPECT_EQ(P("PythonMod(s0, 8)").ToString(), "Mod(s0, 8)");
   EXPECT_EQ(P("-s0**2").ToString(), "-s0**2");
 }
@@ -52,6 +53,10 @@ TEST(SymExprTest, CanonicalTextMakesEqualPolynomialsEqual) {
   EXPECT_EQ(P("(4*s0 + 8)//4"), P("s0 + 2"));
   EXPECT_EQ(P("(4*s0 + 1)//4"), P("s0"));
   EXPECT_EQ(P("(4*s0 + 7) % 4"), P("3"));
+  EXPECT_EQ(P("(22*s0 + 66) // (2*s0 + 6)").constant(), 11);
+  EXPECT_EQ(P("(22*s0 + 66) % (2*s0 + 6)").constant(), 0);
+  EXPECT_EQ(P("(22*s0 + 65) // (2*s0 + 6)").constant(), std::nullopt);
+  EXPECT_EQ(P("(22*s0*s1) // (2*s0)").constant(), std::nullopt);
   EXPECT_EQ(P("Max(3, Max(s0, 5), s0)"), P("Max(5, s0)"));
   EXPECT_EQ(P("s0 - s0").constant(), 0);
   EXPECT_FALSE(P("s0") == P("s1"));

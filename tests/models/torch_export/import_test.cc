@@ -305,25 +305,31 @@ TEST(TorchExportTest, NamesOfInputsFollowContainersAndClasses) {
 TEST(TorchExportTest, TurnsGuardsIntoBoundsAndNotes) {
   Pt2Archive archive;
   archive.program["guards_code"] = {
-      "L['dense'].size()[0] != 1",
-      "L['off'].size()[0] == L['dense'].size()[0]",
-      "3 <= L['ids'].size()[0]",
-      "L['ids'].size()[0] < 1000",
+      "L['dense'].size()[0] != 1", "L['off'].size()[0] == L['dense'].size()[0]",
+      "3 <= L['ids'].size()[0]", "L['ids'].size()[0] < 1000",
       "L['ids'].size()[0] == L['off'].size()[0] or L['off'].size()[0] == "
       "L['dense'].size()[0]",
-      "L['ids'].size()[0] % 2 == 0"};
+      // True of all sizes.
+      "(6*L['ids'].size()[0]) % (2*L['ids'].size()[0]) == 0",
+      "((6*L['ids'].size()[0]) // (2*L['ids'].size()[0])) != 1",
+      "L['ids'].size()[0] != 4*L['ids'].size()[0]",
+      "(-1)*(3*L['ids'].size()[0]) <= -1", "1 < 2",
+      // The largest is 899.
+      "10*L['ids'].size()[0] + 3 <= 8999", "L['ids'].size()[0] % 2 == 0",
+      "2 < 1"};
   const auto model = ImportBytes(archive.Bytes());
   ASSERT_TRUE(model.ok()) << model.status();
   const Graph& graph = model->graph;
   EXPECT_EQ(graph.min_batch, 2);
   EXPECT_EQ(graph.symbols[0].symbol, "s23");
   EXPECT_EQ(graph.symbols[0].min, 3);
-  EXPECT_EQ(graph.symbols[0].max, 999);
+  EXPECT_EQ(graph.symbols[0].max, 899);
   EXPECT_EQ(graph.symbols[1].min, 1) << "smaller batches are padded";
-  EXPECT_THAT(model->notes,
-              ElementsAre(HasSubstr("L['ids'].size()[0] % 2 == 0"),
-                          HasSubstr("dimension 0 of ids >= 3"),
-                          HasSubstr("dimension 0 of dense >= 2")));
+  EXPECT_THAT(
+      model->notes,
+      ElementsAre(HasSubstr("L['ids'].size()[0] % 2 == 0"), HasSubstr("2 < 1"),
+                  HasSubstr("dimension 0 of ids >= 3"),
+                  HasSubstr("dimension 0 of dense >= 2")));
 }
 
 TEST(TorchExportTest, CountsItemsByOffsetsOfBags) {
