@@ -12,7 +12,7 @@
 namespace refract::gpu_node {
 
 namespace cuda = runtime::cuda;
-using runtime::cuda_plan::FreeSizes;
+using runtime::cuda_plan::FreeSize;
 using runtime::cuda_plan::SizeValues;
 using runtime::cuda_plan::Translator;
 
@@ -66,13 +66,13 @@ absl::StatusOr<std::unique_ptr<DevicePrograms>> DevicePrograms::Create(
   return programs;
 }
 
-absl::StatusOr<std::unique_ptr<DevicePrograms::One>> DevicePrograms::Make(
+absl::StatusOr<std::unique_ptr<DevicePrograms::Entry>> DevicePrograms::Make(
     const SizeValues& values) {
-  auto one = std::make_unique<One>();
-  REFRACT_ASSIGN_OR_RETURN(one->translation, translator_->Translate(values));
-  one->by_rows = !goes_whole_ && GoesByRows(one->translation);
-  one->held.resize(static_cast<size_t>(options_.instances));
-  return one;
+  auto entry = std::make_unique<Entry>();
+  REFRACT_ASSIGN_OR_RETURN(entry->translation, translator_->Translate(values));
+  entry->by_rows = !goes_whole_ && GoesByRows(entry->translation);
+  entry->held.resize(static_cast<size_t>(options_.instances));
+  return entry;
 }
 
 cuda::InstanceOptions DevicePrograms::instance_options() const {
@@ -89,19 +89,19 @@ cuda::InstanceOptions DevicePrograms::instance_options() const {
 
 SizeValues DevicePrograms::TypicalSizes() const {
   SizeValues values;
-  for (const FreeSizes::One& one : sizes().all()) {
-    values.push_back(std::clamp(kTypicalSize, std::max<int64_t>(one.min, 1),
-                                std::max<int64_t>(one.max, 1)));
+  for (const FreeSize& size : sizes().all()) {
+    values.push_back(std::clamp(kTypicalSize, std::max<int64_t>(size.min, 1),
+                                std::max<int64_t>(size.max, 1)));
   }
   return values;
 }
 
 std::string DevicePrograms::Describe() const {
   std::string text;
-  for (const FreeSizes::One& one : sizes().all()) {
-    absl::StrAppend(&text, one.symbol, " (of input '", one.input_name,
-                    "') up to ", one.max,
-                    one.declared ? ", " : " (--max-size), ");
+  for (const FreeSize& size : sizes().all()) {
+    absl::StrAppend(&text, size.symbol, " (of input '", size.input_name,
+                    "') up to ", size.max,
+                    size.declared ? ", " : " (--max-size), ");
   }
   if (sizes().has_batch()) {
     absl::StrAppend(&text, "a program per request size: rows may mix");
@@ -129,7 +129,7 @@ absl::StatusOr<DevicePrograms::Use> DevicePrograms::At(
   }
   auto found = programs_.find(values);
   if (found == programs_.end()) {
-    absl::StatusOr<std::unique_ptr<One>> made = Make(values);
+    absl::StatusOr<std::unique_ptr<Entry>> made = Make(values);
     if (!made.ok()) {
       return base::Annotate(made.status(), sizes().ToString(values));
     }
@@ -145,28 +145,29 @@ absl::StatusOr<DevicePrograms::Use> DevicePrograms::At(
     }
     found = programs_.emplace(values, *std::move(made)).first;
   }
-  One& one = *found->second;
-  one.last_use = ++uses_;
-  Held& held = one.held[index];
+  Entry& entry = *found->second;
+  entry.last_use = ++uses_;
+  Held& held = entry.held[index];
   if (!held.there()) {
     // Added late, per instance: most instances never get a request of these
     // sizes.
-    auto added =
-        instance.AddVariant(one.translation.program, one.translation.weights);
+    auto added = instance.AddVariant(entry.translation.program,
+                                     entry.translation.weights);
     if (!added.ok()) {
       return base::Annotate(ToAbsl(added.status()), sizes().ToString(values));
     }
     held = {&instance, instance.loads(), *added};
   }
-  return Use{&one.translation, held.id, instance.MaxBatch(held.id),
-             one.by_rows};
+  return Use{&entry.translation, held.id, instance.MaxBatch(held.id),
+             entry.by_rows};
 }
 
 void DevicePrograms::DropOldest() {
-  const auto in_use = [](const One& one) {
-    return std::any_of(one.held.begin(), one.held.end(), [](const Held& held) {
-      return held.there() && held.instance->InUse(held.id);
-    });
+  const auto in_use = [](const Entry& entry) {
+    return std::any_of(entry.held.begin(), entry.held.end(),
+                       [](const Held& held) {
+                         return held.there() && held.instance->InUse(held.id);
+                       });
   };
   auto oldest = programs_.end();
   for (auto it = programs_.begin(); it != programs_.end(); ++it) {

@@ -87,7 +87,7 @@ class DevicePrograms {
     // Whether the instance still has the program.
     bool there() const { return id >= 0 && instance->loads() == loads; }
   };
-  struct One {
+  struct Entry {
     runtime::cuda_plan::Translation translation;
     bool by_rows = false;
     uint64_t last_use = 0;
@@ -96,18 +96,18 @@ class DevicePrograms {
 
   DevicePrograms(std::unique_ptr<runtime::cuda_plan::Translator> translator,
                  const Options& options);
-  absl::StatusOr<std::unique_ptr<One>> Make(
+  absl::StatusOr<std::unique_ptr<Entry>> Make(
       const runtime::cuda_plan::SizeValues& values);
   // Makes room for one more program.
   void DropOldest();
 
   const std::unique_ptr<runtime::cuda_plan::Translator> translator_;
   const Options options_;
-  std::unique_ptr<One> first_;
+  std::unique_ptr<Entry> first_;
   int64_t first_rows_ = 0;
   // Has bags whose entries are neither rows nor inputs with reserved room.
   bool goes_whole_ = false;
-  std::map<runtime::cuda_plan::SizeValues, std::unique_ptr<One>> programs_;
+  std::map<runtime::cuda_plan::SizeValues, std::unique_ptr<Entry>> programs_;
   uint64_t uses_ = 0;
 };
 

@@ -17,7 +17,7 @@ using cuda::DType;
 using cuda::Rows;
 
 // `size` as rows of the device program: a number per item and a fixed number.
-absl::StatusOr<Rows> OneOf(const Size& size, const std::string& of) {
+absl::StatusOr<Rows> RowsOfSize(const Size& size, const std::string& of) {
   const std::optional<Rows> rows = size.rows();
   if (!rows) {
     return absl::UnimplementedError(absl::StrCat(
@@ -63,7 +63,7 @@ absl::StatusOr<Layout> LayoutOf(const std::string& name, const Sizes& dims,
   }
   layout.batch = *batch;
   if (layout.batch >= 0) {
-    REFRACT_ASSIGN_OR_RETURN(layout.rows, OneOf(dims[layout.batch], name));
+    REFRACT_ASSIGN_OR_RETURN(layout.rows, RowsOfSize(dims[layout.batch], name));
   }
   if (first >= 0) layout.order.push_back(static_cast<size_t>(first));
   for (size_t d = 0; d < dims.size(); ++d) {
@@ -82,7 +82,7 @@ absl::StatusOr<std::vector<Rows>> Emitter::RowsOf(const Sizes& sizes,
                                                   const std::string& of) {
   std::vector<Rows> all;
   for (const Size& size : sizes) {
-    REFRACT_ASSIGN_OR_RETURN(const Rows rows, OneOf(size, of));
+    REFRACT_ASSIGN_OR_RETURN(const Rows rows, RowsOfSize(size, of));
     all.push_back(rows);
   }
   return all;
@@ -164,7 +164,7 @@ absl::StatusOr<Tensor> Emitter::NewMatrix(const std::string& name,
                                                  " is the batch dimension"));
   }
   REFRACT_ASSIGN_OR_RETURN(const Rows rows,
-                           OneOf(Product(dims, 0, last), name));
+                           RowsOfSize(Product(dims, 0, last), name));
   return Stacked(
       builder_.Intermediate(name, dtype, rows, *dims[last].constant()), dims);
 }
@@ -213,7 +213,8 @@ bool Emitter::Want(int local, int group, int64_t first, int64_t cols) {
 absl::StatusOr<cuda::ValueId> Emitter::GroupRoot(int index) {
   Group& group = groups_[index];
   if (group.root == cuda::kNone) {
-    REFRACT_ASSIGN_OR_RETURN(const Rows rows, OneOf(group.rows, group.name));
+    REFRACT_ASSIGN_OR_RETURN(const Rows rows,
+                             RowsOfSize(group.rows, group.name));
     group.root =
         builder_.Intermediate(group.name, compute_type_, rows, group.total);
   }
@@ -231,7 +232,7 @@ absl::StatusOr<cuda::TensorRef> Emitter::RefTo(const Tensor& tensor) const {
   cuda::TensorRef ref;
   ref.value = tensor.value;
   const std::string& name = builder_.value(tensor.value).name;
-  REFRACT_ASSIGN_OR_RETURN(ref.offset, OneOf(tensor.offset, name));
+  REFRACT_ASSIGN_OR_RETURN(ref.offset, RowsOfSize(tensor.offset, name));
   REFRACT_ASSIGN_OR_RETURN(ref.strides, RowsOf(tensor.strides, name));
   return ref;
 }
@@ -290,7 +291,7 @@ absl::StatusOr<cuda::ValueId> Emitter::AsMatrix(const Tensor& tensor,
     return absl::UnimplementedError(
         absl::StrCat("several dimensions of ", name, " depend on the batch"));
   }
-  REFRACT_ASSIGN_OR_RETURN(const Rows rows, OneOf(row_count, name));
+  REFRACT_ASSIGN_OR_RETURN(const Rows rows, RowsOfSize(row_count, name));
   // No copy if rows are at equal distances: a view of columns of the value, or
   // the whole root with other sizes.
   const std::optional<Tensor> flat =
@@ -340,7 +341,7 @@ absl::Status Emitter::MatMul(const Tensor& a, const Tensor& b,
   REFRACT_ASSIGN_OR_RETURN(std::vector<Rows> dims, RowsOf(out.dims, name));
   op.m = dims[rank - 2];
   op.n = dims[rank - 1];
-  REFRACT_ASSIGN_OR_RETURN(op.k, OneOf(a.dims[a.rank() - 1], name));
+  REFRACT_ASSIGN_OR_RETURN(op.k, RowsOfSize(a.dims[a.rank() - 1], name));
   // The innermost two dimensions of `out` are the product's rows and columns;
   // those before are batched.
   op.dims.assign(dims.begin(), dims.end() - 2);

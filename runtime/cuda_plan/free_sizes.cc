@@ -44,32 +44,33 @@ absl::StatusOr<FreeSizes> FreeSizes::Find(const models::Graph& graph,
     }
     if (!Shows(expr)) return;
     const std::string symbol = expr.Symbols()[0];
-    if (is_rows(symbol) ||
-        std::any_of(sizes.all_.begin(), sizes.all_.end(),
-                    [&](const One& one) { return one.symbol == symbol; })) {
+    if (is_rows(symbol) || std::any_of(sizes.all_.begin(), sizes.all_.end(),
+                                       [&](const FreeSize& size) {
+                                         return size.symbol == symbol;
+                                       })) {
       return;
     }
-    One one = {.symbol = symbol,
-               .max = limit,
-               .input = static_cast<int>(input),
-               .dim = dim,
-               .expr = expr,
-               .input_name = graph.value(part.inputs[input]).name};
+    FreeSize size = {.symbol = symbol,
+                     .max = limit,
+                     .input = static_cast<int>(input),
+                     .dim = dim,
+                     .expr = expr,
+                     .input_name = graph.value(part.inputs[input]).name};
     for (const models::SymbolRange& range : graph.symbols) {
       if (range.symbol != symbol) continue;
-      one.min = std::max<int64_t>(range.min, 0);
-      one.declared = range.max < kNoLimit;
-      if (one.declared) one.max = range.max;
+      size.min = std::max<int64_t>(range.min, 0);
+      size.declared = range.max < kNoLimit;
+      if (size.declared) size.max = range.max;
     }
     // Memory allows fewer rows than the model declares.
-    if (symbol == graph.batch_symbol && one.max > *batch_limit) {
-      one.declared = false;
-      one.max = *batch_limit;
+    if (symbol == graph.batch_symbol && size.max > *batch_limit) {
+      size.declared = false;
+      size.max = *batch_limit;
     }
     // A declared minimum above the limit of --max-size wins: no smaller request
     // exists.
-    one.max = std::max(one.max, one.min);
-    sizes.all_.push_back(std::move(one));
+    size.max = std::max(size.max, size.min);
+    sizes.all_.push_back(std::move(size));
   };
   for (size_t i = 0; i < part.inputs.size(); ++i) {
     if (i < skipped.size() && skipped[i]) continue;
@@ -84,8 +85,9 @@ absl::StatusOr<FreeSizes> FreeSizes::Find(const models::Graph& graph,
     }
   }
   for (const std::string& symbol : wanted) {
-    if (std::none_of(sizes.all_.begin(), sizes.all_.end(),
-                     [&](const One& one) { return one.symbol == symbol; })) {
+    if (std::none_of(
+            sizes.all_.begin(), sizes.all_.end(),
+            [&](const FreeSize& size) { return size.symbol == symbol; })) {
       return absl::UnimplementedError(
           absl::StrCat("size ", symbol,
                        " is not the size of one dimension of an input, so a "
@@ -97,39 +99,41 @@ absl::StatusOr<FreeSizes> FreeSizes::Find(const models::Graph& graph,
 
 SizeValues FreeSizes::Largest() const {
   SizeValues values;
-  for (const One& one : all_) values.push_back(std::max<int64_t>(one.max, 1));
+  for (const FreeSize& size : all_)
+    values.push_back(std::max<int64_t>(size.max, 1));
   return values;
 }
 
 SizeValues FreeSizes::Smallest() const {
   SizeValues values;
-  for (const One& one : all_) values.push_back(std::max<int64_t>(one.min, 1));
+  for (const FreeSize& size : all_)
+    values.push_back(std::max<int64_t>(size.min, 1));
   return values;
 }
 
 absl::StatusOr<SizeValues> FreeSizes::Of(
     absl::Span<const base::TensorView> inputs) const {
   SizeValues values;
-  for (const One& one : all_) {
-    const base::TensorView& view = inputs[static_cast<size_t>(one.input)];
+  for (const FreeSize& size : all_) {
+    const base::TensorView& view = inputs[static_cast<size_t>(size.input)];
     int64_t shown = 0;
-    if (one.dim >= 0) {
-      shown = view.dims[static_cast<size_t>(one.dim)];
+    if (size.dim >= 0) {
+      shown = view.dims[static_cast<size_t>(size.dim)];
     } else {
       std::memcpy(&shown, view.data, sizeof(shown));
     }
-    const auto solution = one.expr.Solve(shown);
+    const auto solution = size.expr.Solve(shown);
     if (!solution.has_value()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("input '", one.input_name, "': ", shown,
-                       " is not a value of ", one.expr.ToString()));
+          absl::StrCat("input '", size.input_name, "': ", shown,
+                       " is not a value of ", size.expr.ToString()));
     }
-    if (solution->value > one.max) {
+    if (solution->value > size.max) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "input '", one.input_name, "': size ", one.symbol, " is ",
-          solution->value, ", more than the ", one.max,
-          one.declared ? " that the model declares"
-                       : " that the device has memory for (--max-size)"));
+          "input '", size.input_name, "': size ", size.symbol, " is ",
+          solution->value, ", more than the ", size.max,
+          size.declared ? " that the model declares"
+                        : " that the device has memory for (--max-size)"));
     }
     values.push_back(solution->value);
   }

@@ -22,24 +22,25 @@ namespace refract::runtime::cuda_plan {
 // One value per size, in the order of FreeSizes::all().
 using SizeValues = std::vector<int64_t>;
 
+// A size that requests choose.
+struct FreeSize {
+  std::string symbol;
+  // Range of the size in requests, both ends included.
+  int64_t min = 0;
+  int64_t max = 0;
+  // Whether the model declares it; else `max` is the limit given to Find().
+  bool declared = false;
+  // Where to read it in a request: dimension `dim` of input `input`, or the
+  // input itself if `dim` is -1.
+  int input = 0;
+  int dim = -1;
+  models::SymExpr expr;
+  std::string input_name;
+};
+
 // Immutable, thread-safe.
 class FreeSizes {
  public:
-  struct One {
-    std::string symbol;
-    // Range of the size in requests, both ends included.
-    int64_t min = 0;
-    int64_t max = 0;
-    // Whether the model declares it; else `max` is the limit given to Find().
-    bool declared = false;
-    // Where to read it in a request: dimension `dim` of input `input`, or the
-    // input itself if `dim` is -1.
-    int input = 0;
-    int dim = -1;
-    models::SymExpr expr;
-    std::string input_name;
-  };
-
   // `limit` ≥ 1: the largest value of a size that the model does not declare.
   // `skipped`: inputs whose sizes are handled elsewhere (empty: none).
   // `batch_limit`: the largest batch, if the batch is one of the sizes.
@@ -49,7 +50,7 @@ class FreeSizes {
       const std::vector<bool>& skipped = {},
       std::optional<int64_t> batch_limit = std::nullopt);
 
-  const std::vector<One>& all() const { return all_; }
+  const std::vector<FreeSize>& all() const { return all_; }
   bool empty() const { return all_.empty(); }
   // Whether the batch is one of the sizes: a program then has no rows, and
   // takes a request as a whole.
@@ -65,7 +66,7 @@ class FreeSizes {
   std::string ToString(const SizeValues& values) const;
 
  private:
-  std::vector<One> all_;
+  std::vector<FreeSize> all_;
   bool has_batch_ = false;
 };
 

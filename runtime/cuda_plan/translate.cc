@@ -316,12 +316,12 @@ absl::StatusOr<Translation> Translate(
       const std::unique_ptr<Translator> translator,
       Translator::Create(graph, part, std::move(weights), options));
   if (!translator->sizes().empty()) {
-    const FreeSizes::One& one = translator->sizes().all()[0];
+    const FreeSize& size = translator->sizes().all()[0];
     return absl::UnimplementedError(
         absl::StrCat("model ", options.model, " cannot run on ", options.device,
-                     ": input ", one.input_name, ": a size of ", one.input_name,
-                     " is ", one.expr.ToString(), ", and ", one.symbol,
-                     " differs from request to request"));
+                     ": input ", size.input_name, ": a size of ",
+                     size.input_name, " is ", size.expr.ToString(), ", and ",
+                     size.symbol, " differs from request to request"));
   }
   return translator->Translate({});
 }
