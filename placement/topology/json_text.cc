@@ -2,16 +2,38 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
 namespace refract::placement {
 
 absl::StatusOr<nlohmann::json> ParseJsonText(absl::string_view text) {
+  // The parser itself keeps the last of two fields of one name.
+  std::vector<std::set<std::string>> names;  // of the open objects
+  std::string twice;
+  const auto see = [&](int, nlohmann::json::parse_event_t event,
+                       const nlohmann::json& parsed) {
+    using Event = nlohmann::json::parse_event_t;
+    if (event == Event::object_start) names.emplace_back();
+    if (event == Event::object_end) names.pop_back();
+    if (event == Event::key) {
+      const auto& name = parsed.get_ref<const std::string&>();
+      if (!names.back().insert(name).second && twice.empty()) twice = name;
+    }
+    return true;
+  };
   try {
-    return nlohmann::json::parse(text.begin(), text.end(), nullptr,
-                                 /*allow_exceptions=*/true,
-                                 /*ignore_comments=*/true);
+    nlohmann::json json = nlohmann::json::parse(text.begin(), text.end(), see,
+                                                /*allow_exceptions=*/true,
+                                                /*ignore_comments=*/true);
+    if (!twice.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("field '", twice, "' is there twice in one object"));
+    }
+    return json;
   } catch (const nlohmann::json::parse_error& error) {
     const size_t end = std::min(error.byte, text.size());
     const auto line = 1 + std::count(text.begin(), text.begin() + end, '\n');

@@ -10,7 +10,7 @@
 namespace refract::placement {
 
 // JSON with // and /* */ comments. InvalidArgument: "line N: is no JSON",
-// or "has a number beyond 1.8e308".
+// a number beyond 1.8e308, or a field that an object has twice.
 absl::StatusOr<nlohmann::json> ParseJsonText(absl::string_view text);
 
 // The member `name` of `object`; a null where it has none or is no object.

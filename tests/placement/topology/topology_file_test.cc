@@ -64,6 +64,8 @@ TEST(OverrideTest, RefusesContradictionsByField) {
       {"", "line 1: is no JSON"},
       {"[]", "is no object"},
       {R"({"paths": [{"gbps": 1e999}]})", "has a number beyond 1.8e308"},
+      {R"({"nics": [], "nics": [{"name": "mlx5_0", "numa_node": 1}]})",
+       "field 'nics' is there twice in one object"},
       {R"({"nic": []})",
        "nic: is no field here; there is gpus, nics, numa_nodes, paths, pci"},
       {R"({"nics": {}})", "nics: is no list"},
