@@ -388,6 +388,13 @@ absl::Status ModelControl::LoadNow(const std::string& name,
       if (added.ok()) fresh[version] = *std::move(added);
     }
     if (why.ok()) {
+      // Only the deltas of served versions are followed.
+      const bool added = fresh.contains(version);
+      if (added || !before.contains(version)) {
+        DeltaFeed* const deltas =
+            (added ? fresh : model.loaded).at(version).model->deltas();
+        if (deltas != nullptr) deltas->CatchUp();
+      }
       next.insert(version);
       continue;
     }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/process/files.h"
@@ -108,6 +109,8 @@ absl::Status DeltaFeed::Check(int64_t sequence,
 }
 
 bool DeltaFeed::Step(const TableStore::Pause& pause) {
+  if (!step_mu_.TryLock()) return false;
+  const absl::Cleanup unlock = [this] { step_mu_.Unlock(); };
   const models::DeltaState state = counts().state;
   const std::map<int64_t, std::string> names = List();
   {
@@ -210,14 +213,16 @@ void DeltaFeed::Refuse(const std::string& name, const std::string& rows_file,
 
 void DeltaFeed::CatchUp() {
   const absl::Time begin = absl::Now();
+  const Counts before = this->counts();
   while (Step(nullptr)) {
   }
   const Counts counts = this->counts();
-  if (counts.applied == 0) return;
+  if (counts.applied == before.applied) return;
   LOG(INFO) << "model '" << model_ << "' version " << version_ << ": "
-            << counts.applied << " deltas with " << counts.rows
-            << " rows applied in " << absl::FormatDuration(absl::Now() - begin)
-            << ", up to delta " << counts.state.sequence;
+            << counts.applied - before.applied << " deltas with "
+            << counts.rows - before.rows << " rows applied in "
+            << absl::FormatDuration(absl::Now() - begin) << ", up to delta "
+            << counts.state.sequence;
 }
 
 DeltaFeed::Counts DeltaFeed::counts() const {

@@ -36,10 +36,11 @@ class DeltaFeed {
   // Reads the folder and applies at most one delta: among the deltas whose
   // parent is the present state, the delta that leads farthest. Returns whether
   // it applied a delta. A delta that cannot be applied is logged once, until
-  // its files change.
+  // its files change. Any thread may call it; while another thread is in it, it
+  // does nothing and returns false.
   bool Step(const TableStore::Pause& pause);
   // Calls Step() until nothing is left to do, with one log line about it. For a
-  // version that does not serve yet.
+  // version that does not serve yet, or not at present.
   void CatchUp();
 
   struct Counts {
@@ -81,7 +82,7 @@ class DeltaFeed {
   const std::string folder_;
   TableStore& store_;
 
-  // Used only by the thread that steps.
+  absl::Mutex step_mu_;  // held by Step()
   std::map<int64_t, Seen> seen_;
   std::map<std::string, std::string> refused_;  // manifest → marks of its files
   std::string folder_error_;                    // that was logged

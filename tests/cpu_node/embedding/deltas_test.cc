@@ -17,8 +17,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/synchronization/notification.h"
 #include "base/process/files.h"
 #include "base/sha256.h"
+#include "cpu_node/control/model_control.h"
 #include "cpu_node/embedding/delta_feed.h"
 #include "cpu_node/embedding/table_store.h"
 #include "gmock/gmock.h"
@@ -27,6 +29,7 @@
 #include "models/repository/files/safetensors.h"
 #include "tests/base/random_seed.h"
 #include "tests/cpu_node/serving_fixture.h"
+#include "tests/cpu_node/stored_model.h"
 
 namespace refract::cpu_node {
 namespace {
@@ -240,6 +243,37 @@ TEST_F(DeltasTest, ADeltaFromTheSameParentThatLeadsFartherIsTaken) {
   ASSERT_TRUE(Step());
   EXPECT_EQ(counts().state.sequence, 7);
   EXPECT_EQ(Row(1), Values(7));
+}
+
+TEST_F(DeltasTest, AVersionThatComesBackFromMemoryHasTheDeltasOfMeanwhile) {
+  testing_models::StoredModels stored;
+  stored.Add("small", /*split=*/false);
+  stored.Add("small", /*split=*/false);
+  ModelControlOptions options;
+  options.by_request = true;
+  options.served.deltas_folder = folder_;
+  auto catalog = Catalog::Load(stored.repository(), options.served);
+  ASSERT_TRUE(catalog.ok()) << catalog.status();
+  auto engine = Engine::Create(*std::move(catalog), {});
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  ModelControl control(stored.repository(), engine->get(), options);
+  for (const int version : {1, 2, 1}) {
+    absl::Notification done;
+    control.Load("small",
+                 absl::StrCat(R"({"version_policy":{"specific":{"versions":[)",
+                              version, "]}}}"),
+                 [&](const absl::Status& status) {
+                   EXPECT_TRUE(status.ok()) << status;
+                   done.Notify();
+                 });
+    done.WaitForNotification();
+    if (version == 2) Write({.ids = {1}, .rows = Values(1)});
+  }
+  const auto served = (*engine)->catalog()->Find("small", "1");
+  ASSERT_TRUE(served.ok()) << served.status();
+  EXPECT_EQ((*served)->deltas()->counts().state.sequence, 1);
+  (*engine)->Stop();
+  control.Stop();
 }
 
 TEST_F(DeltasTest, RequestsReadOneStateAndSayWhich) {
