@@ -486,6 +486,8 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   metrics::PrintAddress("refract-cpu-node", flags.metrics, metrics->get());
   // Reading ahead may take minutes, so it begins when clients can come.
   // Versions that are loaded later are read before they serve (PlaceTables()).
+  // The thread ends last: on a busy machine it gets no processor for seconds,
+  // and readiness must not wait for it.
   std::unique_ptr<TableReadAhead> read_ahead;
   if (model_options.table_memory == models::TableMemory::kMap) {
     std::optional<size_t> shard;
@@ -509,7 +511,6 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
       shutdown, [&] { return (*frontend)->AnswersLive(kLongestToAnswer); });
   manager.Stopping(absl::Seconds(flags.lame_duck_s + flags.drain_timeout_s) +
                    kLongestWaitForQuiet + 2 * kLastAnswers);
-  read_ahead.reset();
   LOG(INFO) << "signal " << signal_number << ": not ready, stopping in "
             << flags.lame_duck_s << " s";
   // Four stages: the node is not ready, but serves (lame duck); it refuses new
