@@ -104,20 +104,6 @@ std::optional<Comparison> ParseGuard(absl::string_view guard,
   return std::nullopt;
 }
 
-// symbol + added
-struct Sum {
-  std::string symbol;
-  int64_t added = 0;
-};
-
-std::optional<Sum> AsSum(const SymExpr& size) {
-  const std::vector<std::string> symbols = size.Symbols();
-  if (symbols.size() != 1) return std::nullopt;
-  const auto added = (size - SymExpr::Symbol(symbols[0])).constant();
-  if (!added) return std::nullopt;
-  return Sum{symbols[0], *added};
-}
-
 SymbolRange* FindRange(Graph& graph, absl::string_view symbol) {
   for (SymbolRange& range : graph.symbols) {
     if (range.symbol == symbol) return &range;
@@ -299,8 +285,9 @@ void ChooseBatchSymbol(Graph& graph) {
   if (!graph.outputs.empty()) {
     const Value& first = graph.value(graph.outputs[0]);
     const auto rows =
-        first.shape.empty() ? std::nullopt : AsSum(first.shape[0]);
-    if (rows && rows->added <= 0 && rows->added > INT32_MIN) {
+        first.shape.empty() ? std::nullopt : AsLine(first.shape[0]);
+    if (rows && rows->factor == 1 && rows->added <= 0 &&
+        rows->added > INT32_MIN) {
       // Fewer rows than the symbol: bags whose offsets end with the number of
       // ids, where no input has a row per item.
       if (rows->added < 0) Lower(graph, rows->symbol, -rows->added);
