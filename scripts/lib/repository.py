@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import hashlib
+import importlib.metadata
 import io
 import os
 import pathlib
@@ -55,8 +56,8 @@ def export(model, folder, *arguments, preset="tiny"):
     """Exports a zoo model, a tiny one by default; returns the folder.
 
     Tests share exports in a folder of the build (REFRACT_BUILD_DIR is set): an
-    export takes seconds, and its files depend on models/zoo and the arguments
-    alone. Exports run in this process, since most of the seconds of a process of
+    export takes seconds, and its files depend on models/zoo, PyTorch and the
+    arguments alone. Exports run in this process, since most of the seconds of a process of
     its own would be the start of PyTorch.
     """
     folder = pathlib.Path(folder)
@@ -64,7 +65,8 @@ def export(model, folder, *arguments, preset="tiny"):
     if "REFRACT_BUILD_DIR" not in os.environ:
         _export(command, folder)
         return folder
-    digest = hashlib.sha256(repr(command).encode())
+    version = importlib.metadata.version("torch")
+    digest = hashlib.sha256(repr([*command, version]).encode())
     for source in sorted((SOURCE / "models" / "zoo").glob("*.py")):
         digest.update(source.read_bytes())
     exports = BUILD / "tests" / "exports"
