@@ -146,6 +146,12 @@ void GuardQuantizedTables(Arguments a) {
   }
   const int64_t mode = a[14].toInt();
   TORCH_CHECK(mode >= 0 && mode <= 2, "bags pooled in mode ", mode);
+  // On a CPU fbgemm pools into fp32 (0), fp16 (1) and bf16 (5). Its signature
+  // also takes int8 (2) and int4 (3) with pooling; fbgemm 1.6 then ends the
+  // process by SIGILL.
+  const int64_t result = a[16].toInt();
+  TORCH_CHECK(mode == 2 || (result != 2 && result != 3),
+              "bags pooled into numbers of type ", result);
   const at::Tensor& sums = a[5].toTensor();
   TORCH_CHECK(sums.scalar_type() == at::kInt, "D_offsets that are not int32");
   const int64_t columns = a[6].toInt();

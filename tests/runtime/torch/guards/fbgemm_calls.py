@@ -167,7 +167,7 @@ def look_ups():
             (12, bad_ids[0].int()), (13, bad_offsets[0].int()),
             (13, bad_offsets[1].int()), (13, bad_offsets[2].int()),
             (15, numbers(3)), (2, ints(1, 1)), (3, longs(0, 9000)),
-            (5, ints(0, 4)), (19, 0), (14, 7),
+            (5, ints(0, 4)), (19, 0), (14, 7), (16, 2), (16, 3),
         ],
     )
 
