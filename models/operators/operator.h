@@ -78,6 +78,7 @@ enum class RowRule : uint8_t {
   // rules_index.cc
   kIndex, kIndexPut, kGather, kTake, kIndexSelect, kIndexWrite, kScatter,
   kViewScatter, kEmbedding, kEmbeddingBag,
+  kBuckets,  // places of values within sorted bounds
   // rules_reduce.cc
   kReduce, kScan,
   kOrder,  // along the last dimension where none is named

@@ -444,7 +444,7 @@ constexpr Op kTable[] = {
        "_padded_dense_to_jagged_forward to_sparse to_dense _to_dense "
        "_assert_async _functional_assert_async hash_tensor",
        kCpuOnly, R::kNone),
-    Op("bucketize searchsorted", kCpuOnly, R::kPointwise),
+    Op("bucketize searchsorted", kCpuOnly, R::kBuckets),
     // Random.
     Op("rand rand_like randn randn_like randint randint_like randperm random "
        "bernoulli binomial cauchy exponential geometric log_normal multinomial "

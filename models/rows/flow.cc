@@ -403,6 +403,7 @@ constexpr Rule kRules[] = {
     {RowRule::kViewScatter, &ViewScatter},
     {RowRule::kEmbedding, &Embedding},
     {RowRule::kEmbeddingBag, &EmbeddingBag},
+    {RowRule::kBuckets, &Buckets},
     {RowRule::kReduce, &ReduceAll},
     {RowRule::kScan, &Scan},
     {RowRule::kOrder, &Order},

@@ -155,6 +155,7 @@ Flow Scatter(const NodeView& view);
 Flow ViewScatter(const NodeView& view);
 Flow Embedding(const NodeView& view);
 Flows EmbeddingBag(const NodeView& view);
+Flow Buckets(const NodeView& view);
 // rules_reduce.cc
 Flows ReduceAll(const NodeView& view);
 Flow Scan(const NodeView& view);

@@ -288,6 +288,19 @@ std::vector<Flow> EmbeddingBag(const NodeView& view) {
   return flows;
 }
 
+// Bounds of rank 1 serve all values. Bounds of a higher rank have the values'
+// leading dimensions, and their last dimension is searched.
+Flow Buckets(const NodeView& view) {
+  const ValueId bounds =
+      view.Ref(view.name == "searchsorted" ? "sorted_sequence" : "boundaries");
+  const Flow flow = view.FlowOf(bounds);
+  const int rank = view.Rank(bounds);
+  if (flow.has_axis() && flow.axis == rank - 1) return Flow::Mixed();
+  const Flow values = view.FlowOf("self");
+  if (rank == 1 && flow.shared() && values.rows()) return values;
+  return BroadcastInputs(view);
+}
+
 Flow Take(const NodeView& view) {
   const Flow index = view.FlowOf("index");
   return view.FlowOf("self").shared() && index.rows() ? index : Flow::Mixed();

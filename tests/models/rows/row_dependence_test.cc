@@ -255,6 +255,42 @@ TEST(RowDependenceTest, EntriesOfItemsInVectors) {
   EXPECT_EQ(entries(items), 1);
 }
 
+// Bounds that all rows share have no place of a row, whatever their number.
+TEST(RowDependenceTest, BucketsOfValues) {
+  struct Case {
+    std::string values, bounds;
+    bool of_rows;  // the bounds are an input that differs by row
+    RowUse use;
+  };
+  const Case cases[] = {
+      {"B", "7", false, RowUse::kAlone},
+      {"B", "B", false, RowUse::kAlone},
+      {"B,3", "7", false, RowUse::kAlone},
+      {"B,3", "B,7", true, RowUse::kAlone},
+      {"B", "B", true, RowUse::kTogether},
+      {"3,B", "3,B", true, RowUse::kTogether},
+  };
+  for (const Case& given : cases) {
+    Maker maker;
+    const ValueId values = maker.Input(given.values);
+    const ValueId bounds =
+        given.of_rows ? maker.Input(given.bounds) : maker.Weight(given.bounds);
+    const RowDependence found = FindRowDependence(maker.Return(
+        {maker.Op("searchsorted.Tensor",
+                  {{"sorted_sequence", Ref(bounds)}, {"self", Ref(values)}},
+                  given.values, base::DType::kInt64)}));
+    EXPECT_EQ(found.use, given.use)
+        << given.values << " in " << given.bounds << ": " << found.why;
+  }
+  Maker maker;
+  const ValueId price = maker.Input("B");
+  const RowDependence found = FindRowDependence(maker.Return(
+      {maker.Op("bucketize.Tensor",
+                {{"self", Ref(price)}, {"boundaries", Ref(maker.Weight("7"))}},
+                "B", base::DType::kInt64)}));
+  EXPECT_TRUE(found.may_coalesce) << found.why;
+}
+
 TEST(RowDependenceTest, InBatchNegatives) {
   Maker maker;
   const ValueId x = maker.Input("B,4");
