@@ -199,8 +199,8 @@ absl::Status CudaDevice::Measure(Entry& entry, Loaded& loaded) {
   while (true) {
     // Rows of the request; a program of a fixed batch takes it as one row.
     const int64_t items = fixed && batch != bound.end() ? batch->second : rows;
-    const auto inputs =
-        MakeInputs(graph, model.program().part(), items, 1, bound);
+    const auto inputs = MakeInputs(graph, model.program().part(), items, 1,
+                                   bound, model.least_integer());
     // The model's times are learnt from requests instead.
     if (!inputs.ok()) return absl::OkStatus();
     std::vector<base::TensorView> views;

@@ -104,6 +104,7 @@ DeviceModel::DeviceModel(std::shared_ptr<const models::LoadedModel> model,
           runtime::SizesDependOnData(model_->graph, program_->part())),
       rows_(models::FindHnRowDependence(model_->graph, *model_->plan)),
       layout_(model_->graph, program_->part(), rows_),
+      least_integer_(LeastInteger(model_->graph, *program_)),
       weights_(WeightsOf(*model_, program_->part())),
       arrivals_([] { return std::make_unique<Arrival>(); }),
       memories_(
@@ -113,8 +114,8 @@ DeviceModel::DeviceModel(std::shared_ptr<const models::LoadedModel> model,
     // The decision comes from the graph alone. A defect in a rule of an
     // operator would let requests change each other's results, so generated
     // requests test the decision.
-    const absl::Status verified =
-        VerifyRows(model_->graph, *program_, layout_, &row_difference_);
+    const absl::Status verified = VerifyRows(model_->graph, *program_, layout_,
+                                             least_integer_, &row_difference_);
     if (!verified.ok()) {
       LOG(WARNING) << label()
                    << ": its graph says that rows are independent, but "

@@ -51,11 +51,13 @@ class DeviceModel {
 
   const runtime::Program& program() const { return *program_; }
   const runtime::BatchLayout& layout() const { return layout_; }
-  // The rule that decided about rows, without the layout's further demands.
   // "model 'NAME' version N", for messages.
   static std::string LabelOf(absl::string_view name, int64_t version);
   std::string label() const { return LabelOf(name(), version()); }
+  // The rule that decided about rows, without the layout's further demands.
   const models::RowDependence& rows() const { return rows_; }
+  // Of generated inputs that this part takes (LeastInteger()).
+  int64_t least_integer() const { return least_integer_; }
   // Largest difference between results of rows computed alone and among others,
   // on generated inputs (VerifyRows()); 0 if rows depend on each other.
   double row_difference() const { return row_difference_; }
@@ -132,6 +134,7 @@ class DeviceModel {
   bool sizes_depend_on_data_;
   models::RowDependence rows_;
   runtime::BatchLayout layout_;
+  int64_t least_integer_;
   double row_difference_ = 0;
   std::vector<absl::Span<const std::byte>> weights_;  // that this part reads
   size_t weight_bytes_ = 0;

@@ -122,7 +122,10 @@ void FillOtherOffsets(const models::Graph& graph, const runtime::Part& part,
   }
 }
 
-void Fill(Tensor& tensor, std::mt19937& random) {
+void Fill(Tensor& tensor, int64_t least_integer, std::mt19937& random) {
+  const auto integer = [&] {
+    return std::max(static_cast<int64_t>(random() % 2), least_integer);
+  };
   const auto number = [&] {
     return static_cast<float>(random() % 2048) / 1024.0f - 1.0f;
   };
@@ -134,11 +137,11 @@ void Fill(Tensor& tensor, std::mt19937& random) {
       for (double& value : tensor.as<double>()) value = number();
       break;
     case base::DType::kInt64:
-      for (int64_t& value : tensor.as<int64_t>()) value = random() % 2;
+      for (int64_t& value : tensor.as<int64_t>()) value = integer();
       break;
     case base::DType::kInt32:
       for (int32_t& value : tensor.as<int32_t>()) {
-        value = static_cast<int32_t>(random() % 2);
+        value = static_cast<int32_t>(integer());
       }
       break;
     case base::DType::kFloat16:
@@ -186,7 +189,7 @@ absl::StatusOr<std::vector<Tensor>> RunOnce(const runtime::Program& program,
 
 absl::StatusOr<std::vector<Tensor>> MakeInputs(
     const models::Graph& graph, const runtime::Part& part, int64_t rows,
-    uint32_t seed, const models::SymbolBindings& sizes) {
+    uint32_t seed, const models::SymbolBindings& sizes, int64_t least_integer) {
   std::mt19937 random(seed);
   const runtime::FoundBags bags = runtime::FindBagInputs(graph, part);
   const models::SymbolBindings bindings =
@@ -215,7 +218,7 @@ absl::StatusOr<std::vector<Tensor>> MakeInputs(
     }
     REFRACT_ASSIGN_OR_RETURN(Tensor tensor,
                              Tensor::Allocate(value.dtype, dims));
-    Fill(tensor, random);
+    Fill(tensor, least_integer, random);
     inputs.push_back(std::move(tensor));
   }
   for (const runtime::BagInputs& bag : bags.bags) {
@@ -226,6 +229,18 @@ absl::StatusOr<std::vector<Tensor>> MakeInputs(
   }
   if (!bags.why_not.empty()) FillOtherOffsets(graph, part, inputs, random);
   return inputs;
+}
+
+int64_t LeastInteger(const models::Graph& graph,
+                     const runtime::Program& program) {
+  const int64_t rows = std::max<int64_t>(graph.min_batch, 1);
+  runtime::RunContext context(program);
+  const auto takes = [&](int64_t least) {
+    const auto inputs =
+        MakeInputs(graph, program.part(), rows + kMoreRows[0], 1, {}, least);
+    return inputs.ok() && RunOnce(program, context, ViewsOf(*inputs)).ok();
+  };
+  return !takes(0) && takes(1) ? 1 : 0;
 }
 
 MeasuredTimes WarmUp(const DeviceModel& model, const WarmUpOptions& options) {
@@ -241,7 +256,8 @@ MeasuredTimes WarmUp(const DeviceModel& model, const WarmUpOptions& options) {
   const absl::Time begin = options.clock->Now();
   int64_t rows = std::min(std::max<int64_t>(graph.min_batch, 1), most);
   while (true) {
-    const auto inputs = MakeInputs(graph, program.part(), rows, 1);
+    const auto inputs =
+        MakeInputs(graph, program.part(), rows, 1, {}, model.least_integer());
     if (!inputs.ok()) return times;
     absl::Duration fastest = absl::InfiniteDuration();
     // The first run grows buffers and reads weights, and is not counted.
@@ -267,7 +283,7 @@ MeasuredTimes WarmUp(const DeviceModel& model, const WarmUpOptions& options) {
 absl::Status VerifyRows(const models::Graph& graph,
                         const runtime::Program& program,
                         const runtime::BatchLayout& layout,
-                        double* difference) {
+                        int64_t least_integer, double* difference) {
   *difference = 0;
   const int64_t least = std::max<int64_t>(graph.min_batch, 1);
   const int64_t counts[] = {least + kMoreRows[0], least + kMoreRows[1]};
@@ -280,7 +296,7 @@ absl::Status VerifyRows(const models::Graph& graph,
   for (int i = 0; i < 2; ++i) {
     REFRACT_ASSIGN_OR_RETURN(
         std::vector<Tensor> inputs,
-        MakeInputs(graph, program.part(), counts[i], i + 1));
+        MakeInputs(graph, program.part(), counts[i], i + 1, {}, least_integer));
     requests.push_back(std::move(inputs));
     views.push_back(ViewsOf(requests.back()));
     if (i == 0) continue;

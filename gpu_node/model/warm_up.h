@@ -19,15 +19,21 @@ namespace refract::gpu_node {
 
 class DeviceModel;
 
-// Inputs of a part with `rows` rows: floats in [-1, 1), integers 0 or 1 (ids
-// that every table has), drawn from `seed`; bags of two entries on average,
-// where bags are inputs (bag_inputs.h). `sizes` gives the sizes that are
-// independent of the rows; sizes missing there are 1, or the smallest that
-// their symbol allows. FailedPrecondition for an input whose shape is not
-// known.
+// Inputs of a part with `rows` rows: floats in [-1, 1), integers from
+// `least_integer` to 1 (ids that every table has), drawn from `seed`; bags of
+// two entries on average, where bags are inputs (bag_inputs.h). `sizes` gives
+// the sizes that are independent of the rows; sizes missing there are 1, or the
+// smallest that their symbol allows. FailedPrecondition for an input whose
+// shape is not known.
 absl::StatusOr<std::vector<base::Tensor>> MakeInputs(
     const models::Graph& graph, const runtime::Part& part, int64_t rows,
-    uint32_t seed, const models::SymbolBindings& sizes = {});
+    uint32_t seed, const models::SymbolBindings& sizes = {},
+    int64_t least_integer = 0);
+
+// The `least_integer` of inputs that `program` takes: 0, or 1 where 0 is
+// refused. A part that picks the last of a history's steps takes no length 0.
+int64_t LeastInteger(const models::Graph& graph,
+                     const runtime::Program& program);
 
 struct WarmUpOptions {
   int64_t max_rows = 1;
@@ -46,7 +52,8 @@ MeasuredTimes WarmUp(const DeviceModel& model, const WarmUpOptions& options);
 // inputs could be generated. `*difference`: the largest absolute difference.
 absl::Status VerifyRows(const models::Graph& graph,
                         const runtime::Program& program,
-                        const runtime::BatchLayout& layout, double* difference);
+                        const runtime::BatchLayout& layout,
+                        int64_t least_integer, double* difference);
 
 }  // namespace refract::gpu_node
 

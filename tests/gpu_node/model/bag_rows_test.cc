@@ -259,7 +259,7 @@ TEST_P(BagRowsTest, BadOffsetsHarmNobodyElse) {
 TEST_P(BagRowsTest, TheCheckAtLoadMergesThem) {
   double difference = 1;
   EXPECT_EQ(VerifyRows(model_->model().graph, model_->program(),
-                       model_->layout(), &difference),
+                       model_->layout(), model_->least_integer(), &difference),
             absl::OkStatus());
   EXPECT_LT(difference, 1e-6);
   EXPECT_EQ(model_->row_difference(), difference);

@@ -51,6 +51,38 @@ std::shared_ptr<const models::LoadedModel> OneUserForAllItems() {
   return model;
 }
 
+// history[b, 3] at the place of its last step, lengths[b, 1] - 1.
+std::shared_ptr<const models::LoadedModel> LastStepOfAHistory() {
+  GraphBuilder builder;
+  const auto history = builder.Input("history", kFloat, {Sym("b"), 3});
+  const auto lengths =
+      builder.Input("lengths", base::DType::kInt64, {Sym("b"), 1});
+  const auto last =
+      builder.Node("aten.sub.Scalar", {Ref("self", lengths), Int("other", 1)},
+                   {base::DType::kInt64, {Sym("b"), 1}});
+  builder.Output(
+      builder.Node("aten.gather.default",
+                   {Ref("self", history), Int("dim", 1), Ref("index", last)},
+                   {kFloat, {Sym("b"), 1}}));
+  auto model = std::make_shared<models::LoadedModel>(
+      *testing_models::MakeSmallModel({}));
+  model->graph = builder.graph();
+  model->graph.batch_symbol = "b";
+  model->plan = runtime::testing::PlanOf(model->graph, {1, 1});
+  models::MarkRows(model->graph, *model->plan);
+  return model;
+}
+
+// Generated lengths of 0 are refused: the place of the last step is then -1.
+TEST(WarmUpTest, APartThatTakesNoLengthOfZeroIsTriedWithOthers) {
+  const auto model = DeviceModel::Create(LastStepOfAHistory());
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ((*model)->least_integer(), 1);
+  EXPECT_EQ((*model)->layout().why_not(), "");
+  EXPECT_FALSE(WarmUp(**model, {.max_rows = 4}).empty());
+  EXPECT_EQ((*DeviceModel::Create(OneUserForAllItems()))->least_integer(), 0);
+}
+
 TEST(WarmUpTest, TheNumberOfRowsIsNoneOfWhatRequestsShare) {
   const auto model = DeviceModel::Create(OneUserForAllItems());
   ASSERT_TRUE(model.ok()) << model.status();
@@ -58,7 +90,7 @@ TEST(WarmUpTest, TheNumberOfRowsIsNoneOfWhatRequestsShare) {
   double difference = -1;
   const absl::Status alone =
       VerifyRows((*model)->model().graph, (*model)->program(),
-                 (*model)->layout(), &difference);
+                 (*model)->layout(), (*model)->least_integer(), &difference);
   EXPECT_TRUE(alone.ok()) << alone;
   EXPECT_EQ(difference, 0);
 }
