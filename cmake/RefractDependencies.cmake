@@ -68,6 +68,16 @@ else()
   refract_report("CUDA backend" "left out: ${cuda_missing}")
 endif()
 
+# hwloc: a second opinion on the topology of a machine.
+pkg_check_modules(hwloc QUIET IMPORTED_TARGET hwloc)
+set(REFRACT_HAVE_HWLOC ${hwloc_FOUND})
+if(hwloc_FOUND)
+  refract_report("topology by hwloc" "built: hwloc ${hwloc_VERSION}")
+else()
+  set(REFRACT_HAVE_HWLOC FALSE)
+  refract_report("topology by hwloc" "left out: hwloc not found (install libhwloc-dev)")
+endif()
+
 # libibverbs: its header is needed by the simulator too, so both come together.
 set(REFRACT_HAVE_VERBS FALSE)
 if(NOT REFRACT_WITH_VERBS STREQUAL "OFF")

@@ -72,7 +72,7 @@ THIRD_PARTY = {
     r"infiniband/|rdma/": (
         r"(transport/verbs|tests|bench)/.*",
     ),
-    r"hwloc": (r"tests/placement/topology/hwloc_test\.cc$",),
+    r"hwloc": (r"placement/topology/hwloc_source\.cc$",),
     r"cuda|cublas|mma\.h": (r"(runtime/cuda|tests|bench)/.*",),
     r"nlohmann/": (
         r"(models|tools|partitioner|placement|cpu_node|gpu_node|tracing)/.*\.cc$",

@@ -6,6 +6,7 @@
 #include "base/process/files.h"
 #include "base/status_macros.h"
 #include "placement/topology/discovery.h"
+#include "placement/topology/hwloc_source.h"
 #include "placement/topology/nvml.h"
 #include "placement/topology/topology_file.h"
 
@@ -51,7 +52,8 @@ absl::StatusOr<NodeTopology> ReadSysfs(const TopologySources& sources,
 absl::StatusOr<NodeTopology> ReadTopology(const TopologySources& sources,
                                           SysfsDump* dump) {
   REFRACT_ASSIGN_OR_RETURN(NodeTopology topology,
-                           ReadSysfs(sources, dump));
+                           sources.hwloc ? DiscoverWithHwloc(sources.sysfs_root)
+                                         : ReadSysfs(sources, dump));
   if (sources.override_file.empty()) return topology;
   REFRACT_ASSIGN_OR_RETURN(const std::string text,
                            base::ReadText(sources.override_file));

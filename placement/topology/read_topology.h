@@ -13,6 +13,7 @@ struct TopologySources {
   std::string sysfs_root = "/sys";
   std::string dump_file;      // of sysfs_tree.h; read instead of sysfs
   std::string override_file;  // of topology_file.h; empty: none
+  bool hwloc = false;         // ask hwloc (hwloc_source.h), not sysfs
 };
 
 // The machine that `sources` describe. On this machine (sysfs_root "/sys")
@@ -21,7 +22,8 @@ struct TopologySources {
 // milliseconds.
 //
 // Errors name the file and the field: InvalidArgument, NotFound,
-// PermissionDenied, Unavailable (a file that exists cannot be read).
+// PermissionDenied, Unavailable (a file that exists cannot be read); those of
+// DiscoverWithHwloc().
 absl::StatusOr<NodeTopology> ReadTopology(const TopologySources& sources,
                                           SysfsDump* dump = nullptr);
 

@@ -179,7 +179,7 @@ std::string MatrixText(const NodeTopology& topology) {
   for (const Endpoint& column : columns) rows[0].push_back(column.name);
   for (const Nic& nic : topology.nics) {
     std::vector<std::string>& row = rows.emplace_back();
-    // Without ports it is unknown.
+    // hwloc knows no ports of network devices.
     const bool down = !nic.active() && !nic.ports.empty();
     row.push_back(nic.name + (down ? " (down)" : ""));
     for (const Endpoint& column : columns) {

@@ -15,6 +15,7 @@ namespace {
 
 struct TopologyOptions {
   placement::TopologySources sources;
+  std::string source = "sysfs";
   std::string dump;
   JsonOutput json;
 };
@@ -52,15 +53,23 @@ void AddTopologyCommand(CLI::App& app, Context& context) {
           ->add_option("--sysfs-root", options->sources.sysfs_root,
                        "sysfs, or a copy of it with its symbolic links")
           ->type_name("DIR");
+  CLI::Option* const source =
+      command
+          ->add_option("--source", options->source,
+                       "source of the facts: sysfs (this program), or "
+                       "hwloc as a second opinion")
+          ->check(CLI::IsMember({"sysfs", "hwloc"}));
   command
       ->add_option("--load", options->sources.dump_file,
                    "read a dump of another machine instead of sysfs")
       ->type_name("FILE")
-      ->excludes(root);
+      ->excludes(root)
+      ->excludes(source);
   AddOutputFile(*command, "--dump", options->dump,
                 "write what was read from sysfs to this file (JSON), for "
                 "--load elsewhere; it holds names and addresses (IP, MAC) of "
-                "network interfaces, and no serial numbers");
+                "network interfaces, and no serial numbers")
+      ->excludes(source);
   command
       ->add_option("--override", options->sources.override_file,
                    "correct what was discovered by this file (JSON, the fields "
@@ -69,6 +78,7 @@ void AddTopologyCommand(CLI::App& app, Context& context) {
   options->json.AddTo(*command, context, "the topology");
   command->callback([&context, options] {
     context.action = [&context, options] {
+      options->sources.hwloc = options->source == "hwloc";
       return Topology(*options, context.out);
     };
   });
