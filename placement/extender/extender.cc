@@ -5,7 +5,6 @@
 #include <memory>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/shorten.h"
@@ -13,6 +12,7 @@
 #include "nlohmann/json.hpp"
 #include "placement/cluster/usage.h"
 #include "placement/fragmentation/fragmentation.h"
+#include "placement/planner/deployment.h"
 
 namespace refract::placement {
 namespace {
@@ -190,15 +190,6 @@ absl::StatusOr<Arguments> ArgumentsFrom(absl::string_view request) {
     arguments.names.push_back(node.node.name);
   }
   return arguments;
-}
-
-// A name that may be part of a path of the API server.
-bool IsObjectName(absl::string_view name) {
-  return !name.empty() && name.size() <= 253 && name[0] != '.' &&
-         std::all_of(name.begin(), name.end(), [](char c) {
-           return absl::ascii_islower(c) || absl::ascii_isdigit(c) ||
-                  c == '-' || c == '.';
-         });
 }
 
 std::string TextIn(const JsonValue& object, absl::string_view name) {

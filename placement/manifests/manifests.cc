@@ -120,6 +120,38 @@ absl::Status Wrong(const Service& service, absl::string_view what) {
       absl::StrCat("service '", service.name, "': ", what));
 }
 
+// Names the option of `refract plan`, without its dashes.
+absl::Status CheckNames(const ManifestOptions& options) {
+  for (const auto& [option, name] :
+       {std::pair("namespace", &options.name_space),
+        std::pair("monitoring-namespace", &options.monitoring_namespace)}) {
+    if (!IsDnsLabel(*name)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(option, ": '", *name,
+                       "' is no DNS label (a-z, 0-9, '-', 63 at the most)"));
+    }
+  }
+  for (const auto& [option, name] :
+       {std::pair("gpu-class", &options.gpu_class),
+        std::pair("mig-class", &options.mig_class),
+        std::pair("nic-class", &options.nic_class),
+        std::pair("cpu-class", &options.cpu_class),
+        std::pair("queue", &options.queue),
+        std::pair("topology-name", &options.topology),
+        std::pair("node-tls-secret", &options.node_tls_secret)}) {
+    // Empty: there is no such object.
+    const bool optional =
+        name == &options.cpu_class || name == &options.node_tls_secret;
+    if (!IsObjectName(*name) && !(optional && name->empty())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(option, ": '", *name,
+                       "' is no name of a Kubernetes object (DNS labels joined "
+                       "by dots, 253 characters at the most)"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckWords(const Deployment& deployment,
                         const ManifestOptions& options) {
   if (deployment.image.empty()) {
@@ -304,6 +336,7 @@ std::optional<std::vector<std::string>> TierKeysOf(absl::string_view labels) {
 absl::StatusOr<std::vector<ManifestFile>> WriteManifests(
     const Deployment& deployment, const ManifestOptions& options) {
   REFRACT_RETURN_IF_ERROR(Check(deployment));
+  REFRACT_RETURN_IF_ERROR(CheckNames(options));
   REFRACT_RETURN_IF_ERROR(CheckWords(deployment, options));
   std::vector<ManifestFile> files;
   // File names begin with numbers: kubectl applies the fabric first, then HNs,

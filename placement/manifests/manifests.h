@@ -64,8 +64,9 @@ struct ManifestFile {
   std::string text;
 };
 
-// Files for `kubectl apply -f DIR`. InvalidArgument names the service and the
-// field that Check() refuses, or that the flavour cannot express.
+// Files for `kubectl apply -f DIR`. InvalidArgument names the option that is no
+// name of a Kubernetes object, or the service and the field that Check()
+// refuses or that the flavour cannot express.
 absl::StatusOr<std::vector<ManifestFile>> WriteManifests(
     const Deployment& deployment, const ManifestOptions& options);
 

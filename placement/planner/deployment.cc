@@ -4,26 +4,18 @@
 #include <string>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 
 namespace refract::placement {
 namespace {
 
 constexpr size_t kLongestLabel = 63;  // RFC 1123
+constexpr size_t kLongestObjectName = 253;
 constexpr int kMostReplicas = 1'000'000;
 constexpr int kMostPort = 65535;
-
-// Names become names and labels of Kubernetes objects.
-bool IsDnsLabel(absl::string_view name) {
-  if (name.empty() || name.size() > kLongestLabel) return false;
-  for (const char c : name) {
-    if (!absl::ascii_islower(c) && !absl::ascii_isdigit(c) && c != '-') {
-      return false;
-    }
-  }
-  return name.front() != '-' && name.back() != '-';
-}
 
 absl::Status Wrong(const Service& service, absl::string_view what) {
   return absl::InvalidArgumentError(
@@ -62,6 +54,26 @@ absl::Status CheckService(const Service& service) {
 }
 
 }  // namespace
+
+bool IsObjectName(absl::string_view name) {
+  if (name.size() > kLongestObjectName) return false;
+  for (const absl::string_view label : absl::StrSplit(name, '.')) {
+    for (const char c : label) {
+      if (!absl::ascii_islower(c) && !absl::ascii_isdigit(c) && c != '-') {
+        return false;
+      }
+    }
+    if (label.empty() || label.front() == '-' || label.back() == '-') {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool IsDnsLabel(absl::string_view name) {
+  return IsObjectName(name) && name.size() <= kLongestLabel &&
+         !absl::StrContains(name, '.');
+}
 
 absl::Status Check(const Deployment& deployment) {
   if (!IsDnsLabel(deployment.name)) {

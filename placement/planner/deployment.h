@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "placement/cluster/instance.h"
 
 namespace refract::placement {
@@ -66,6 +67,14 @@ struct Deployment {
   // key (the pod).
   std::vector<std::string> tier_keys;
 };
+
+// Whether `name` can be the name of a Kubernetes object: DNS labels of any
+// length (RFC 1123: a-z, 0-9 and '-') joined by dots, 253 characters at the
+// most.
+bool IsObjectName(absl::string_view name);
+// The same for names of services and namespaces: one label of at most 63
+// characters.
+bool IsDnsLabel(absl::string_view name);
 
 // InvalidArgument names the service and the field: a name that is no DNS label
 // or occurs twice, replicas or ports out of range, a CN with GPUs.

@@ -61,8 +61,8 @@ void AddManifestFlags(CLI::App& command, ManifestFlags& flags) {
       ->needs(secret);
 }
 
-absl::Status WriteManifestFiles(const ManifestFlags& flags,
-                                placement::Deployment deployment) {
+absl::StatusOr<std::vector<placement::ManifestFile>> ManifestFiles(
+    const ManifestFlags& flags, placement::Deployment deployment) {
   placement::ManifestOptions options = flags.options;
   options.flavour = placement::FlavourFromName(flags.flavour)
                         .value_or(placement::Flavour::kPlain);
@@ -75,8 +75,12 @@ absl::Status WriteManifestFiles(const ManifestFlags& flags,
             : std::vector<std::string>(absl::StrSplit(flags.fabric_labels, ',',
                                                       absl::SkipWhitespace()));
   }
-  REFRACT_ASSIGN_OR_RETURN(const auto files,
-                           WriteManifests(deployment, options));
+  return WriteManifests(deployment, options);
+}
+
+absl::Status WriteManifestFiles(const ManifestFlags& flags,
+                                const placement::Deployment& deployment) {
+  REFRACT_ASSIGN_OR_RETURN(const auto files, ManifestFiles(flags, deployment));
   const std::filesystem::path folder(flags.folder);
   std::error_code error;
   std::filesystem::create_directories(folder, error);

@@ -4,8 +4,10 @@
 // --manifests of `refract plan` and the options that belong to it.
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "placement/manifests/manifests.h"
 #include "placement/planner/deployment.h"
 
@@ -27,11 +29,15 @@ struct ManifestFlags {
 // `flags` outlives parsing.
 void AddManifestFlags(CLI::App& command, ManifestFlags& flags);
 
-// Writes the files of `deployment` into the folder, which is created, and
-// removes files of an earlier plan. InvalidArgument names the folder, or the
-// service and the field.
+// The files of `deployment`; none is written. InvalidArgument names the option,
+// or the service and the field.
+absl::StatusOr<std::vector<placement::ManifestFile>> ManifestFiles(
+    const ManifestFlags& flags, placement::Deployment deployment);
+
+// Writes ManifestFiles() into the folder, which is created, and removes files
+// of an earlier plan. InvalidArgument also names the folder.
 absl::Status WriteManifestFiles(const ManifestFlags& flags,
-                                placement::Deployment deployment);
+                                const placement::Deployment& deployment);
 
 }  // namespace refract::tools
 

@@ -59,6 +59,20 @@ absl::Status WriteCsv(const std::string& folder,
   return absl::OkStatus();
 }
 
+// Refuses names and options of manifests before minutes of planning. Counts of
+// instances do not matter here, so the deployment has one CN and one HN of each
+// service.
+absl::Status CheckManifests(const ManifestFlags& flags,
+                            const placement::PlanSpec& spec) {
+  placement::Plan plan;
+  plan.services.resize(spec.services.size());
+  for (placement::ServicePlan& service : plan.services) {
+    service.answer.sizing.cns = 1;
+    service.answer.sizing.hns = 1;
+  }
+  return ManifestFiles(flags, placement::DeploymentOf(spec, plan)).status();
+}
+
 absl::Status RunPlan(PlanCommand options, std::ostream& out,
                      std::ostream& err) {
   if (options.spec.empty()) {
@@ -79,6 +93,9 @@ absl::Status RunPlan(PlanCommand options, std::ostream& out,
       const placement::PlanSpec spec,
       placement::ParsePlanSpec(text, options.spec, readers));
   REFRACT_RETURN_IF_ERROR(MakeFolder("--csv", options.csv));
+  if (!options.manifests.folder.empty()) {
+    REFRACT_RETURN_IF_ERROR(CheckManifests(options.manifests, spec));
+  }
   REFRACT_RETURN_IF_ERROR(MakeFolder("--manifests", options.manifests.folder));
   const absl::StatusOr<placement::Plan> plan =
       placement::MakePlan(spec, options.plan);

@@ -146,6 +146,27 @@ TEST(ManifestsTest, SaysWhatItCannotWrite) {
               HasSubstr("whole models on GPUs have no daemon"));
 }
 
+TEST(ManifestsTest, RefusesNamesThatKubernetesRefuses) {
+  const auto refusal = [](std::string ManifestOptions::*option,
+                          const std::string& name) {
+    ManifestOptions options;
+    options.*option = name;
+    return std::string(WriteManifests(Small(), options).status().message());
+  };
+  using Options = ManifestOptions;
+  EXPECT_EQ(refusal(&Options::name_space, "Bad Name"),
+            "namespace: 'Bad Name' is no DNS label (a-z, 0-9, '-', 63 at the "
+            "most)");
+  EXPECT_THAT(refusal(&Options::monitoring_namespace, "a.b"),
+              HasSubstr("monitoring-namespace: 'a.b'"));
+  EXPECT_THAT(refusal(&Options::gpu_class, ""), HasSubstr("gpu-class: ''"));
+  EXPECT_THAT(refusal(&Options::queue, "a..b"), HasSubstr("queue: 'a..b'"));
+  EXPECT_THAT(refusal(&Options::node_tls_secret, "Tls"),
+              HasSubstr("node-tls-secret: 'Tls'"));
+  EXPECT_EQ(refusal(&Options::node_tls_secret, "node.tls-1"), "");
+  EXPECT_EQ(refusal(&Options::cpu_class, ""), "");
+}
+
 TEST(ManifestsTest, FlavoursHaveNames) {
   for (const Flavour flavour :
        {Flavour::kPlain, Flavour::kKueue, Flavour::kKai, Flavour::kGrove}) {

@@ -159,6 +159,22 @@ TEST_F(PlanCommandTest, RefusesBadInputInOneLine) {
     EXPECT_EQ(ran.out, "");
     EXPECT_THAT(ran.err, HasSubstr(std::string(option) + " " + spec));
   }
+  const std::string name =
+      absl::StrReplaceAll(placement::kSpecText, {{"\"ranker\"", "\"Ranker\""}});
+  const std::string out = folder_ / "out";
+  for (const auto& [arguments, said] :
+       {std::pair(std::vector<std::string>{spec, "--namespace", "Bad Name"},
+                  "namespace: 'Bad Name' is no DNS label"),
+        std::pair(std::vector<std::string>{Write("name.json", name)},
+                  "service 'Ranker-cn': name: is no DNS label")}) {
+    std::vector<std::string> command = {"plan", "--manifests", out};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    const Ran ran = Refract(command);
+    EXPECT_EQ(ran.exit_status, 2);
+    EXPECT_EQ(ran.out, "");
+    EXPECT_THAT(ran.err, HasSubstr(said));
+    EXPECT_FALSE(std::filesystem::exists(out));
+  }
 }
 
 TEST_F(PlanCommandTest, PlansALoan) {
