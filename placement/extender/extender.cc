@@ -51,6 +51,8 @@ class Picture {
     const auto found = node_of_.find(node);
     return found == node_of_.end() ? -1 : found->second;
   }
+  // Why `node` takes no pod; empty: it may take some.
+  const std::string& Refusal(int node) const { return refusals_[node]; }
   Instance InstanceOf(const PodObject& pod) const {
     Instance instance{.name = pod.name, .role = pod.role, .demand = pod.demand};
     const auto app = apps_.find(pod.app);
@@ -77,6 +79,7 @@ class Picture {
       if (node.gpus > 0) node.gpu_model = GpuModelIndex(cluster_, "GPU");
       node_of_[node.name] = static_cast<int>(cluster_.nodes.size());
       cluster_.nodes.push_back(std::move(node));
+      refusals_.push_back(object.refusal);
     }
     return Check(cluster_);
   }
@@ -91,7 +94,7 @@ class Picture {
     };
     know(asked);
     for (const PodObject& pod : pods) {
-      if (!pod.ended) know(pod);
+      if (!pod.ended && pod.refusal.empty()) know(pod);
     }
     // Order: the meter needs all demands, the state all apps, then pods are put
     // on their nodes.
@@ -101,6 +104,11 @@ class Picture {
       const int node = pod.ended || pod.node.empty() ? -1 : Find(pod.node);
       // A pod that is moved or scheduled again does not block itself.
       if (node < 0 || (!asked.uid.empty() && pod.uid == asked.uid)) continue;
+      if (!pod.refusal.empty()) {
+        // Nobody knows what this pod leaves free.
+        refusals_[node] = pod.refusal;
+        continue;
+      }
       Put(InstanceOf(pod), node, options);
     }
   }
@@ -129,6 +137,7 @@ class Picture {
   }
 
   placement::Cluster cluster_;
+  std::vector<std::string> refusals_;  // by node
   absl::flat_hash_map<std::string, int> node_of_;
   absl::flat_hash_map<std::string, int> apps_;
   std::unique_ptr<FragmentMeter> meter_;
@@ -226,6 +235,8 @@ absl::StatusOr<std::vector<NodeVerdict>> Judge(
     const int node = picture->Find(name);
     if (node < 0) {
       verdict.obstacle = "unknown node";
+    } else if (!picture->Refusal(node).empty()) {
+      verdict.obstacle = picture->Refusal(node);
     } else if (const Obstacle obstacle = placer.ObstacleAt(
                    node, nodes[node].judged ? instance : without_gpus);
                obstacle != Obstacle::kNothing) {

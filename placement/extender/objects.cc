@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -165,6 +166,52 @@ auto ItemsOf(const JsonValue& list, const Read& read) -> absl::StatusOr<
   return objects;
 }
 
+// Without `demand`.
+absl::StatusOr<PodObject> NamedPodFromJson(const JsonValue& json) {
+  if (!json.is_object()) return absl::InvalidArgumentError("is no object");
+  const JsonValue& metadata = JsonMember(json, "metadata");
+  PodObject pod;
+  pod.name = JsonText(metadata, "name");
+  pod.name_space = JsonText(metadata, "namespace");
+  pod.uid = JsonText(metadata, "uid");
+  if (pod.name.empty()) {
+    return absl::InvalidArgumentError("metadata.name: is missing");
+  }
+  pod.node = JsonText(JsonMember(json, "spec"), "nodeName");
+  const std::string phase = JsonText(JsonMember(json, "status"), "phase");
+  // An ended pod stays in lists and takes no resources.
+  pod.ended = phase == "Succeeded" || phase == "Failed";
+  const JsonValue& labels = JsonMember(metadata, "labels");
+  const std::string app = JsonText(labels, "app.kubernetes.io/part-of");
+  // Equal labels in two namespaces are two apps.
+  if (!app.empty()) pod.app = absl::StrCat(pod.name_space, "/", app);
+  const std::string role = JsonText(labels, "app.kubernetes.io/component");
+  pod.role = role == "gpu-node"   ? Role::kHn
+             : role == "cpu-node" ? Role::kCn
+                                  : Role::kWhole;
+  return pod;
+}
+
+// Items of lists. An error of one item would fail every request.
+absl::StatusOr<PodObject> ListedPod(const JsonValue& json) {
+  absl::StatusOr<PodObject> pod = PodFromJson(json);
+  if (pod.ok()) return pod;
+  std::string refusal(pod.status().message());
+  pod = NamedPodFromJson(json);
+  if (pod.ok()) pod->refusal = std::move(refusal);
+  return pod;
+}
+
+absl::StatusOr<NodeObject> ListedNode(const JsonValue& json) {
+  absl::StatusOr<NodeObject> node = NodeFromJson(json);
+  std::string name = JsonText(JsonMember(json, "metadata"), "name");
+  if (node.ok() || name.empty()) return node;
+  NodeObject refused;
+  refused.node.name = std::move(name);
+  refused.refusal = std::string(node.status().message());
+  return refused;
+}
+
 }  // namespace
 
 std::optional<double> ParseQuantity(absl::string_view text) {
@@ -191,27 +238,7 @@ std::optional<double> ParseQuantity(absl::string_view text) {
 }
 
 absl::StatusOr<PodObject> PodFromJson(const JsonValue& json) {
-  if (!json.is_object()) return absl::InvalidArgumentError("is no object");
-  const JsonValue& metadata = JsonMember(json, "metadata");
-  PodObject pod;
-  pod.name = JsonText(metadata, "name");
-  pod.name_space = JsonText(metadata, "namespace");
-  pod.uid = JsonText(metadata, "uid");
-  if (pod.name.empty()) {
-    return absl::InvalidArgumentError("metadata.name: is missing");
-  }
-  pod.node = JsonText(JsonMember(json, "spec"), "nodeName");
-  const std::string phase = JsonText(JsonMember(json, "status"), "phase");
-  // An ended pod stays in lists and takes no resources.
-  pod.ended = phase == "Succeeded" || phase == "Failed";
-  const JsonValue& labels = JsonMember(metadata, "labels");
-  const std::string app = JsonText(labels, "app.kubernetes.io/part-of");
-  // Equal labels in two namespaces are two apps.
-  if (!app.empty()) pod.app = absl::StrCat(pod.name_space, "/", app);
-  const std::string role = JsonText(labels, "app.kubernetes.io/component");
-  pod.role = role == "gpu-node"   ? Role::kHn
-             : role == "cpu-node" ? Role::kCn
-                                  : Role::kWhole;
+  REFRACT_ASSIGN_OR_RETURN(PodObject pod, NamedPodFromJson(json));
   absl::StatusOr<Demand> demand = DemandOf(json);
   if (!demand.ok()) {
     return base::Annotate(demand.status(),
@@ -245,6 +272,16 @@ absl::StatusOr<NodeObject> NodeFromJson(const JsonValue& json) {
   if (amounts->contains("ephemeral-storage")) {
     node.disk_mib = amount("ephemeral-storage", 1 / kMib);
   }
+  for (const auto& [name, value, most] :
+       {std::tuple("cpu", node.cpu_milli, kMostCpuMilli),
+        std::tuple("memory", node.memory_mib, kMostMib),
+        std::tuple("ephemeral-storage", node.disk_mib, kMostMib)}) {
+    if (value > most && value != kUnlimited) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("node ", base::Shorten(host.name),
+                       ": allocatable: ", name, ": more than a machine has"));
+    }
+  }
   const JsonValue& labels = JsonMember(JsonMember(json, "metadata"), "labels");
   // Allocatable GPUs are those of the device plugin that are not divided; the
   // label counts all, also those of DRA drivers.
@@ -268,14 +305,14 @@ absl::StatusOr<NodeObject> NodeFromJson(const JsonValue& json) {
 }
 
 absl::StatusOr<std::vector<NodeObject>> NodesFromJson(const JsonValue& list) {
-  return ItemsOf(list, NodeFromJson);
+  return ItemsOf(list, ListedNode);
 }
 
 absl::StatusOr<PodPage> PodsFromText(absl::string_view text) {
   const JsonValue json =
       JsonValue::parse(text, nullptr, /*allow_exceptions=*/false);
   PodPage page;
-  REFRACT_ASSIGN_OR_RETURN(page.pods, ItemsOf(json, PodFromJson));
+  REFRACT_ASSIGN_OR_RETURN(page.pods, ItemsOf(json, ListedPod));
   page.next = JsonText(JsonMember(json, "metadata"), "continue");
   return page;
 }

@@ -34,6 +34,8 @@ struct PodObject {
   // one nvidia.com/mig-…; else GPUs of annotation refract-gpu ("1", "2g.20gb"),
   // which names the devices of a DRA claim. Without NIC.
   Demand demand;
+  // Why `demand` is unknown; empty: it is known. Only in lists.
+  std::string refusal;
 };
 
 struct NodeObject {
@@ -43,14 +45,17 @@ struct NodeObject {
   // False: it publishes more GPUs than a server has, because they are shared by
   // time slicing; single GPUs are then unknown.
   bool judged = true;
+  // Why everything but the name is unknown; empty: it is known. Only in lists.
+  std::string refusal;
 };
 
 // InvalidArgument names the field.
 absl::StatusOr<PodObject> PodFromJson(const nlohmann::json& pod);
 absl::StatusOr<NodeObject> NodeFromJson(const nlohmann::json& node);
 
-// A page of a PodList or NodeList. InvalidArgument: is no list, or an item is
-// wrong ("items[3]: …").
+// A page of a PodList or NodeList. An item with a wrong field has a `refusal`,
+// so that it does not keep pods from the other nodes. InvalidArgument: is no
+// list, or an item is no object with a name ("items[3]: …").
 struct PodPage {
   std::vector<PodObject> pods;
   std::string next;  // metadata.continue; empty: the last page

@@ -117,6 +117,57 @@ TEST_F(ExtenderTest, CountsWhatItHasBoundUntilAListShowsIt) {
   EXPECT_FALSE(failed().contains("gpu-a"));
 }
 
+TEST_F(ExtenderTest, JudgesOtherNodesBesideAWrongOne) {
+  json nodes = json::parse(Recorded("nodes.json"));
+  json pods = json::parse(Recorded("pods.json"));
+  json request = json::parse(Recorded("filter_names.json"));
+  const auto failed = [&] {
+    const auto node_page = NodesFromText(nodes.dump());
+    const auto pod_page = PodsFromText(pods.dump());
+    EXPECT_TRUE(node_page.ok()) << node_page.status();
+    EXPECT_TRUE(pod_page.ok()) << pod_page.status();
+    Extender extender({.nodes = [&] { return node_page->nodes; },
+                       .pods = [&] { return pod_page->pods; }},
+                      {}, clock_);
+    const auto answer = extender.Filter(request.dump());
+    EXPECT_TRUE(answer.ok()) << answer.status();
+    const json read = json::parse(*answer);
+    EXPECT_EQ(read["Error"], "");
+    return read["FailedNodes"];
+  };
+  const json before = failed();
+  ASSERT_FALSE(before.contains("gpu-b"));
+  json& node = nodes["items"][1];
+  ASSERT_EQ(node["metadata"]["name"], "gpu-b");
+  const json good = node;
+  json& memory = node["status"]["allocatable"]["memory"];
+  for (const auto& [amount, said] :
+       {std::pair("1e400", "memory: '\"1e400\"' is no quantity"),
+        std::pair("999999999999Ti", "memory: more than a machine has")}) {
+    memory = amount;
+    json after = failed();
+    EXPECT_EQ(after["gpu-b"],
+              std::string("refract: node gpu-b: allocatable: ") + said);
+    after.erase("gpu-b");
+    EXPECT_EQ(after, before);
+    // The same in kube-scheduler's own list of nodes.
+    request["Nodes"] = nodes;
+    request.erase("NodeNames");
+    EXPECT_THAT(failed()["gpu-b"].get<std::string>(), HasSubstr(said));
+    request = json::parse(Recorded("filter_names.json"));
+  }
+  node = good;
+  // A pod that waits keeps no place, one that runs leaves an unknown rest.
+  json pod = json::parse(R"({"metadata": {"name": "p", "uid": "p"}, "spec":
+      {"containers": [{"resources": {"requests": {"cpu": "1e12"}}}]}})");
+  pods["items"].push_back(pod);
+  EXPECT_EQ(failed(), before);
+  pods["items"].back()["spec"]["nodeName"] = "gpu-b";
+  EXPECT_THAT(failed()["gpu-b"].get<std::string>(), HasSubstr("pod p: cpu"));
+  pods["items"].back()["status"]["phase"] = "Failed";
+  EXPECT_EQ(failed(), before);
+}
+
 TEST_F(ExtenderTest, SaysWhatWentWrong) {
   Extender extender = Make();
   bind_status_ = absl::UnavailableError("api:8001: refused");
