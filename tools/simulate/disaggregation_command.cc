@@ -1,7 +1,7 @@
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -44,6 +44,10 @@ struct Row {
   std::string name;
   std::vector<DisaggregationResult> results;
 };
+
+// What the table has for a drop in percent, with one digit. A plain minus would
+// print "-0.0" for no drop.
+double ChangeOf(double drop) { return 0.0 - std::round(10 * drop) / 10; }
 
 // Part of the fragment that disaggregation removes, in percent; mean over the
 // seeds.
@@ -112,8 +116,8 @@ void PrintRow(const Row& row, std::ostream& out) {
       "%-28s %5.1f %5.1f   %7.0f %7.0f %6.1f   %6.0f %6.0f %6.1f\n", row.name,
       100 * value("cpu_allocated"), 100 * value("gpu_allocated"),
       value("cpu_fragment_whole_cores"), value("cpu_fragment_cn_cores"),
-      -value("cpu_drop_percent"), value("gpu_fragment_whole_gpus"),
-      value("gpu_fragment_hn_gpus"), -value("gpu_drop_percent"));
+      ChangeOf(value("cpu_drop_percent")), value("gpu_fragment_whole_gpus"),
+      value("gpu_fragment_hn_gpus"), ChangeOf(value("gpu_drop_percent")));
 }
 
 // The curves are those of the first row's first seed.
@@ -132,17 +136,17 @@ placement::Figures FiguresOf(const placement::Cluster& cluster,
   for (const Row& row : rows) {
     const nlohmann::ordered_json json = RowJson(row);
     std::vector<std::string> cells = {row.name};
-    for (const auto& [key, factor, digits] :
-         {std::tuple("cpu_allocated", 100, 1),
-          {"gpu_allocated", 100, 1},
-          {"cpu_fragment_whole_cores", 1, 0},
-          {"cpu_fragment_cn_cores", 1, 0},
-          {"cpu_drop_percent", -1, 1},
-          {"gpu_fragment_whole_gpus", 1, 0},
-          {"gpu_fragment_hn_gpus", 1, 0},
-          {"gpu_drop_percent", -1, 1}}) {
-      cells.push_back(
-          absl::StrFormat("%.*f", digits, factor * json[key].get<double>()));
+    const auto value = [&](const char* key) { return json[key].get<double>(); };
+    for (const auto& [figure, digits] :
+         {std::pair(100 * value("cpu_allocated"), 1),
+          {100 * value("gpu_allocated"), 1},
+          {value("cpu_fragment_whole_cores"), 0},
+          {value("cpu_fragment_cn_cores"), 0},
+          {ChangeOf(value("cpu_drop_percent")), 1},
+          {value("gpu_fragment_whole_gpus"), 0},
+          {value("gpu_fragment_hn_gpus"), 0},
+          {ChangeOf(value("gpu_drop_percent")), 1}}) {
+      cells.push_back(absl::StrFormat("%.*f", digits, figure));
     }
     table.rows.push_back(std::move(cells));
   }

@@ -30,6 +30,9 @@
 namespace refract::tools {
 namespace {
 
+// A century of hours. Each sample measures every node.
+constexpr int kMostSamples = 1'000'000;
+
 struct ReplayCommand {
   ClusterOptions cluster;
   RuleOptions rules;
@@ -108,6 +111,15 @@ absl::Status RunReplay(const ReplayCommand& options, std::ostream& out,
       const placement::InstanceList list,
       placement::ReadInstances(options.instances, cluster));
   for (const placement::Instance& instance : list.instances) {
+    const double last = instance.deleted < placement::kNeverDeleted
+                            ? instance.deleted
+                            : instance.created;
+    if (last / options.sample_s > kMostSamples) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          options.instances, ": instance ", instance.name, ": its time ", last,
+          " s is more than ", kMostSamples, " samples of ", options.sample_s,
+          " s away (--sample-seconds)"));
+    }
     // An instance that fits no node even of an empty cluster would wait for
     // ever: the list belongs to another cluster.
     const std::string why = placement::WhyImpossible(cluster, instance);

@@ -10,6 +10,7 @@ namespace refract::tools {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 class SimulateCommandTest : public CommandLineTest {
  protected:
@@ -120,6 +121,17 @@ TEST_F(SimulateCommandTest, DisaggregationShrinksFragments) {
   EXPECT_GT(ReadJson(json)["cases"][0]["cpu_allocated"], 0.5);
 }
 
+// An empty cluster has no fragments, and so no change of them.
+TEST_F(SimulateCommandTest, DisaggregationPrintsNoMinusBeforeZero) {
+  const Ran ran = Refract({"simulate", "disaggregation", "--nodes", nodes_,
+                           "--cpu", "0", "--gpu", "0", "--seeds", "1",
+                           "--no-sensitivity", "--report", folder_ / "d.html"});
+  ASSERT_EQ(ran.exit_status, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr(" 0.0        0      0    0.0\n"));
+  EXPECT_THAT(ran.out, Not(HasSubstr("-0")));
+  EXPECT_EQ(PageData("d.html")["tables"][0]["rows"][0][5], "0.0");
+}
+
 TEST_F(SimulateCommandTest, RefusesBadInput) {
   EXPECT_THAT(Refused({"simulate"}), HasSubstr("which command? fill, replay"));
   EXPECT_THAT(Refused({"simulate", "fill", "--nodes", "/no/file", "--instances",
@@ -133,6 +145,17 @@ TEST_F(SimulateCommandTest, RefusesBadInput) {
   EXPECT_THAT(Refused({"simulate", "replay", "--nodes", nodes_, "--instances",
                        impossible}),
               HasSubstr("instance x: no node has 16 GPUs"));
+  const std::string late =
+      Write("late.csv",
+            "name,cpu_milli,memory_mib,gpus,created,deleted\nx,1,1,0,0,1e12\n");
+  EXPECT_THAT(
+      Refused({"simulate", "replay", "--nodes", nodes_, "--instances", late}),
+      HasSubstr("instance x: its time 1e+12 s is more than 1000000 samples of "
+                "3600 s away (--sample-seconds)"));
+  EXPECT_EQ(Refract({"simulate", "replay", "--nodes", nodes_, "--instances",
+                     late, "--sample-seconds", "1e9"})
+                .exit_status,
+            0);
   const std::string cpu_only =
       Write("cpu.csv", "name,cpu_milli,memory_mib,gpus,gpu_model\na,1,1,0,\n");
   EXPECT_THAT(Refused({"simulate", "fill", "--nodes", cpu_only, "--instances",
