@@ -1,6 +1,7 @@
 #include "cpu_node/recording/recorder.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "glog/logging.h"
 #include "metrics/exposition.h"
 #include "nlohmann/json.hpp"
+#include "runtime/compile/signature.h"
 #include "runtime/cpu/half.h"
 
 namespace refract::cpu_node {
@@ -99,6 +101,18 @@ std::string TextOf(T id) {
   }
 }
 
+// Whether the sizes of the inputs fit each other. ModelInterface has checked
+// each input by itself; the workers refuse the others later.
+bool SizesFit(const models::Graph& graph, absl::Span<const base::Tensor> inputs,
+              int64_t items) {
+  // Smaller batches get rows before they are checked.
+  if (items < graph.min_batch) return true;
+  std::vector<base::TensorView> views;
+  for (const base::Tensor& input : inputs) views.push_back(input.view());
+  runtime::SymbolValues symbols;
+  return runtime::Signature(graph, graph.inputs, {}).Bind(views, symbols).ok();
+}
+
 // Meaning of an input's integers. `rows`: the rows of the table of each
 // feature; 0: not known; empty: no ids. Features are the columns of a matrix,
 // or its rows if `feature_major`.
@@ -175,7 +189,8 @@ absl::StatusOr<std::unique_ptr<Recorder>> Recorder::Create(
       {"rate", options.rate},
       {"ids", options.key.empty() ? "as sent" : "redacted"},
       {"began", absl::FormatTime(absl::Now(), absl::UTCTimeZone())}};
-  file << head.dump() << "\n" << std::flush;
+  const std::string line = head.dump() + "\n";
+  file << line << std::flush;
   if (!file) {
     return absl::InvalidArgumentError(
         absl::StrCat("--record: ", options.path, ": cannot be written"));
@@ -186,15 +201,18 @@ absl::StatusOr<std::unique_ptr<Recorder>> Recorder::Create(
       options.path,
       std::filesystem::perms::owner_read | std::filesystem::perms::owner_write,
       ignored);
-  return std::unique_ptr<Recorder>(new Recorder(options, std::move(file)));
+  return std::unique_ptr<Recorder>(
+      new Recorder(options, std::move(file), line.size()));
 }
 
-Recorder::Recorder(const RecorderOptions& options, std::ofstream file)
+Recorder::Recorder(const RecorderOptions& options, std::ofstream file,
+                   uint64_t bytes)
     : options_(options),
       step_(static_cast<uint64_t>(options.rate * 0x1p32)),
       began_(options.clock->Now()),
       memory_(options.max_waiting, "--record"),
       file_(std::move(file)),
+      bytes_(bytes),
       thread_([this] { Run(); }) {}
 
 Recorder::~Recorder() {
@@ -270,11 +288,11 @@ std::string Recorder::LineOf(Entry& entry) {
 
 void Recorder::Write(Entry& entry) {
   if (full_.load(std::memory_order_relaxed)) return;
+  if (!SizesFit(entry.model->graph, entry.inputs, entry.items)) return;
   const std::string line = LineOf(entry);
-  const uint64_t written = written_bytes_.load(std::memory_order_relaxed);
   // Recording ends for good: a shorter later request would make the file a
   // biased sample.
-  if (written + line.size() > options_.max_bytes) {
+  if (bytes_ + line.size() > options_.max_bytes) {
     full_.store(true, std::memory_order_relaxed);
     LOG(WARNING) << "--record: " << options_.path
                  << " has reached --record-size; recording ends";
@@ -285,10 +303,16 @@ void Recorder::Write(Entry& entry) {
   if (!file_) {
     full_.store(true, std::memory_order_relaxed);
     LOG(ERROR) << "--record: " << options_.path
-               << " cannot be written; recording ends";
+               << " cannot be written: " << std::strerror(errno)
+               << "; recording ends";
+    // A replay refuses a file with a part of a line. Closed first: a close
+    // later would write the rest of the line.
+    file_.close();
+    std::error_code ignored;
+    std::filesystem::resize_file(options_.path, bytes_, ignored);
     return;
   }
-  written_bytes_.store(written + line.size(), std::memory_order_relaxed);
+  bytes_ += line.size();
   written_.fetch_add(1, std::memory_order_relaxed);
 }
 

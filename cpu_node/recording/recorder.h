@@ -63,7 +63,9 @@ class Recorder {
   ~Recorder();
 
   // Takes a request that fits `model`, if it is one of the sample. Requests for
-  // which there is no room are counted.
+  // which there is no room are counted. Requests whose sizes contradict each
+  // other are not written. When a write fails, or the file has its size,
+  // recording ends for good, with a line in the log.
   void Offer(const ServedModel& model, const InferRequest& request,
              int64_t items, absl::Time arrived);
 
@@ -80,7 +82,7 @@ class Recorder {
     absl::Time arrived;
   };
 
-  Recorder(const RecorderOptions& options, std::ofstream file);
+  Recorder(const RecorderOptions& options, std::ofstream file, uint64_t bytes);
   void Run();
   std::string LineOf(Entry& entry);
   void Write(Entry& entry);
@@ -89,13 +91,15 @@ class Recorder {
   const uint64_t step_;  // rate · 2^32
   const absl::Time began_;
   std::atomic<uint64_t> drawn_ = 0;
-  std::atomic<uint64_t> written_ = 0, dropped_ = 0, written_bytes_ = 0;
+  std::atomic<uint64_t> written_ = 0, dropped_ = 0;
   std::atomic<bool> full_ = false;
 
   base::ByteBudget memory_;  // of waiting requests
   base::IdleList<Entry> waiting_;
-  std::ofstream file_;  // of the thread
-  double last_s_ = 0;   // of the thread
+  // Of the thread.
+  std::ofstream file_;
+  uint64_t bytes_;  // whole lines of the file
+  double last_s_ = 0;
   std::thread thread_;
 };
 

@@ -1,5 +1,8 @@
 #include "cpu_node/recording/recorder.h"
 
+#include <sys/resource.h>
+
+#include <csignal>
 #include <cstdint>
 #include <fstream>
 #include <memory>
@@ -87,6 +90,39 @@ TEST_F(RecorderTest, ARequestWithoutRoomIsCounted) {
   }
   ASSERT_EQ(Lines().size(), 1u);
   EXPECT_EQ(Lines()[0]["items"], 1);
+}
+
+TEST_F(RecorderTest, RequestsOfContradictorySizesAreNotWritten) {
+  {
+    const auto recorder = *Recorder::Create(Options());
+    InferRequest request = MakeRequest("small", 3);
+    InferRequest shorter = MakeRequest("small", 2);
+    std::swap(request.inputs[1], shorter.inputs[1]);
+    recorder->Offer(*model_, request, 3, absl::Now());
+    Offer(*recorder, 2);
+  }
+  ASSERT_EQ(Lines().size(), 1u);
+  EXPECT_EQ(Lines()[0]["items"], 2);
+}
+
+// As on a full disk: the file takes a part of a line.
+TEST_F(RecorderTest, AFailedWriteEndsTheFileAfterAWholeLine) {
+  // A write beyond the limit returns an error instead of a signal.
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  {
+    const auto recorder = *Recorder::Create(Options());
+    rlimit low = before;
+    low.rlim_cur = 4000;
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
+    for (int i = 0; i < 50; ++i) Offer(*recorder, 10);
+  }
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  // Lines() parses each of them.
+  EXPECT_GT(Lines().size(), 1u);
+  EXPECT_LT(Lines().size(), 50u);
 }
 
 // The version is gone before its requests are written.
