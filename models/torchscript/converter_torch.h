@@ -5,8 +5,8 @@
 // determine, and builds the IR graph. One class over several files:
 // nodes_torch.cc (calls of ATen operators), control_flow_torch.cc (branches,
 // loops), inputs_torch.cc (arguments and results of the model), opaque_torch.cc
-// (nodes without a form in the IR) and region_torch.cc (the IR node of a region
-// of opaque nodes).
+// (nodes without a form in the IR) and region_node_torch.cc (the IR node of a
+// region of opaque nodes).
 // Includes LibTorch: for *_torch.cc only.
 //
 // A model that has nodes without a form in the IR is walked twice:
@@ -143,7 +143,7 @@ class Converter {
                           const Item& item);
   void AppendOpaque(JitNode* node, const c10::IValue& example);
 
-  // region_torch.cc
+  // region_node_torch.cc
   absl::Status EmitRegion(const Traced& traced,
                           const std::vector<JitNode*>& nodes);
   // InvalidArgument: a result depends on a buffer that a region writes into.

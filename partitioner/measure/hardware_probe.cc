@@ -20,7 +20,7 @@
 #include "partitioner/measure/profiler.h"
 #include "partitioner/measure/scratch_folder.h"
 #include "partitioner/measure/wire_probe.h"
-#include "partitioner/report/text.h"
+#include "partitioner/report/graph_text.h"
 #include "proto/hardware.pb.h"
 #include "runtime/program.h"
 #include "tools/loadgen/revision.h"

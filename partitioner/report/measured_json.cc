@@ -8,8 +8,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
+#include "partitioner/report/graph_text.h"
 #include "partitioner/report/split_report.h"
-#include "partitioner/report/text.h"
 
 namespace refract::partitioner {
 namespace {

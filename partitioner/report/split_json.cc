@@ -8,8 +8,8 @@
 #include "models/graph/constants.h"
 #include "models/graph/op_traits.h"
 #include "nlohmann/json.hpp"
+#include "partitioner/report/graph_text.h"
 #include "partitioner/report/split_report.h"
-#include "partitioner/report/text.h"
 #include "partitioner/split/split_problem.h"
 
 namespace refract::partitioner {

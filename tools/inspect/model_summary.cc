@@ -11,7 +11,7 @@
 #include "models/tables/id_index.h"
 #include "models/tables/new_ids.h"
 #include "models/tables/table_memory.h"
-#include "partitioner/report/text.h"
+#include "partitioner/report/graph_text.h"
 #include "runtime/cpu/look_ups/row_overlay.h"
 
 namespace refract::tools {

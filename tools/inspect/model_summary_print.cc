@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "models/rows/row_dependence.h"
 #include "nlohmann/json.hpp"
-#include "partitioner/report/text.h"
+#include "partitioner/report/graph_text.h"
 #include "tools/inspect/model_summary.h"
 
 namespace refract::tools {

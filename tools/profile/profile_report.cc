@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
-#include "partitioner/report/text.h"
+#include "partitioner/report/graph_text.h"
 
 namespace refract::tools {
 namespace {

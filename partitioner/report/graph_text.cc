@@ -1,4 +1,4 @@
-#include "partitioner/report/text.h"
+#include "partitioner/report/graph_text.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"

@@ -1,7 +1,7 @@
-#ifndef REFRACT_PARTITIONER_REPORT_TEXT_H_
-#define REFRACT_PARTITIONER_REPORT_TEXT_H_
+#ifndef REFRACT_PARTITIONER_REPORT_GRAPH_TEXT_H_
+#define REFRACT_PARTITIONER_REPORT_GRAPH_TEXT_H_
 
-// Values, shapes and times as text for people.
+// Types, shapes, names and rows of a graph, and times, as text for people.
 
 #include <string>
 #include <vector>
@@ -23,4 +23,4 @@ std::string RowsText(const models::RowDependence& rows);
 
 }  // namespace refract::partitioner
 
-#endif  // REFRACT_PARTITIONER_REPORT_TEXT_H_
+#endif  // REFRACT_PARTITIONER_REPORT_GRAPH_TEXT_H_
