@@ -28,8 +28,8 @@ class SymExpr {
   static SymExpr Symbol(absl::string_view name);
 
   // Parses sympy's text. InvalidArgument names the text and the position.
-  // Functions known: + - * // % ** (constant exponent), Max, Min, FloorDiv,
-  // PythonMod, Mod, CleanDiv, CeilDiv.
+  // Functions known: + - * // % ** (constant exponent), Add, Mul, Pow, Max,
+  // Min, max, min, FloorDiv, PythonMod, Mod, CleanDiv, CeilDiv.
   static absl::StatusOr<SymExpr> Parse(absl::string_view text);
 
   bool is_unknown() const { return node_ == nullptr; }
