@@ -26,11 +26,7 @@ Demand ReadDemand(Fields& fields, bool with_gpu) {
   Demand demand;
   double cores = 0;
   double memory_gib = 0;
-  if (const auto given = fields.Number("cores", 0.001, kMostCores)) {
-    cores = *given;
-  } else {
-    fields.Fail("cores", "is missing");
-  }
+  Need(fields, "cores", fields.Number("cores", 0.001, kMostCores), &cores);
   Assign(fields.Number("memory_gib", 0, kMostGib), &memory_gib);
   demand.cpu_milli = std::llround(cores * 1000);
   demand.memory_mib = std::llround(memory_gib * 1024);
@@ -56,18 +52,10 @@ Demand ReadDemand(Fields& fields, bool with_gpu) {
 
 LoanService ReadService(Fields& fields) {
   LoanService service;
-  if (auto name = fields.Text("name")) {
-    service.name = *std::move(name);
-  } else {
-    fields.Fail("name", "is missing");
-  }
+  Need(fields, "name", fields.Text("name"), &service.name);
   Assign(fields.Text("pod"), &service.pod);
   const auto instances = [](Fields& part, int* count) {
-    if (const auto given = part.Whole("instances", 0, kMostNodes)) {
-      *count = static_cast<int>(*given);
-    } else {
-      part.Fail("instances", "is missing");
-    }
+    Need(part, "instances", part.Whole("instances", 0, kMostNodes), count);
   };
   fields.Object("cn", [&](Fields& cn) {
     instances(cn, &service.cns);
@@ -112,11 +100,7 @@ class Reader {
     root.Each("jobs", [&](Fields& fields) { ReadJob(fields); });
     const bool has_peak = root.Object("peak", [&](Fields& fields) {
       const auto time = [&](const char* name, double* target) {
-        if (const auto given = fields.Number(name, -kMostTime, kMostTime)) {
-          *target = *given;
-        } else {
-          fields.Fail(name, "is missing");
-        }
+        Need(fields, name, fields.Number(name, -kMostTime, kMostTime), target);
       };
       time("start_s", &spec_.start);
       time("end_s", &spec_.end);
@@ -147,22 +131,14 @@ class Reader {
  private:
   void ReadNodes(Fields& fields, Cluster& cluster, bool lends) {
     std::string name;
-    if (auto given = fields.Text("name")) {
-      name = *std::move(given);
-    } else {
-      fields.Fail("name", "is missing");
-    }
+    Need(fields, "name", fields.Text("name"), &name);
     // An entry may stand for many equal nodes, NAME-0, NAME-1 and so on.
     int64_t count = 0;  // 0: one node of that name
     Assign(fields.Whole("count", 1, kMostNodes), &count);
     Node node;
     double cores = 0;
     double memory_gib = 0;
-    if (const auto given = fields.Number("cores", 1, kMostCores)) {
-      cores = *given;
-    } else {
-      fields.Fail("cores", "is missing");
-    }
+    Need(fields, "cores", fields.Number("cores", 1, kMostCores), &cores);
     node.cpu_milli = std::llround(cores * 1000);
     if (const auto given = fields.Number("memory_gib", 1, kMostGib)) {
       memory_gib = *given;
@@ -223,11 +199,7 @@ class Reader {
 
   void ReadJob(Fields& fields) {
     LenderJob job;
-    if (auto name = fields.Text("name")) {
-      job.name = *std::move(name);
-    } else {
-      fields.Fail("name", "is missing");
-    }
+    Need(fields, "name", fields.Text("name"), &job.name);
     int gpus_of_nodes = 0;
     std::set<int> nodes;
     for (const std::string& name :
@@ -253,12 +225,9 @@ class Reader {
       fields.Fail("gpus", absl::StrCat(job.gpus, ", but its nodes have ",
                                        gpus_of_nodes));
     }
-    if (const auto last =
-            fields.Number("last_checkpoint_s", -kMostTime, kMostTime)) {
-      job.last_checkpoint = *last;
-    } else {
-      fields.Fail("last_checkpoint_s", "is missing");
-    }
+    Need(fields, "last_checkpoint_s",
+         fields.Number("last_checkpoint_s", -kMostTime, kMostTime),
+         &job.last_checkpoint);
     Assign(fields.Number("checkpoint_every_s", 1, kMostTime),
            &job.checkpoint_every);
     if (!jobs_.insert(job.name).second) {

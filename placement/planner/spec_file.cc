@@ -31,17 +31,6 @@ constexpr int64_t kMostCount = 10'000'000;
 // Parts of a day: quarters of an hour.
 constexpr int kMostParts = 96;
 
-// Fails if the field is missing.
-template <typename T>
-void Need(Fields& fields, const char* name, const std::optional<T>& value,
-          T* target) {
-  if (value.has_value()) {
-    *target = *value;
-  } else {
-    fields.Fail(name, "is missing");
-  }
-}
-
 // Readers ask for every field that they know; JsonFields then refuses the
 // others. After the first error all fields answer "absent", so readers go on
 // without checks and the first error is reported.

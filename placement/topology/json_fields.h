@@ -207,6 +207,14 @@ void Assign(const std::optional<T>& value, U* target) {
   if (value.has_value()) *target = static_cast<U>(*value);
 }
 
+// Assign() of a field that must be there.
+template <typename T, typename U>
+void Need(JsonFields& fields, const char* name, const std::optional<T>& value,
+          U* target) {
+  Assign(value, target);
+  if (!value.has_value()) fields.Fail(name, "is missing");
+}
+
 }  // namespace refract::placement
 
 #endif  // REFRACT_PLACEMENT_TOPOLOGY_JSON_FIELDS_H_
