@@ -30,19 +30,16 @@ void AddServing(CLI::App& app, Flags& flags) {
   // older.
   app.add_option("--host,--grpc-host,--grpc-address", flags.grpc_host,
                  "Address that gRPC is served on; only this machine can reach "
-                 "the default, 0.0.0.0 means all addresses")
-      ->capture_default_str();
+                 "the default, 0.0.0.0 means all addresses");
   app.add_option("--port,--grpc-port", flags.grpc_port,
                  "Port for KServe v2 over gRPC; 0 = any free one, printed on "
                  "stdout")
-      ->check(CLI::Range(0, 65535))
-      ->capture_default_str();
+      ->check(CLI::Range(0, 65535));
   const auto milliseconds = [&app](const char* name, double& value,
                                    const char* about) {
     app.add_option(name, value, about)
         ->type_name("MILLISECONDS")
-        ->check(base::NumberIn(1, 1e9))
-        ->capture_default_str();
+        ->check(base::NumberIn(1, 1e9));
   };
   milliseconds(
       "--grpc-keepalive-time", flags.keepalive_ms,
@@ -57,28 +54,23 @@ void AddServing(CLI::App& app, Flags& flags) {
                "connection is then closed even during calls");
   app.add_option("--workers", flags.workers,
                  "Threads that run the CPU parts of requests; 0 = one per CPU")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+      ->check(CLI::Range(0, 1024));
   app.add_option("--max-queue", flags.max_queue,
                  "Requests that may wait for a worker or for room at a GPU "
                  "node; further requests are refused with RESOURCE_EXHAUSTED")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+      ->check(CLI::Range(1, 1 << 20));
   app.add_option("--max-in-flight", flags.max_in_flight,
                  "Requests in flight at a time, also at GPU nodes; further "
                  "requests are refused with RESOURCE_EXHAUSTED")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+      ->check(CLI::Range(1, 1 << 20));
   app.add_option("--default-deadline-ms", flags.default_deadline_ms,
                  "Deadline of requests without a deadline, milliseconds; 0 = "
                  "none")
-      ->check(base::NumberIn(0, 86400e3))
-      ->capture_default_str();
+      ->check(base::NumberIn(0, 86400e3));
   app.add_option("--slow-request-ms", flags.slow_request_ms,
                  "Log requests that take longer, with their ids and stages, "
                  "milliseconds; 0 = none")
-      ->check(base::NumberIn(0, 86400e3))
-      ->capture_default_str();
+      ->check(base::NumberIn(0, 86400e3));
   base::AddRequestMemoryFlag(
       app, flags.request_memory,
       "Memory of requests, for example 4GiB: half of it for messages as they "
@@ -93,7 +85,8 @@ void AddServing(CLI::App& app, Flags& flags) {
                  "slow-ms=MS, failed=true|false, mode=triton|opentelemetry "
                  "(docs/how-to/tracing.md)")
       ->type_name("[MODE,]NAME=VALUE")
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->default_str("");
   app.add_flag("--allow-trace-settings", flags.allow_trace_settings,
                "Clients may change trace settings: TraceSetting, POST "
                "/v2/trace/setting");
@@ -102,13 +95,11 @@ void AddServing(CLI::App& app, Flags& flags) {
                  "not ready and still serves, so that load balancers go "
                  "elsewhere; a second signal ends it")
       ->type_name("SECONDS")
-      ->check(base::NumberIn(0, 86400))
-      ->capture_default_str();
+      ->check(base::NumberIn(0, 86400));
   app.add_option(
          "--drain-timeout-s", flags.drain_timeout_s,
          "After --lame-duck: longest wait for requests in flight, seconds")
-      ->check(base::NumberIn(0, 86400))
-      ->capture_default_str();
+      ->check(base::NumberIn(0, 86400));
 }
 
 void AddHttp(CLI::App& app, Flags& flags) {
@@ -116,14 +107,12 @@ void AddHttp(CLI::App& app, Flags& flags) {
   // Triton's name is an alias.
   app.add_option("--http-host,--http-address", flags.http_host,
                  "Address that HTTP is served on; only this machine can reach "
-                 "the default")
-      ->capture_default_str();
+                 "the default");
   base::AddPortOrOff(app, "--http-port", flags.http_port, 8000,
                      "Port for KServe v2 over HTTP");
   app.add_option("--http-thread-count", flags.http_threads,
                  "Threads that read, decode and write HTTP")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
+      ->check(CLI::Range(1, 256));
   app.add_option("--http-max-input-size", flags.http_max_input_size,
                  "Longest body of an HTTP request, also once decompressed, for "
                  "example 64MiB; longer bodies get status 413")
@@ -134,19 +123,16 @@ void AddHttp(CLI::App& app, Flags& flags) {
   app.add_option(
          "--http-max-connections", flags.http_max_connections,
          "HTTP connections at a time; further connections get status 503")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+      ->check(CLI::Range(1, 1 << 20));
   app.add_option("--http-idle-timeout", flags.http_idle_timeout_s,
                  "Close an HTTP connection after this time without a request")
       ->type_name("SECONDS")
-      ->check(seconds)
-      ->capture_default_str();
+      ->check(seconds);
   app.add_option("--http-stall-timeout", flags.http_stall_timeout_s,
                  "Longest time for the header of an HTTP request, and longest "
                  "pause in its body and in the reading of its answer")
       ->type_name("SECONDS")
-      ->check(seconds)
-      ->capture_default_str();
+      ->check(seconds);
 }
 
 void AddSecurity(CLI::App& app, Flags& flags) {
@@ -193,12 +179,12 @@ void AddReadiness(CLI::App& app, Flags& flags) {
                  "When this node reports itself ready: all (each model is "
                  "ready), listed (each model of --ready-models is) or any (at "
                  "least one model is)")
-      ->check(CLI::IsMember({"all", "listed", "any"}))
-      ->capture_default_str();
+      ->check(CLI::IsMember({"all", "listed", "any"}));
   app.add_option("--ready-models", flags.ready_models,
                  "Models for --ready-when listed, separated by commas")
       ->delimiter(',')
-      ->type_name("NAME");
+      ->type_name("NAME")
+      ->default_str("");
   app.add_flag("--strict-readiness", flags.strict_readiness,
                "Not ready either while a version that should be served could "
                "not be loaded; without this flag such a version is logged, and "
@@ -213,14 +199,12 @@ void AddControl(CLI::App& app, Flags& flags) {
                  "With poll or explicit: versions of each model that stay in "
                  "memory after others replace them, so that the model can "
                  "return to them at once")
-      ->check(CLI::Range(0, 100))
-      ->capture_default_str();
+      ->check(CLI::Range(0, 100));
   app.add_option("--model-load-timeout", flags.load_timeout_s,
                  "How long a new version may take to become ready at a GPU "
                  "node; then its load has failed")
       ->type_name("SECONDS")
-      ->check(base::NumberIn(0.1, 86400))
-      ->capture_default_str();
+      ->check(base::NumberIn(0.1, 86400));
 }
 
 void AddShadow(CLI::App& app, Flags& flags) {
@@ -230,8 +214,7 @@ void AddShadow(CLI::App& app, Flags& flags) {
                  "compared; the difference is a metric "
                  "(docs/how-to/monitoring.md)")
       ->type_name("SHARE")
-      ->check(base::NumberIn(0, 1))
-      ->capture_default_str();
+      ->check(base::NumberIn(0, 1));
 }
 
 void AddTables(CLI::App& app, Flags& flags) {
@@ -242,13 +225,11 @@ void AddTables(CLI::App& app, Flags& flags) {
                  "where the system has them) or disk (rows are read from the "
                  "files for each request that needs them; "
                  "docs/how-to/sizing.md)")
-      ->check(CLI::IsMember({"map", "load", "disk"}))
-      ->capture_default_str();
+      ->check(CLI::IsMember({"map", "load", "disk"}));
   app.add_option("--row-cache-mib", flags.row_cache_mib,
                  "With --table-memory disk: memory for rows, of each model "
                  "version")
-      ->check(CLI::Range(size_t{1}, size_t{1} << 24))
-      ->capture_default_str();
+      ->check(CLI::Range(size_t{1}, size_t{1} << 24));
 }
 
 void AddRecording(CLI::App& app, Flags& flags) {
@@ -263,14 +244,12 @@ void AddRecording(CLI::App& app, Flags& flags) {
                  "Share of the requests, 0 to 1, that --record writes")
       ->type_name("SHARE")
       ->check(base::NumberIn(0, 1))
-      ->needs(record)
-      ->capture_default_str();
+      ->needs(record);
   app.add_option("--record-size", flags.record_size,
                  "--record ends when its file would have more bytes")
       ->type_name("BYTES")
       ->transform(CLI::AsSizeValue(false))
-      ->needs(record)
-      ->capture_default_str();
+      ->needs(record);
   app.add_option(
          "--record-redact-key", flags.record_redact_key,
          "--record replaces ids by a hash with the secret in this file: "
@@ -331,23 +310,19 @@ void AddDeltas(CLI::App& app, Flags& flags) {
   app.add_option("--deltas-poll", flags.deltas_poll_s,
                  "How often the folders of deltas are read")
       ->type_name("SECONDS")
-      ->check(base::NumberIn(0.001, 86400))
-      ->capture_default_str();
+      ->check(base::NumberIn(0.001, 86400));
   app.add_option("--deltas-cpu-percent", flags.deltas_cpu_percent,
                  "Largest share of a CPU that applying deltas takes")
-      ->check(base::NumberIn(0.1, 100))
-      ->capture_default_str();
+      ->check(base::NumberIn(0.1, 100));
   app.add_option("--deltas-p99-ms", flags.deltas_p99_ms,
                  "While the p99 of a model is above this many milliseconds, "
                  "applying deltas takes less of a CPU, down to a sixteenth of "
                  "its share; 0: no limit")
-      ->check(base::NumberIn(0, 1e6))
-      ->capture_default_str();
+      ->check(base::NumberIn(0, 1e6));
   app.add_option("--deltas-new-ids", flags.deltas_new_ids,
                  "Number of ids that deltas may add to each table whose rows "
                  "have ids. Memory is taken as ids come")
-      ->check(base::NumberIn(0, 1e9))
-      ->capture_default_str();
+      ->check(base::NumberIn(0, 1e9));
 }
 
 void AddShards(CLI::App& app, Flags& flags) {
@@ -358,7 +333,8 @@ void AddShards(CLI::App& app, Flags& flags) {
              "some rows of tables that refract partition --shards has "
              "divided (docs/how-to/shards.md)")
           ->type_name("K")
-          ->check(CLI::Range(size_t{0}, models::kMaxShards - 1));
+          ->check(CLI::Range(size_t{0}, models::kMaxShards - 1))
+          ->default_str("");
   CLI::Option* const peers =
       app.add_option("--shard-peers", flags.shard_peers,
                      "Addresses of all nodes of the shard group in the order "
@@ -366,7 +342,8 @@ void AddShards(CLI::App& app, Flags& flags) {
                      "its own address, for the other shards alone")
           ->delimiter(',')
           ->type_name("HOST:PORT")
-          ->needs(shard);
+          ->needs(shard)
+          ->default_str("");
   shard->needs(peers);
 }
 
@@ -411,8 +388,7 @@ void AddGpuNodes(CLI::App& app, Flags& flags) {
                  "How often DNS names of --gpu-nodes are resolved again; files "
                  "are read every second, or at this interval if it is shorter")
       ->type_name("SECONDS")
-      ->check(base::NumberIn(0.05, 86400))
-      ->capture_default_str();
+      ->check(base::NumberIn(0.05, 86400));
   app.add_option("--dns-servers", flags.dns_servers,
                  "DNS servers for --gpu-nodes, separated by commas; without "
                  "this flag those of /etc/resolv.conf")
@@ -421,15 +397,13 @@ void AddGpuNodes(CLI::App& app, Flags& flags) {
                  "Way to the GPU nodes: auto (shared memory on the same host, "
                  "else verbs where both have an RDMA device, else tcp), shm, "
                  "tcp or verbs")
-      ->check(CLI::IsMember(transport::PathPreferenceNames()))
-      ->capture_default_str();
+      ->check(CLI::IsMember(transport::PathPreferenceNames()));
   app.add_option("--rdma-device", flags.rdma_device,
                  "RDMA device for verbs, with port and GID index if wanted; "
                  "without this flag the best for each connection")
       ->type_name("DEVICE[:PORT[:GID]]");
   app.add_option("--topology", flags.topology, placement::kTopologyHelp)
-      ->type_name("auto|off|FILE")
-      ->capture_default_str();
+      ->type_name("auto|off|FILE");
   CLI::Option* const fabric =
       app.add_option("--fabric", flags.fabric,
                      "Where hosts stand in the network (kubectl get nodes -o "
@@ -445,8 +419,7 @@ void AddGpuNodes(CLI::App& app, Flags& flags) {
                  "Use a farther GPU node when the near node is this many times "
                  "as loaded, by latency x (requests in flight + 1)")
       ->needs(fabric)
-      ->check(base::NumberIn(1, 1e6))
-      ->capture_default_str();
+      ->check(base::NumberIn(1, 1e6));
   CLI::Option* const hedge_after =
       app.add_option("--hedge-after-ms", flags.hedge_after_ms,
                      "Send a request to a second GPU node too when the first "
@@ -454,14 +427,16 @@ void AddGpuNodes(CLI::App& app, Flags& flags) {
                      "tenth of the requests; the first answer wins "
                      "(docs/how-to/discovery.md)")
           ->type_name("MILLISECONDS")
-          ->check(base::NumberIn(0.01, 86400e3));
+          ->check(base::NumberIn(0.01, 86400e3))
+          ->default_str("");
   app.add_option("--hedge-quantile", flags.hedge_quantile,
                  "As --hedge-after-ms, after the time within which this share "
                  "of the model's latest requests came back from GPU nodes, for "
                  "example 0.95")
       ->type_name("SHARE")
       ->check(base::NumberIn(0.5, 0.999))
-      ->excludes(hedge_after);
+      ->excludes(hedge_after)
+      ->default_str("");
   app.add_flag("--local-fallback", flags.local_fallback,
                "Run a split model here as a whole while no GPU node serves it "
                "(off by default: the dense part is slow on a CPU)");
@@ -475,6 +450,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
       "Serves models over KServe v2: the CPU part here, the GPU part "
       "on GPU nodes.",
       "refract-cpu-node");
+  app.option_defaults()->always_capture_default();
   base::AddProgramPages(app, REFRACT_VERSION);
   app.add_option("--model-repository", flags.model_repository,
                  "Folder with the models")
@@ -484,7 +460,8 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
                  "Shared library of operators to load first, as given to "
                  "refract import; may be repeated")
       ->type_name("FILE.so")
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->default_str("");
   AddGpuNodes(app, flags);
   AddServing(app, flags);
   AddHttp(app, flags);

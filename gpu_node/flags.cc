@@ -30,6 +30,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
   Flags flags;
   CLI::App app("Executes the GPU part of split models for CPU nodes.",
                "refract-gpu-node");
+  app.option_defaults()->always_capture_default();
   base::AddProgramPages(app, REFRACT_VERSION);
   app.add_option("--model-repository", flags.model_repository,
                  "Folder with the models; each version's split plan says what "
@@ -43,7 +44,8 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
                  "Shared library of operators to load first, as given to "
                  "refract import; may be repeated")
       ->type_name("FILE.so")
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->default_str("");
   app.add_option("--device", flags.device,
                  "Where to execute: auto (GPU 0, or the CPU where there is "
                  "none), cpu, or cuda:N")
@@ -54,39 +56,32 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
             if (CudaIndexOf(device).has_value()) return "";
             return device + " is none of auto, cpu, cuda:N";
           },
-          ""))
-      ->capture_default_str();
+          ""));
   app.add_option(
-         "--host", flags.host,
-         "Address at which CPU nodes reach this node; only this machine "
-         "can reach the default, 0.0.0.0 means all addresses")
-      ->capture_default_str();
+      "--host", flags.host,
+      "Address at which CPU nodes reach this node; only this machine "
+      "can reach the default, 0.0.0.0 means all addresses");
   app.add_option("--port", flags.port,
                  "Port for CPU nodes; 0 = any free one, printed on stdout")
-      ->check(CLI::Range(0, 65535))
-      ->capture_default_str();
+      ->check(CLI::Range(0, 65535));
   app.add_option("--transport", flags.transport,
                  "Ways that are offered to CPU nodes: auto (all that this "
                  "machine has), shm, tcp or verbs")
-      ->check(CLI::IsMember(transport::PathPreferenceNames()))
-      ->capture_default_str();
+      ->check(CLI::IsMember(transport::PathPreferenceNames()));
   app.add_option("--rdma-device", flags.rdma_device,
                  "RDMA device for verbs, with port and GID index if wanted; "
                  "without this flag the best for each connection")
       ->type_name("DEVICE[:PORT[:GID]]");
   app.add_option("--topology", flags.topology, placement::kTopologyHelp)
-      ->type_name("auto|off|FILE")
-      ->capture_default_str();
+      ->type_name("auto|off|FILE");
   app.add_option("--instances", flags.instances,
                  "Requests executed at once: on a CPU a thread each, on a "
                  "GPU a copy of every model each")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+      ->check(CLI::Range(1, 1024));
   app.add_option("--max-queue", flags.max_queue,
                  "Requests that may wait for an instance; more are refused "
                  "with RESOURCE_EXHAUSTED")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+      ->check(CLI::Range(1, 1 << 20));
   app.add_option("--batching-window-us", flags.batching_window_us,
                  "Execute requests of all CPU nodes together, and let a "
                  "request wait this long for others where that pays, "
@@ -101,21 +96,18 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
              "several steps, or refused if its rows depend on each other. "
              "On a GPU memory is reserved for this many rows, and the "
              "default there is 4096")
-          ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
-          ->capture_default_str();
+          ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   app.add_option(
          "--max-size", flags.max_size,
          "On a GPU: the largest value of sizes besides the batch (steps "
          "of a history, ids in bags per row) that memory is reserved for, "
          "where the model declares none; requests beyond it are refused")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
-      ->capture_default_str();
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   app.add_option("--weight-memory-mib", flags.weight_memory_mib,
                  "Weights that may be in the device's memory at once (on a GPU "
                  "all memory of a model), MiB; the least recently used models "
                  "make room for others. 0 = all weights")
-      ->check(base::NumberIn(0, 1e9))
-      ->capture_default_str();
+      ->check(base::NumberIn(0, 1e9));
   app.add_flag("--no-isolation", flags.no_isolation,
                "Do not bound the length of executions on a node of several "
                "models (docs/design/scheduling.md): for "
@@ -123,8 +115,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
   app.add_option("--pollers", flags.pollers,
                  "Threads that run the connections of CPU nodes; one drives a "
                  "NIC")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
+      ->check(CLI::Range(1, 64));
   base::AddNodeTlsFlags(app, flags.node_tls, "CPU nodes");
   base::AddRequestMemoryFlag(
       app, flags.request_memory,
@@ -135,8 +126,7 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
   app.add_option("--slow-request-ms", flags.slow_request_ms,
                  "Log requests that take longer, with their ids and stages, "
                  "milliseconds; 0 = none")
-      ->check(base::NumberIn(0, 86400e3))
-      ->capture_default_str();
+      ->check(base::NumberIn(0, 86400e3));
   app.add_flag("--remote-drain", flags.remote_drain,
                "Take POST /drain and /undrain on the port of metrics from "
                "other machines, too");
@@ -145,12 +135,10 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
                  "to send no more requests and serves requests that still "
                  "arrive; a second signal ends this time")
       ->type_name("SECONDS")
-      ->check(base::NumberIn(0, 86400))
-      ->capture_default_str();
+      ->check(base::NumberIn(0, 86400));
   app.add_option("--drain-timeout-s", flags.drain_timeout_s,
                  "After that: longest wait for requests in flight, seconds")
-      ->check(base::NumberIn(0, 86400))
-      ->capture_default_str();
+      ->check(base::NumberIn(0, 86400));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -18,8 +18,7 @@ struct Flags {
 inline void AddFlags(CLI::App& app, Flags& flags, int default_port) {
   app.add_option("--metrics-host", flags.host,
                  "Address that metrics are served on; only this machine can "
-                 "reach the default")
-      ->capture_default_str();
+                 "reach the default");
   base::AddPortOrOff(
       app, "--metrics-port", flags.port, default_port,
       "Port for metrics (GET /metrics, Prometheus's text format)");

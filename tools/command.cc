@@ -1,5 +1,8 @@
 #include "tools/command.h"
 
+#include <utility>
+
+#include "CLI/CLI.hpp"
 #include "absl/strings/ascii.h"
 
 namespace refract::tools {
@@ -19,6 +22,12 @@ int ExitStatusOf(const absl::Status& status) {
     default:
       return kExitFailure;
   }
+}
+
+void SetAction(CLI::App& command, Context& context,
+               std::function<absl::Status()> action) {
+  command.callback(
+      [&context, action = std::move(action)] { context.action = action; });
 }
 
 std::string OneLine(absl::string_view text) {

@@ -42,6 +42,10 @@ struct Context {
   std::function<absl::Status()> action;
 };
 
+// Sets Context::action where the command line chooses `command`.
+void SetAction(CLI::App& command, Context& context,
+               std::function<absl::Status()> action);
+
 // The library must be called with `app` that outlives parsing and `context`
 // that outlives the action.
 void AddImportCommand(CLI::App& app, Context& context);

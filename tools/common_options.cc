@@ -183,8 +183,7 @@ void AddNodeOptions(CLI::App& command, partitioner::NodeOptions& options) {
       .add_option("--transport", options.transport,
                   "data path between the started CN and HN: auto (the best "
                   "available), shm, tcp or verbs")
-      ->type_name("auto|shm|tcp|verbs")
-      ->capture_default_str();
+      ->type_name("auto|shm|tcp|verbs");
   command
       .add_option("--node-programs", options.programs,
                   "folder of refract-cpu-node and refract-gpu-node; default: "

@@ -44,18 +44,17 @@ inline void AddModelControlFlags(CLI::App& app, ModelControlFlags& flags,
                      requests + "), or poll,explicit")
       ->delimiter(',')
       ->type_name("none|poll|explicit")
-      ->check(CLI::IsMember({"none", "poll", "explicit"}))
-      ->capture_default_str();
+      ->check(CLI::IsMember({"none", "poll", "explicit"}));
   app.add_option("--repository-poll-secs", flags.poll_s,
                  "With poll: time between two looks at the repository")
       ->type_name("SECONDS")
-      ->check(NumberIn(0.05, 86400))
-      ->capture_default_str();
+      ->check(NumberIn(0.05, 86400));
   app.add_option("--load-model", flags.load_models,
                  "With explicit: model to load at start; may be repeated, '*' "
                  "for all")
       ->type_name("NAME")
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->default_str("");
   app.add_flag("--exit-on-error", flags.exit_on_error,
                "Exit at the start if a version that should be served cannot be "
                "loaded; without this flag the node leaves that version out and "

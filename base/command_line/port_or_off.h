@@ -43,8 +43,7 @@ inline void AddPortOrOff(CLI::App& app, const std::string& name,
             return "'" + text + "' is neither a port from 0 to 65535 nor off";
           },
           ""))
-      ->each([&port](const std::string&) { port.given = true; })
-      ->capture_default_str();
+      ->each([&port](const std::string&) { port.given = true; });
 }
 
 }  // namespace refract::base

@@ -34,8 +34,7 @@ inline void AddLogFlags(CLI::App& app, LogFlags& flags) {
   app.add_option("--log-format", flags.format,
                  "Lines of the log on stderr: text, or json (one object per "
                  "line with time, level, source and message)")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
+      ->check(CLI::IsMember({"text", "json"}));
 }
 
 }  // namespace refract::base

@@ -270,6 +270,7 @@ int Main(int argc, char** argv) {
   FLAGS_minloglevel = google::WARNING;
   CLI::App app(
       "Measures the gain of batching on a GPU node with a CPU device.");
+  app.option_defaults()->always_capture_default();
   Options options;
   auto* const model = app.add_option(
       "--model", options.model, "DIR/NAME of a split model in a repository");
@@ -278,34 +279,26 @@ int Main(int argc, char** argv) {
                  "without --model")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 16))
-      ->excludes(model)
-      ->capture_default_str();
+      ->excludes(model);
   app.add_option("--rows", options.rows,
                  "rows of requests; all numbers are equally frequent")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 16))
-      ->capture_default_str();
+      ->check(CLI::Range(1, 1 << 16));
   app.add_option("--slo-ms", options.slo_ms,
                  "latency that 99 % of requests must meet, ms")
-      ->check(base::NumberIn(0.01, 60'000.0))
-      ->capture_default_str();
+      ->check(base::NumberIn(0.01, 60'000.0));
   app.add_option("--window-us", options.window_us,
                  "batching window, us: time that a request waits for others "
                  "while an instance is free")
-      ->check(base::NumberIn(0.0, 1e6))
-      ->capture_default_str();
+      ->check(base::NumberIn(0.0, 1e6));
   app.add_option("--instances", options.instances, "executing threads")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+      ->check(CLI::Range(1, 1024));
   app.add_option("--seconds", options.seconds,
                  "seconds of each run at one rate")
-      ->check(base::NumberIn(0.1, 600.0))
-      ->capture_default_str();
+      ->check(base::NumberIn(0.1, 600.0));
   app.add_option("--rounds", options.rounds, "repetitions, at least 3")
-      ->check(CLI::Range(3, 1000))
-      ->capture_default_str();
-  app.add_option("--seed", options.seed, "seed of the first round's schedule")
-      ->capture_default_str();
+      ->check(CLI::Range(3, 1000));
+  app.add_option("--seed", options.seed, "seed of the first round's schedule");
   app.add_option("--json", options.json, "file to write the result to")
       ->check(base::CheckOutputFile);
   try {

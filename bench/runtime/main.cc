@@ -328,6 +328,7 @@ void Summarise(Json& json) {
 
 int Main(int argc, char** argv) {
   CLI::App app("The engine on one CPU thread beside LibTorch.");
+  app.option_defaults()->always_capture_default();
   app.require_subcommand(1);
   std::vector<int64_t> batches;
   std::vector<std::string> names = {"dlrm",   "dlrm_dcnv2", "wide_deep",
@@ -364,20 +365,17 @@ int Main(int argc, char** argv) {
       ->required();
   beside->add_option("--names", names, "names of the models")->delimiter(',');
   beside->add_option("--busy", busy, "number of busy processes")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+      ->check(CLI::Range(1, 1024));
   beside
       ->add_option("--seconds", seconds,
                    "seconds of one turn with or without busy processes")
-      ->check(base::NumberIn(0.01, 600.0))
-      ->capture_default_str();
+      ->check(base::NumberIn(0.01, 600.0));
   for (auto* command : {layers, whole, beside}) {
     command->add_option("--batches", batches, "items per request")
         ->delimiter(',')
         ->check(CLI::PositiveNumber);
     command->add_option("--rounds", rounds, "repetitions, at least 5")
-        ->check(CLI::Range(5, 10000))
-        ->capture_default_str();
+        ->check(CLI::Range(5, 10000));
     command->add_option("--json", file, "file to write the result to")
         ->check(base::CheckOutputFile);
   }

@@ -31,8 +31,7 @@ void AddTargetOptions(CLI::App& command, ServingOptions& options) {
   };
   command.add_flag("--tls", options.tls,
                    "TLS, with the root certificates of this machine");
-  file("--tls-ca", options.tls_ca,
-       "TLS, with these root certificates (PEM)");
+  file("--tls-ca", options.tls_ca, "TLS, with these root certificates (PEM)");
   file("--tls-cert", options.tls_cert,
        "the client's certificate (PEM), for mTLS");
   file("--tls-key", options.tls_key, "private key of --tls-cert (PEM)");
@@ -159,11 +158,8 @@ void AddCompareCommand(CLI::App& bench, Context& context) {
       ->required();
   AddOutputFile(*command, "--report", files->page, "the page to write")
       ->required();
-  command->callback([&context, files] {
-    context.action = [files] {
-      return CompareServing(files->reports, files->page);
-    };
-  });
+  SetAction(*command, context,
+            [files] { return CompareServing(files->reports, files->page); });
 }
 
 }  // namespace
@@ -193,11 +189,8 @@ void AddBenchCommand(CLI::App& app, Context& context) {
   command->add_option("--record-count", options->record_count,
                       "number of requests that --record keeps");
   AddOutputOptions(*command, context, *options);
-  command->callback([&context, options] {
-    context.action = [&context, options] {
-      return RunServing(*options, context.out);
-    };
-  });
+  SetAction(*command, context,
+            [&context, options] { return RunServing(*options, context.out); });
 }
 
 }  // namespace refract::tools

@@ -67,10 +67,8 @@ void AddBenchTransportCommand(CLI::App& bench, Context& context) {
   options->json.AddTo(*command, context, "every round");
   AddOutputFile(*command, "--csv", options->csv,
                 "also write one line per row to this file, for plots");
-  command->callback([&context, options] {
-    context.action = [&context, options] {
-      return RunTransport(*options, context.out);
-    };
+  SetAction(*command, context, [&context, options] {
+    return RunTransport(*options, context.out);
   });
 }
 

@@ -68,13 +68,10 @@ void AddCalibrateCommand(CLI::App& app, Context& context) {
       ->add_option(
           "--rounds", options->calibrate.rounds,
           "number of rounds; each round measures every kind of request")
-      ->type_name("N")
-      ->capture_default_str();
+      ->type_name("N");
   AddNodeOptions(*command, options->calibrate.nodes);
-  command->callback([&context, options] {
-    context.action = [&context, options] {
-      return Run(*options, context.out, context.err);
-    };
+  SetAction(*command, context, [&context, options] {
+    return Run(*options, context.out, context.err);
   });
 }
 

@@ -77,11 +77,8 @@ void AddDoctorCommand(CLI::App& app, Context& context) {
       "doctor",
       "Shows what this machine has and what each missing piece costs");
   options->json.AddTo(*command, context, "the findings");
-  command->callback([&context, options] {
-    context.action = [&context, options] {
-      return Doctor(*options, context.out);
-    };
-  });
+  SetAction(*command, context,
+            [&context, options] { return Doctor(*options, context.out); });
 }
 
 }  // namespace refract::tools

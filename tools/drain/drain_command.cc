@@ -115,13 +115,9 @@ void AddDrainCommand(CLI::App& app, Context& context) {
           "--timeout", options->timeout_s,
           "longest wait for requests under way; the node stays drained")
       ->type_name("SECONDS")
-      ->check(base::NumberIn(0, 86400))
-      ->capture_default_str();
-  command->callback([&context, options] {
-    context.action = [&context, options] {
-      return Drain(*options, context.out);
-    };
-  });
+      ->check(base::NumberIn(0, 86400));
+  SetAction(*command, context,
+            [&context, options] { return Drain(*options, context.out); });
 }
 
 void AddUndrainCommand(CLI::App& app, Context& context) {

@@ -218,14 +218,12 @@ void AddExtenderCommand(CLI::App& app, Context& context) {
       "A scheduler extender for Kubernetes: filter, prioritize and bind over "
       "HTTP by the rules of `refract place` (docs/how-to/kubernetes.md)");
   command->add_option("--host", options->host, "address to listen on")
-      ->type_name("IP")
-      ->capture_default_str();
+      ->type_name("IP");
   command
       ->add_option("--port", options->port,
                    "port to listen on; 0 = any free port")
       ->type_name("PORT")
-      ->check(base::NumberIn(0, 65535))
-      ->capture_default_str();
+      ->check(base::NumberIn(0, 65535));
   command
       ->add_option("--api-server", options->api_server,
                    "where nodes and pods are read and pods are bound, plain "
@@ -243,8 +241,7 @@ void AddExtenderCommand(CLI::App& app, Context& context) {
       ->add_option("--refresh", options->refresh_s,
                    "age at which nodes and pods are read again, seconds")
       ->type_name("S")
-      ->check(base::NumberIn(0, 3600))
-      ->capture_default_str();
+      ->check(base::NumberIn(0, 3600));
   command->add_flag("--ignore-pods", options->rules.ignore_pods,
                     "let instances of an app run in several fabric pods");
   command
@@ -252,13 +249,9 @@ void AddExtenderCommand(CLI::App& app, Context& context) {
                    "how much worse a node may fit (0 to 1) to be under a leaf "
                    "switch of the app; -1 = leaves do not count")
       ->type_name("S")
-      ->check(base::NumberIn(-1, 1))
-      ->capture_default_str();
-  command->callback([&context, options] {
-    context.action = [&context, options] {
-      return RunExtender(*options, context.out);
-    };
-  });
+      ->check(base::NumberIn(-1, 1));
+  SetAction(*command, context,
+            [&context, options] { return RunExtender(*options, context.out); });
 }
 
 }  // namespace refract::tools

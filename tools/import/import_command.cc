@@ -232,9 +232,8 @@ void AddImportCommand(CLI::App& app, Context& context) {
   options->json.AddTo(*command, context,
                       "the version, its sizes and the notes");
   AddOpLibraryOption(*command, options->request.op_libraries);
-  command->callback([&context, options] {
-    context.action = [&context, options] { return Import(*options, context); };
-  });
+  SetAction(*command, context,
+            [&context, options] { return Import(*options, context); });
 }
 
 }  // namespace refract::tools

@@ -72,10 +72,8 @@ void AddInspectCommand(CLI::App& app, Context& context) {
   AddOpLibraryOption(*command, options->op_libraries);
   command->add_flag("--verbose", options->verbose,
                     "also list each step and the kernel that runs it");
-  command->callback([&context, options] {
-    context.action = [&context, options] {
-      return Inspect(*options, context.out, context.err);
-    };
+  SetAction(*command, context, [&context, options] {
+    return Inspect(*options, context.out, context.err);
   });
 }
 

@@ -34,8 +34,8 @@ absl::Status PackageShard(const PackageOptions& options, std::ostream& out) {
       static_cast<double>(package.bytes) / 0x1p20,
       static_cast<double>(package.whole_bytes) / 0x1p20);
   out << "next: refract-cpu-node --model-repository " << options.output
-      << " --shard " << *options.shard
-      << " --shard-peers HOST:PORT,… (of all " << shards << " shards)\n";
+      << " --shard " << *options.shard << " --shard-peers HOST:PORT,… (of all "
+      << shards << " shards)\n";
   return absl::OkStatus();
 }
 
@@ -95,11 +95,8 @@ void AddPackageCommand(CLI::App& app, Context& context) {
                    "--model-repository of the nodes, one for each shard")
       ->type_name("DIR")
       ->required();
-  command->callback([&context, options] {
-    context.action = [&context, options] {
-      return Package(*options, context.out);
-    };
-  });
+  SetAction(*command, context,
+            [&context, options] { return Package(*options, context.out); });
 }
 
 }  // namespace refract::tools

@@ -484,8 +484,7 @@ void AddPartitionCommand(CLI::App& app, Context& context) {
           "--forced-cuts", options->forced_cuts,
           "for --json and --report: number of forced cuts, each the best plan "
           "that sends a given tensor or does not; largest tensors first")
-      ->type_name("N")
-      ->capture_default_str();
+      ->type_name("N");
   AddConditionOptions(*command, options->conditions);
   CLI::Option* const shards =
       command
@@ -502,8 +501,7 @@ void AddPartitionCommand(CLI::App& app, Context& context) {
                    "every CPU node has the smaller tables whole")
       ->type_name("MIB")
       ->check(CLI::NonNegativeNumber)
-      ->needs(shards)
-      ->capture_default_str();
+      ->needs(shards);
   AddSizeOption(*command, options->sizes);
   AddOpLibraryOption(*command, options->op_libraries);
   AddVerifyOptions(*command, options->verify);

@@ -19,20 +19,16 @@ void AddConditionOptions(CLI::App& command,
                   "what optimal minimises: the latency of one request, the "
                   "time of the slowest of CN, link and HN, or the money that "
                   "a request costs")
-      ->type_name("latency|throughput|cost")
-      ->capture_default_str();
+      ->type_name("latency|throughput|cost");
   command.add_option("--batch", options.batch, "items of a request")
-      ->type_name("N")
-      ->capture_default_str();
+      ->type_name("N");
   const std::string hardware = absl::StrCat(
       "; ", partitioner::BuiltInHardware(), ", or a .textproto file");
   command.add_option("--cn", options.cn, "hardware of the CN" + hardware)
       ->type_name("HARDWARE")
-      ->capture_default_str()
       ->each([&options](const std::string&) { options.cn_given = true; });
   command.add_option("--hn", options.hn, "hardware of the HN" + hardware)
       ->type_name("HARDWARE")
-      ->capture_default_str()
       ->each([&options](const std::string&) { options.hn_given = true; });
   command
       .add_option(
@@ -56,13 +52,11 @@ void AddConditionOptions(CLI::App& command,
       .add_option("--link-gbps", options.link_gbps,
                   "Gbit/s between a CN and an HN, each way")
       ->type_name("G")
-      ->capture_default_str()
       ->excludes(calibration);
   command
       .add_option("--link-latency-us", options.link_latency_us,
                   "latency of the link one way, microseconds")
       ->type_name("L")
-      ->capture_default_str()
       ->excludes(calibration);
   command
       .add_option("--cn-cores", options.cn_cores,
@@ -88,8 +82,7 @@ void AddConditionOptions(CLI::App& command,
       .add_option("--hn-table-mib", options.hn_table_mib,
                   "largest table, MiB, that may be placed on the HN where that "
                   "is cheaper: ids cross instead of rows; 0: none")
-      ->type_name("MIB")
-      ->capture_default_str();
+      ->type_name("MIB");
   command
       .add_option("--cn-price", options.cn_price,
                   "price of a CN core for one hour, for cost")
@@ -117,8 +110,7 @@ void AddWireOptions(CLI::App& command, partitioner::WireOptions& options) {
                   "form: wherever it saves bytes; auto: per tensor the "
                   "smallest form that keeps --wire-error-bound")
       ->type_name(absl::StrCat(
-          "fp32|", absl::StrJoin(models::LossyWireNames(), "|"), "|auto"))
-      ->capture_default_str();
+          "fp32|", absl::StrJoin(models::LossyWireNames(), "|"), "|auto"));
   command
       .add_option("--wire-error-bound", options.error_bound,
                   "largest absolute difference that an output may have from "
@@ -137,8 +129,7 @@ void AddWireOptions(CLI::App& command, partitioner::WireOptions& options) {
   command
       .add_option("--wire-seed", options.seed,
                   "seed of the requests that are drawn without --sample")
-      ->type_name("N")
-      ->capture_default_str();
+      ->type_name("N");
 }
 
 void AddVerifyOptions(CLI::App& command,
@@ -151,14 +142,12 @@ void AddVerifyOptions(CLI::App& command,
   command
       .add_option("--verify-cuts", options.forced_cuts,
                   "for --verify: forced cuts beside the alternatives")
-      ->type_name("N")
-      ->capture_default_str();
+      ->type_name("N");
   command
       .add_option("--verify-rounds", options.run.rounds,
                   "for --verify: number of rounds; in each, every cut serves "
                   "one untimed and four timed requests")
-      ->type_name("N")
-      ->capture_default_str();
+      ->type_name("N");
   AddNodeOptions(command, options.run.nodes);
 }
 

@@ -282,8 +282,7 @@ void AddPlaceCommand(CLI::App& app, Context& context) {
   command
       ->add_option("--policy", options->policy,
                    absl::StrCat("one of ", placement::PolicyNames()))
-      ->type_name("P")
-      ->capture_default_str();
+      ->type_name("P");
   AddRuleOptions(*command, options->rules);
   command
       ->add_option("--explain", options->explain,
@@ -294,17 +293,13 @@ void AddPlaceCommand(CLI::App& app, Context& context) {
       ->add_option("--alternatives", options->alternatives,
                    "other candidates that --explain prints")
       ->type_name("N")
-      ->check(base::NumberIn(0, 1e6))
-      ->capture_default_str();
+      ->check(base::NumberIn(0, 1e6));
   AddOutputFile(*command, "--output", options->output,
                 "write all placements, the running ones too, CSV");
   options->json.AddTo(*command, context,
                       "the decisions; with --explain, every node's verdict");
-  command->callback([&context, options] {
-    context.action = [&context, options] {
-      return RunPlace(*options, context.out);
-    };
-  });
+  SetAction(*command, context,
+            [&context, options] { return RunPlace(*options, context.out); });
 }
 
 }  // namespace refract::tools

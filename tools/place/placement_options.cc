@@ -22,48 +22,41 @@ void AddClusterOptions(CLI::App& command, ClusterOptions& options) {
                   "number of nodes: the list is repeated or cut to it; 0 = as "
                   "many as the list has")
       ->type_name("N")
-      ->check(base::NumberIn(0, 1e6))
-      ->capture_default_str();
+      ->check(base::NumberIn(0, 1e6));
   command
       .add_option("--memory-gib-per-core", options.defaults.memory_gib_per_core,
                   "memory of nodes whose list has none, GiB per core; 0 = "
                   "memory is no limit")
       ->type_name("GIB")
-      ->check(base::NumberIn(0, 1e4))
-      ->capture_default_str();
+      ->check(base::NumberIn(0, 1e4));
   command
       .add_option("--nics", options.defaults.nics,
                   "NICs of nodes whose list has none; -1 = one for every two "
                   "GPUs, at least one")
       ->type_name("N")
-      ->check(base::NumberIn(-1, placement::kMaxNics))
-      ->capture_default_str();
+      ->check(base::NumberIn(-1, placement::kMaxNics));
   command
       .add_option("--nic-gbps", options.defaults.nic_gbps,
                   "rate of a NIC whose list has none, Gbit/s")
       ->type_name("G")
-      ->check(base::NumberIn(1e-3, 1e5))
-      ->capture_default_str();
+      ->check(base::NumberIn(1e-3, 1e5));
   command
       .add_option(
           "--nodes-per-leaf", options.fabric.nodes_per_leaf,
           "nodes under a leaf switch, where the list has no column leaf")
       ->type_name("N")
-      ->check(base::NumberIn(1, 1e6))
-      ->capture_default_str();
+      ->check(base::NumberIn(1, 1e6));
   command
       .add_option("--pods", options.fabric.pods,
                   "pods of the fabric, where the list has no column leaf")
       ->type_name("N")
-      ->check(base::NumberIn(1, 1e4))
-      ->capture_default_str();
+      ->check(base::NumberIn(1, 1e4));
   command
       .add_option("--oversubscription", options.fabric.oversubscription,
                   "NIC rates under a leaf switch ÷ its uplink; 0 = uplinks "
                   "never bind")
       ->type_name("R")
-      ->check(base::NumberIn(0, 1e4))
-      ->capture_default_str();
+      ->check(base::NumberIn(0, 1e4));
   command
       .add_option(
           "--fabric", options.fabric_file,
@@ -73,8 +66,7 @@ void AddClusterOptions(CLI::App& command, ClusterOptions& options) {
   command
       .add_option("--fabric-seed", options.fabric.seed,
                   "seed of the made-up fabric")
-      ->type_name("N")
-      ->capture_default_str();
+      ->type_name("N");
 }
 
 absl::StatusOr<placement::Cluster> LoadCluster(const ClusterOptions& options) {
@@ -116,15 +108,13 @@ void AddRuleOptions(CLI::App& command, RuleOptions& options) {
                   "how much worse a node may fit (0 to 1) to be under a leaf "
                   "switch of the app; -1 = leaves do not count")
       ->type_name("S")
-      ->check(base::NumberIn(-1, 1))
-      ->capture_default_str();
+      ->check(base::NumberIn(-1, 1));
   command
       .add_option("--leaf-quota", options.leaf_quota,
                   "part of a leaf's uplink that NIC shares below it may fill; "
                   "0 = no limit")
       ->type_name("Q")
-      ->check(base::NumberIn(0, 1))
-      ->capture_default_str();
+      ->check(base::NumberIn(0, 1));
   command.add_flag("--nearest-nic", options.nearest_nic,
                    "policies that ignore topology take the nearest NIC of the "
                    "node, not the first");

@@ -63,11 +63,8 @@ void AddPlanLoanCommand(CLI::App& plan, Context& context) {
   AddOutputFile(*command, "--csv", options->csv,
                 "write the events in order of time");
   AddOutputFile(*command, "--report", options->report, "write an HTML page");
-  command->callback([&context, options] {
-    context.action = [&context, options] {
-      return RunLoan(*options, context.out);
-    };
-  });
+  SetAction(*command, context,
+            [&context, options] { return RunLoan(*options, context.out); });
 }
 
 }  // namespace refract::tools

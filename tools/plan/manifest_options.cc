@@ -25,8 +25,7 @@ void AddManifestFlags(CLI::App& command, ManifestFlags& flags) {
                        const char* type) {
     return command.add_option(name, value, what)
         ->needs(folder)
-        ->type_name(type)
-        ->capture_default_str();
+        ->type_name(type);
   };
   placement::ManifestOptions& options = flags.options;
   add("--flavour", flags.flavour,

@@ -147,24 +147,20 @@ void AddPlanCommand(CLI::App& app, Context& context) {
       ->add_option("--seeds", options->plan.sizing.seeds,
                    "simulations of each deployment; figures are their mean")
       ->type_name("N")
-      ->check(base::NumberIn(1, 1000))
-      ->capture_default_str();
+      ->check(base::NumberIn(1, 1000));
   command
       ->add_option("--seed", options->plan.sizing.first_seed, "the first seed")
-      ->type_name("N")
-      ->capture_default_str();
+      ->type_name("N");
   command
       ->add_option("--requests", options->plan.sizing.requests,
                    "requests counted in each simulation, at least")
       ->type_name("N")
-      ->check(base::NumberIn(1000, 1e7))
-      ->capture_default_str();
+      ->check(base::NumberIn(1000, 1e7));
   command
       ->add_option("--samples", options->plan.samples,
                    "configurations sized by simulation, per service, at most")
       ->type_name("N")
-      ->check(base::NumberIn(1, 10'000))
-      ->capture_default_str();
+      ->check(base::NumberIn(1, 10'000));
   command->add_flag("--no-sensitivity", options->no_sensitivity,
                     "leave out the answers to changed inputs");
   options->json.AddTo(*command, context, "everything");

@@ -349,11 +349,8 @@ void AddQuantizeCommand(CLI::App& app, Context& context) {
       ->type_name("BYTES")
       ->check(CLI::Range(0, 4096));
   options->json.AddTo(*command, context, "sizes and errors of the tables");
-  command->callback([&context, options] {
-    context.action = [&context, options] {
-      return Quantize(*options, context);
-    };
-  });
+  SetAction(*command, context,
+            [&context, options] { return Quantize(*options, context); });
 }
 
 }  // namespace refract::tools

@@ -62,11 +62,8 @@ void AddActivateCommand(CLI::App& app, Context& context) {
                  "the plan before the present one, which becomes the previous "
                  "one in turn")
       ->excludes(plan);
-  command->callback([&context, options] {
-    context.action = [&context, options] {
-      return Activate(*options, context.out);
-    };
-  });
+  SetAction(*command, context,
+            [&context, options] { return Activate(*options, context.out); });
 }
 
 }  // namespace refract::tools

@@ -115,11 +115,8 @@ void AddListCommand(CLI::App& app, Context& context) {
       ->type_name("DIR")
       ->required();
   options->json.AddTo(*command, context, "the list");
-  command->callback([&context, options] {
-    context.action = [&context, options] {
-      return List(*options, context.out);
-    };
-  });
+  SetAction(*command, context,
+            [&context, options] { return List(*options, context.out); });
 }
 
 }  // namespace refract::tools

@@ -36,9 +36,8 @@ void AddRemoveCommand(CLI::App& app, Context& context) {
   command->add_option("version", *path, "the version")
       ->type_name("DIR/NAME/VERSION")
       ->required();
-  command->callback([&context, path] {
-    context.action = [&context, path] { return Remove(*path, context.out); };
-  });
+  SetAction(*command, context,
+            [&context, path] { return Remove(*path, context.out); });
 }
 
 }  // namespace refract::tools

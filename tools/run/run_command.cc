@@ -407,9 +407,8 @@ void AddRunCommand(CLI::App& app, Context& context) {
       ->default_str("");
   options->json.AddTo(*command, context, "a report on each request");
   AddOpLibraryOption(*command, options->op_libraries);
-  command->callback([&context, options] {
-    context.action = [&context, options] { return Run(*options, context.out); };
-  });
+  SetAction(*command, context,
+            [&context, options] { return Run(*options, context.out); });
 }
 
 }  // namespace refract::tools

@@ -282,35 +282,29 @@ void AddSimulateDisaggregationCommand(CLI::App& simulate, Context& context) {
       ->add_option("--policy", options->policy,
                    absl::StrCat("policy that places the background: ",
                                 placement::PolicyNames()))
-      ->type_name("P")
-      ->capture_default_str();
+      ->type_name("P");
   command
       ->add_option("--cpu", options->background.cpu,
                    "part of the CPU that the background allocates")
       ->type_name("R")
-      ->check(part)
-      ->capture_default_str();
+      ->check(part);
   command
       ->add_option("--gpu", options->background.gpu,
                    "part of the GPUs that the background allocates")
       ->type_name("R")
-      ->check(part)
-      ->capture_default_str();
+      ->check(part);
   command
       ->add_option("--training", options->background.training,
                    "part of these GPUs that training jobs of 8 GPUs ask for; "
                    "whole models ask for the others")
       ->type_name("R")
-      ->check(part)
-      ->capture_default_str();
+      ->check(part);
   command->add_option("--seeds", options->seeds, "seeds to average")
       ->type_name("N")
-      ->check(base::NumberIn(1, 1000))
-      ->capture_default_str();
+      ->check(base::NumberIn(1, 1000));
   command
       ->add_option("--first-seed", options->background.seed, "the first seed")
-      ->type_name("N")
-      ->capture_default_str();
+      ->type_name("N");
   command->add_flag("--without-memory", options->without_memory,
                     "leave memory out of the populations");
   command->add_flag("--no-sensitivity", options->no_sensitivity,
@@ -320,10 +314,8 @@ void AddSimulateDisaggregationCommand(CLI::App& simulate, Context& context) {
                 "write fragment ÷ free of each node, ascending, of the "
                 "first seed, CSV");
   AddOutputFile(*command, "--report", options->report, "write an HTML page");
-  command->callback([&context, options] {
-    context.action = [&context, options] {
-      return RunDisaggregation(*options, context.out, context.err);
-    };
+  SetAction(*command, context, [&context, options] {
+    return RunDisaggregation(*options, context.out, context.err);
   });
 }
 

@@ -419,37 +419,31 @@ void AddSimulateFillCommand(CLI::App& simulate, Context& context) {
                    absl::StrCat("policies, joined by commas: ",
                                 placement::PolicyNames()))
       ->type_name("P")
-      ->delimiter(',')
-      ->capture_default_str();
+      ->delimiter(',');
   command
       ->add_option("--arrival", options->arrival,
                    "GPUs asked for ÷ GPUs of the cluster; instances are drawn "
                    "again until it is reached")
       ->type_name("R")
-      ->check(base::NumberIn(0.01, 100))
-      ->capture_default_str();
+      ->check(base::NumberIn(0.01, 100));
   command->add_option("--seeds", options->seeds, "orders of arrival to average")
       ->type_name("N")
-      ->check(base::NumberIn(1, 10000))
-      ->capture_default_str();
+      ->check(base::NumberIn(1, 10000));
   command->add_option("--first-seed", options->first_seed, "the first seed")
       ->type_name("N")
-      ->check(base::NumberIn(0, 1e9))
-      ->capture_default_str();
+      ->check(base::NumberIn(0, 1e9));
   command
       ->add_option("--nic-percent-per-gpu", options->nic_percent_per_gpu,
                    "NIC share that instances with GPU ask for, per GPU; 0 = as "
                    "in the list")
       ->type_name("P")
-      ->check(base::NumberIn(0, 100))
-      ->capture_default_str();
+      ->check(base::NumberIn(0, 100));
   command
       ->add_option("--app-size", options->app_size,
                    "instances per app, made of instances with similar demands; "
                    "0 = as in the list")
       ->type_name("N")
-      ->check(base::NumberIn(0, 1e6))
-      ->capture_default_str();
+      ->check(base::NumberIn(0, 1e6));
   AddRuleOptions(*command, options->rules);
   options->json.AddTo(*command, context, "all figures");
   AddOutputFile(*command, "--curve", options->curve,
@@ -458,10 +452,8 @@ void AddSimulateFillCommand(CLI::App& simulate, Context& context) {
   AddOutputFile(*command, "--placements", options->placements,
                 "write the placements of the last policy and seed, CSV");
   AddOutputFile(*command, "--report", options->report, "write an HTML page");
-  command->callback([&context, options] {
-    context.action = [&context, options] {
-      return RunFill(*options, context.out, context.err);
-    };
+  SetAction(*command, context, [&context, options] {
+    return RunFill(*options, context.out, context.err);
   });
 }
 

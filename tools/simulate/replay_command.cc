@@ -264,25 +264,21 @@ void AddSimulateReplayCommand(CLI::App& simulate, Context& context) {
   command
       ->add_option("--policy", options->policy,
                    absl::StrCat("one of ", placement::PolicyNames()))
-      ->type_name("P")
-      ->capture_default_str();
+      ->type_name("P");
   AddRuleOptions(*command, options->rules);
   command
       ->add_option("--sample-seconds", options->sample_s,
                    "seconds of the trace between samples")
       ->type_name("S")
-      ->check(base::NumberIn(1, 1e9))
-      ->capture_default_str();
+      ->check(base::NumberIn(1, 1e9));
   options->json.AddTo(*command, context, "all figures");
   AddOutputFile(*command, "--samples", options->samples,
                 "write the samples, CSV");
   AddOutputFile(*command, "--placements", options->placements,
                 "write every placement, CSV");
   AddOutputFile(*command, "--report", options->report, "write an HTML page");
-  command->callback([&context, options] {
-    context.action = [&context, options] {
-      return RunReplay(*options, context.out, context.err);
-    };
+  SetAction(*command, context, [&context, options] {
+    return RunReplay(*options, context.out, context.err);
   });
 }
 

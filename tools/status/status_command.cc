@@ -158,11 +158,9 @@ void AddStatusCommand(CLI::App& app, Context& context) {
       ->add_option("--interval", options->interval_s,
                    "time between two reports of --watch")
       ->type_name("SECONDS")
-      ->check(base::NumberIn(0.1, 3600))
-      ->capture_default_str();
-  command->callback([&context, options] {
-    context.action = [&context, options] { return Show(*options, context.out); };
-  });
+      ->check(base::NumberIn(0.1, 3600));
+  SetAction(*command, context,
+            [&context, options] { return Show(*options, context.out); });
 }
 
 }  // namespace refract::tools

@@ -76,11 +76,9 @@ void AddTopologyCommand(CLI::App& app, Context& context) {
                    "of --json)")
       ->type_name("FILE");
   options->json.AddTo(*command, context, "the topology");
-  command->callback([&context, options] {
-    context.action = [&context, options] {
-      options->sources.hwloc = options->source == "hwloc";
-      return Topology(*options, context.out);
-    };
+  SetAction(*command, context, [&context, options] {
+    options->sources.hwloc = options->source == "hwloc";
+    return Topology(*options, context.out);
   });
 }
 

@@ -108,10 +108,8 @@ void AddVerifyRepositoryCommand(CLI::App& app, Context& context) {
       ->required();
   options->json.AddTo(*command, context, "the findings");
   AddOpLibraryOption(*command, options->op_libraries);
-  command->callback([&context, options] {
-    context.action = [&context, options] {
-      return VerifyRepository(*options, context.out);
-    };
+  SetAction(*command, context, [&context, options] {
+    return VerifyRepository(*options, context.out);
   });
 }
 
