@@ -396,34 +396,78 @@ SymExpr operator*(const SymExpr& a, const SymExpr& b) {
   return SymExpr(MakeNode(std::move(terms)));
 }
 
+namespace {
+
+// a // b = whole + rest // b. nullptr: unknown.
+struct Split {
+  NodePtr whole;
+  NodePtr rest;
+};
+
+// The term divided by a divisor of one term; nullopt where a rest is left.
+std::optional<Term> Divide(const Term& term, const Term& divisor) {
+  const auto numbers = DivideFloor(term.coefficient, divisor.coefficient);
+  if (!numbers || numbers->remainder != 0) return std::nullopt;
+  Term quotient{.coefficient = numbers->quotient, .factors = term.factors};
+  for (const Factor& factor : divisor.factors) {
+    const auto same = std::find_if(
+        quotient.factors.begin(), quotient.factors.end(),
+        [&](const Factor& f) { return f.atom->text == factor.atom->text; });
+    if (same == quotient.factors.end() || same->power < factor.power) {
+      return std::nullopt;
+    }
+    same->power -= factor.power;
+    if (same->power == 0) quotient.factors.erase(same);
+  }
+  return quotient;
+}
+
+// A symbol, or a positive multiple of symbols' product. Symbols are sizes, and
+// a divisor is not 0.
+bool IsSize(const Term& term) {
+  return term.coefficient > 0 &&
+         std::all_of(
+             term.factors.begin(), term.factors.end(),
+             [](const Factor& f) { return f.atom->kind == AtomKind::kSymbol; });
+}
+
+// Takes out what a divisor of one term divides: (k·m + r) // m = k + r // m for
+// all integers.
+Split SplitBy(const std::vector<Term>& terms, const Term& divisor) {
+  Terms divisible;
+  Terms others;
+  for (const Term& term : terms) {
+    const std::optional<Term> quotient = Divide(term, divisor);
+    if (quotient ? !AddTerm(divisible, *quotient, 1)
+                 : !AddTerm(others, term, 1)) {
+      return {};
+    }
+  }
+  return {MakeNode(std::move(divisible)), MakeNode(std::move(others))};
+}
+
+}  // namespace
+
 SymExpr SymExpr::FloorDiv(const SymExpr& a, const SymExpr& b) {
   if (a.is_unknown() || b.is_unknown()) return SymExpr();
   if (const auto quotient = QuotientOf(a.node_->terms, b.node_->terms)) {
     return SymExpr(*quotient);
   }
-  // a // b = whole + rest // b
   SymExpr whole(0);
   SymExpr rest = a;
-  const std::optional<int64_t> divisor = b.constant();
-  if (divisor && *divisor != 0) {
-    // (k·m·s + r) // k = m·s + r // k for integers: take out what divides.
-    Terms divisible;
-    Terms others;
-    for (const Term& term : a.node_->terms) {
-      const auto result = DivideFloor(term.coefficient, *divisor);
-      Term quotient = term;
-      if (result && result->remainder == 0) {
-        quotient.coefficient = result->quotient;
-        if (!AddTerm(divisible, quotient, 1)) return SymExpr();
-      } else {
-        if (!AddTerm(others, term, 1)) return SymExpr();
+  if (b.node_->terms.size() == 1) {
+    Split split = SplitBy(a.node_->terms, b.node_->terms[0]);
+    whole = SymExpr(std::move(split.whole));
+    rest = SymExpr(std::move(split.rest));
+    if (rest.is_unknown()) return SymExpr();
+    if (const auto number = rest.constant()) {
+      if (const auto divisor = b.constant()) {
+        const auto result = DivideFloor(*number, *divisor);
+        return result ? whole + SymExpr(result->quotient) : SymExpr();
       }
-    }
-    whole = SymExpr(MakeNode(std::move(divisible)));
-    rest = SymExpr(MakeNode(std::move(others)));
-    if (rest.constant()) {
-      const auto result = DivideFloor(*rest.constant(), *divisor);
-      return result ? whole + SymExpr(result->quotient) : SymExpr();
+      // A size that divides is 1 or more.
+      if (*number == 0) return whole;
+      if (*number == -1 && IsSize(b.node_->terms[0])) return whole - SymExpr(1);
     }
   }
   return whole + SymExpr(MakeAtom({AtomKind::kFloorDiv,
@@ -436,19 +480,16 @@ SymExpr SymExpr::Mod(const SymExpr& a, const SymExpr& b) {
   if (a.is_unknown() || b.is_unknown()) return SymExpr();
   if (QuotientOf(a.node_->terms, b.node_->terms)) return SymExpr(0);
   SymExpr rest = a;
-  const std::optional<int64_t> divisor = b.constant();
-  if (divisor && *divisor != 0) {
-    // Multiples of the divisor leave no remainder.
-    Terms others;
-    for (const Term& term : a.node_->terms) {
-      const auto result = DivideFloor(term.coefficient, *divisor);
-      if (result && result->remainder == 0) continue;
-      if (!AddTerm(others, term, 1)) return SymExpr();
-    }
-    rest = SymExpr(MakeNode(std::move(others)));
-    if (rest.constant()) {
-      const auto result = DivideFloor(*rest.constant(), *divisor);
-      return result ? SymExpr(result->remainder) : SymExpr();
+  if (b.node_->terms.size() == 1) {
+    rest = SymExpr(SplitBy(a.node_->terms, b.node_->terms[0]).rest);
+    if (rest.is_unknown()) return SymExpr();
+    if (const auto number = rest.constant()) {
+      if (const auto divisor = b.constant()) {
+        const auto result = DivideFloor(*number, *divisor);
+        return result ? SymExpr(result->remainder) : SymExpr();
+      }
+      if (*number == 0) return SymExpr(0);
+      if (*number == -1 && IsSize(b.node_->terms[0])) return b - SymExpr(1);
     }
   }
   return SymExpr(

@@ -59,7 +59,8 @@ class SymExpr {
   friend SymExpr operator+(const SymExpr& a, const SymExpr& b);
   friend SymExpr operator-(const SymExpr& a, const SymExpr& b);
   friend SymExpr operator*(const SymExpr& a, const SymExpr& b);
-  // Floor division as in Python. Unknown if either side is.
+  // Floor division as in Python. Unknown if either side is. Simplified with
+  // symbols as sizes, 1 or more where they divide: (s0*s1 + s1 - 1)//s1 is s0.
   static SymExpr FloorDiv(const SymExpr& a, const SymExpr& b);
   static SymExpr Mod(const SymExpr& a, const SymExpr& b);
   static SymExpr Max(const SymExpr& a, const SymExpr& b);

@@ -64,10 +64,12 @@ bool HidesIds(const Graph& graph) {
 
 // Integers that add up to the length of one other input, and are not ids, count
 // as the lengths of its bags; integers that rise from 0 to that length as their
-// offsets: a model may pool the bags itself.
+// offsets: a model may pool the bags itself. `divided`: inputs whose bags an
+// operator shows; the lengths of something else may add up to as many.
 std::optional<RaggedInput> FindBags(size_t input,
                                     const std::vector<base::TensorView>& sample,
                                     const std::vector<bool>& is_id,
+                                    const std::vector<bool>& divided,
                                     bool hides_ids) {
   const base::TensorView& bags = sample[input];
   if (!IsInt32OrInt64(bags.dtype) || is_id[input] || bags.dims.empty() ||
@@ -87,7 +89,7 @@ std::optional<RaggedInput> FindBags(size_t input,
   if (sum == 0) return std::nullopt;
   // Whether an input is a vector of ids of this length.
   const auto holds = [&](size_t ids, int64_t length) {
-    return ids != input && sample[ids].dims.size() == 1 &&
+    return ids != input && !divided[ids] && sample[ids].dims.size() == 1 &&
            sample[ids].dims[0] == length &&
            (is_id[ids] || (hides_ids && IsInt32OrInt64(sample[ids].dtype)));
   };
@@ -219,10 +221,16 @@ absl::StatusOr<ProbeMaker> ProbeMaker::Create(
       ragged->lists[use.row] = ids->second;
     }
   }
+  std::vector<bool> divided(graph.inputs.size(), false);
+  for (const std::optional<RaggedInput>& ragged : maker.ragged_) {
+    if (!ragged) continue;
+    divided[ragged->ids] = true;
+    for (const size_t list : ragged->lists) divided[list] = true;
+  }
   const bool hides_ids = HidesIds(graph);
   for (size_t i = 0; i < graph.inputs.size(); ++i) {
     if (!maker.ragged_[i]) {
-      maker.ragged_[i] = FindBags(i, maker.sample_, is_id, hides_ids);
+      maker.ragged_[i] = FindBags(i, maker.sample_, is_id, divided, hides_ids);
     }
   }
   return maker;

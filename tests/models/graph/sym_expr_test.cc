@@ -56,7 +56,15 @@ TEST(SymExprTest, CanonicalTextMakesEqualPolynomialsEqual) {
   EXPECT_EQ(P("(22*s0 + 66) // (2*s0 + 6)").constant(), 11);
   EXPECT_EQ(P("(22*s0 + 66) % (2*s0 + 6)").constant(), 0);
   EXPECT_EQ(P("(22*s0 + 65) // (2*s0 + 6)").constant(), std::nullopt);
-  EXPECT_EQ(P("(22*s0*s1) // (2*s0)").constant(), std::nullopt);
+  EXPECT_EQ(P("(22*s0*s1) // (2*s0)"), P("11*s1"));
+  EXPECT_EQ(P("(7*s0*s1) // (2*s0)").ToString(), "((7*s0*s1)//(2*s0))");
+  EXPECT_EQ(P("s0**3 // s0"), P("s0**2"));
+  EXPECT_EQ(P("(s0*s1 + s2) // s1"), P("s0 + (s2//s1)"));
+  // The number of rows of a matrix [s0, s1], as arange(0, s0*s1, s1) counts.
+  EXPECT_EQ(P("(s0*s1 + s1 - 1) // s1"), P("s0"));
+  EXPECT_EQ(P("(s0*s1 + 1) // s1").ToString(), "(1//s1) + s0");
+  EXPECT_EQ(P("Mod(s0*s1, s1)").constant(), 0);
+  EXPECT_EQ(P("Mod(s0*s1 - 1, s1)"), P("s1 - 1"));
   EXPECT_EQ(P("Max(3, Max(s0, 5), s0)"), P("Max(5, s0)"));
   EXPECT_EQ(P("s0 - s0").constant(), 0);
   EXPECT_FALSE(P("s0") == P("s1"));
@@ -188,7 +196,8 @@ struct RandomExpression {
     auto floor_div = [](int64_t x, int64_t y) {
       return static_cast<int64_t>(std::floor(static_cast<long double>(x) / y));
     };
-    switch (random() % 7) {
+    const int64_t divisor = bindings.at("s2");
+    switch (random() % 9) {
       case 0:
         value = a + b;
         return absl::StrCat("(", left, " + ", right, ")");
@@ -207,6 +216,12 @@ struct RandomExpression {
       case 5:
         value = floor_div(a, 3);
         return absl::StrCat("FloorDiv(", left, ", 3)");
+      case 6:
+        value = floor_div(a, divisor);
+        return absl::StrCat("FloorDiv(", left, ", s2)");
+      case 7:
+        value = a - divisor * floor_div(a, divisor);
+        return absl::StrCat("Mod(", left, ", s2)");
       default:
         value = a - 4 * floor_div(a, 4);
         return absl::StrCat("Mod(", left, ", 4)");
@@ -222,6 +237,7 @@ TEST(SymExprTest, RandomExpressionsKeepTheirValueThroughText) {
   for (int i = 0; i < 2000; ++i) {
     SymbolBindings bindings;
     for (const char* name : {"s0", "s1", "s2"}) bindings[name] = random() % 7;
+    bindings["s2"] += 1;  // a divisor
     int64_t expected = 0;
     const std::string text =
         RandomExpression{random, bindings}.Make(4, expected);

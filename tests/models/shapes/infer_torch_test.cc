@@ -334,6 +334,24 @@ TEST(InferShapesTest, SampleThatDoesNotFitIsRefusedByName) {
   EXPECT_THAT(status.message(), HasSubstr("aten.linear.default"));
 }
 
+// The steps of a history may add up to the number of another feature's ids. The
+// operator shows which offsets divide the ids.
+TEST(InferShapesTest, LengthsThatAddUpToOtherIdsDivideNothing) {
+  Model model(R"(
+    def forward(self, ids: Tensor, offsets: Tensor, steps: Tensor) -> Tensor:
+      x = torch.embedding_bag(self.table, ids, offsets)[0]
+      return x.sum(1) + steps
+  )");
+  ASSERT_TRUE(model
+                  .Infer({{"ids", Ids({7})},
+                          {"offsets", Longs({0, 1, 5, 6, 6})},
+                          {"steps", Longs({1, 1, 1, 1, 3})}})
+                  .ok());
+  const absl::Status checked = model.Check();
+  EXPECT_TRUE(checked.ok()) << checked;
+  EXPECT_THAT(model.notes, testing::IsEmpty());
+}
+
 TEST(InferShapesTest, WeightedIdsThatAreAsManyAsRowsStayApart) {
   Model model(R"(
     def forward(self, dense, ids, offsets, weights):
