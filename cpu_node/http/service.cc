@@ -67,9 +67,15 @@ HttpAnswer JsonAnswer(std::string json) {
   return answer;
 }
 
-// For health and readiness: a status without body, 400 for "no" as in Triton.
-HttpAnswer YesOrNo(bool yes) {
+// For health and readiness: the status, 400 for "no" as in Triton, whose
+// clients read nothing else. KServe's client reads `field` of the body; the
+// state of a model has no body, as the protocol says.
+HttpAnswer YesOrNo(bool yes, absl::string_view field = "") {
   HttpAnswer answer;
+  if (!field.empty()) {
+    answer = JsonAnswer(
+        absl::StrCat("{\"", field, "\":", yes ? "true" : "false", "}"));
+  }
   answer.status = yes ? 200 : 400;
   return answer;
 }
@@ -248,14 +254,14 @@ absl::StatusOr<HttpAnswer> HttpService::AnswerShort(
           const inference::ServerLiveResponse response,
           (Ask<inference::ServerLiveRequest, inference::ServerLiveResponse>(
               engine_, {})));
-      return YesOrNo(response.live());
+      return YesOrNo(response.live(), "live");
     }
     case Kind::kServerReady: {
       REFRACT_ASSIGN_OR_RETURN(
           const inference::ServerReadyResponse response,
           (Ask<inference::ServerReadyRequest, inference::ServerReadyResponse>(
               engine_, {})));
-      return YesOrNo(response.ready());
+      return YesOrNo(response.ready(), "ready");
     }
     case Kind::kModelReady: {
       REFRACT_ASSIGN_OR_RETURN(

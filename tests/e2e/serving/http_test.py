@@ -104,6 +104,11 @@ class Http(HttpTest):
         code = ("-o", "/dev/null", "-w", "%{http_code}")
         self.assertEqual(curl(*code, self.url("/v2/health/ready")), "200")
         self.assertEqual(curl(*code, self.url("/v2/health/live")), "200")
+        # KServe's client reads the body, Triton's the status.
+        for name in ("live", "ready"):
+            answer = curl(self.url(f"/v2/health/{name}"))
+            self.assertEqual(json.loads(answer), {name: True})
+        self.assertEqual(curl(self.url("/v2/models/m/ready")), "")
         self.assertEqual(curl(*code, self.url("/v2/models/x/ready")), "404")
         self.assertEqual(json.loads(curl(self.url("/v2")))["name"], "refract")
         answer = curl("-d", f"@{body}", self.url("/v2/models/m/infer"))
