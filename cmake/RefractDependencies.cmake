@@ -7,7 +7,7 @@ find_package(gRPC CONFIG REQUIRED)
 find_package(glog REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
-find_package(Boost 1.74 REQUIRED)  # headers: Beast, Graph
+find_package(Boost 1.74 REQUIRED)  # headers: Beast; in tests a second solver
 find_package(ZLIB REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(TorchCpu REQUIRED)

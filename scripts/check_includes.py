@@ -107,7 +107,7 @@ THIRD_PARTY = {
     ),
     r"prometheus/": (r"metrics/exposition\.cc$",),
     r"boost/": (
-        r"(tests/)?partitioner/cut/max_flow(_test)?\.cc$",
+        r"tests/partitioner/cut/max_flow_test\.cc$",
         r"metrics/(client|server)\.cc$",
         r"cpu_node/http/(connection\.(cc|h)|server\.cc|stream\.h)$",
         r"tools/loadgen/targets/http_.*\.cc$",

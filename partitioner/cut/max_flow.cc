@@ -1,49 +1,22 @@
 #include "partitioner/cut/max_flow.h"
 
 #include <algorithm>
-#include <numeric>
-#include <optional>
+#include <cmath>
+#include <limits>
 #include <utility>
-#include <vector>
 
 #include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "boost/graph/boykov_kolmogorov_max_flow.hpp"
-#include "boost/graph/compressed_sparse_row_graph.hpp"
 
 namespace refract::partitioner::cut {
 namespace {
 
-using Graph = boost::compressed_sparse_row_graph<boost::directedS>;
-
-// False: infinite arcs lead from source to sink, and the flow would exceed 64
-// bits.
-bool HasFiniteCut(const FlowNetwork& network) {
-  std::vector<std::vector<int>> infinite(network.num_vertices());
-  for (const FlowNetwork::Arc& arc : network.arcs()) {
-    if (arc.capacity >= kInfinite) infinite[arc.from].push_back(arc.to);
-    if (arc.reverse_capacity >= kInfinite) infinite[arc.to].push_back(arc.from);
-  }
-  std::vector<bool> seen(network.num_vertices());
-  std::vector<int> pending;
-  for (int v = 0; v < network.num_vertices(); ++v) {
-    if (network.from_source()[v] < kInfinite) continue;
-    seen[v] = true;
-    pending.push_back(v);
-  }
-  while (!pending.empty()) {
-    const int vertex = pending.back();
-    pending.pop_back();
-    if (network.to_sink()[vertex] >= kInfinite) return false;
-    for (const int next : infinite[vertex]) {
-      if (seen[next]) continue;
-      seen[next] = true;
-      pending.push_back(next);
-    }
-  }
-  return true;
-}
+// A wave costs about as much as some tens of augmenting paths. Waves stop when
+// a wave moves more than this share of the surpluses of the wave before, or
+// when few surpluses are left.
+constexpr double kWorthAWave = 0.8;
+constexpr int kFewSurpluses = 20;
 
 absl::Status Broken(absl::string_view what, int64_t where, absl::int128 found,
                     absl::int128 wanted) {
@@ -85,77 +58,407 @@ void FlowNetwork::ForgetPayments() {
   std::fill(to_sink_.begin(), to_sink_.end(), 0);
 }
 
-absl::StatusOr<std::optional<MinCut>> SolveMinCut(const FlowNetwork& network) {
-  if (!HasFiniteCut(network)) return std::nullopt;
-  const size_t count = network.num_vertices();
-  const size_t source = count;
-  const size_t sink = count + 1;
-  // Halves 2a and 2a + 1 are arc a and its reverse. The arcs from the source
-  // and to the sink follow those of the network.
-  struct Half {
-    size_t from;
-    size_t to;
-    Cost capacity;
-  };
-  std::vector<Half> halves;
-  const auto add = [&](size_t from, size_t to, Cost there, Cost back) {
-    halves.push_back({from, to, there});
-    halves.push_back({to, from, back});
-  };
-  for (const FlowNetwork::Arc& arc : network.arcs()) {
-    add(arc.from, arc.to, arc.capacity, arc.reverse_capacity);
+FlowSolver::FlowSolver(const FlowNetwork& network)
+    : network_(network),
+      head_(2 * network.arcs().size()),
+      first_(network.num_vertices() + 1, 0),
+      out_(head_.size()),
+      residual_(head_.size()),
+      vertices_(network.num_vertices()),
+      through_(network.num_vertices()),
+      side_(network.num_vertices()) {
+  const std::vector<FlowNetwork::Arc>& arcs = network.arcs();
+  for (size_t a = 0; a < arcs.size(); ++a) {
+    head_[2 * a] = arcs[a].to;
+    head_[2 * a + 1] = arcs[a].from;
   }
-  for (size_t v = 0; v < count; ++v) {
-    add(source, v, network.from_source()[v], 0);
-    add(v, sink, network.to_sink()[v], 0);
+  // Counting sort of the half arcs by the vertex where they start.
+  for (const int head : head_) ++first_[head + 1];
+  for (size_t v = 0; v + 1 < first_.size(); ++v) first_[v + 1] += first_[v];
+  std::vector<int> place(first_.begin(), first_.end() - 1);
+  for (size_t h = 0; h < head_.size(); ++h) {
+    out_[place[head_[h ^ 1]]++] = static_cast<int>(h);
   }
-  // Boost's graph numbers edges by the vertex where they start.
-  std::vector<size_t> order(halves.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return halves[a].from < halves[b].from;
-  });
-  std::vector<std::pair<size_t, size_t>> ends;
-  std::vector<Cost> capacities;
-  std::vector<size_t> edge_of(halves.size());
-  for (const size_t half : order) {
-    edge_of[half] = ends.size();
-    ends.emplace_back(halves[half].from, halves[half].to);
-    capacities.push_back(halves[half].capacity);
+  cut_.on_source_side.resize(vertices_.size());
+  cut_.from_source.resize(vertices_.size());
+  cut_.to_sink.resize(vertices_.size());
+  cut_.arcs.resize(arcs.size());
+}
+
+absl::StatusOr<const MinCut*> FlowSolver::Solve(int scale) {
+  if (!Settle()) return nullptr;
+  SetUp(scale - std::exchange(scale_, scale));
+  Run();
+  Describe();
+  REFRACT_RETURN_IF_ERROR(CheckCertificate(network_, cut_));
+  return &cut_;
+}
+
+// Finds the vertices whose side is settled by infinite arcs. False: such arcs
+// lead from source to sink, so that the flow would be infinite.
+bool FlowSolver::Settle() {
+  std::fill(side_.begin(), side_.end(), kOpen);
+  settled_.clear();
+  for (const Side side : {kSource, kSink}) {
+    const std::vector<Cost>& terminal =
+        side == kSource ? network_.from_source() : network_.to_sink();
+    pending_.clear();
+    const auto see = [&](int vertex, int half) {
+      if (side_[vertex] == side) return;
+      side_[vertex] = side;
+      pending_.push_back(vertex);
+      settled_.push_back({vertex, half});
+    };
+    for (int v = 0; v < network_.num_vertices(); ++v) {
+      if (terminal[v] < kInfinite) continue;
+      if (side_[v] == kSource && side == kSink) return false;
+      see(v, kRoot);
+    }
+    while (!pending_.empty()) {
+      const int vertex = pending_.back();
+      pending_.pop_back();
+      for (int i = first_[vertex]; i < first_[vertex + 1]; ++i) {
+        // Arcs away from the source, or towards the sink.
+        const bool along = (out_[i] % 2 == 0) == (side == kSource);
+        const FlowNetwork::Arc& arc = network_.arcs()[out_[i] / 2];
+        if ((along ? arc.capacity : arc.reverse_capacity) < kInfinite) continue;
+        if (side_[head_[out_[i]]] == kSource && side == kSink) return false;
+        see(head_[out_[i]], out_[i] ^ 1);
+      }
+    }
   }
-  const Graph graph(boost::edges_are_unsorted_multi_pass, ends.begin(),
-                    ends.end(), count + 2);
-  std::vector<Graph::edge_descriptor> reverses;
-  for (const size_t half : order) {
-    reverses.emplace_back(halves[half].to, edge_of[half ^ 1]);
+  return true;
+}
+
+// Starts from the last flow, scaled and clipped to the new capacities. This
+// flow need not be conserved: an excess at a vertex becomes its surplus, a lack
+// becomes a negative surplus. A minimum cut of that network is a minimum cut of
+// the original.
+void FlowSolver::SetUp(int doublings) {
+  const std::vector<FlowNetwork::Arc>& arcs = network_.arcs();
+  const double scale = std::ldexp(1.0, doublings);
+  constexpr auto kMost = static_cast<double>(kMaxFinite);
+  // The flow through a vertex must stay far from overflow. Overflow is near
+  // only when many arcs each carry all of the flow.
+  std::fill(through_.begin(), through_.end(), 0.0);
+  for (size_t a = 0; a < arcs.size(); ++a) {
+    Cost& flow = cut_.arcs[a];
+    if (flow == 0) continue;
+    const double scaled =
+        std::clamp(static_cast<double>(flow) * scale, -kMost, kMost);
+    if (doublings != 0) flow = static_cast<Cost>(scaled);
+    through_[arcs[a].from] += std::abs(scaled);
+    through_[arcs[a].to] += std::abs(scaled);
   }
-  std::vector<Cost> left(halves.size());
-  std::vector<boost::default_color_type> colours(count + 2);
-  const auto by_edge = [&](auto& values) {
-    return boost::make_iterator_property_map(
-        values.begin(), boost::get(boost::edge_index, graph));
-  };
-  MinCut cut;
-  cut.value = boost::boykov_kolmogorov_max_flow(
-      graph, by_edge(capacities), by_edge(left), by_edge(reverses),
-      boost::make_iterator_property_map(colours.begin(),
-                                        boost::get(boost::vertex_index, graph)),
-      boost::get(boost::vertex_index, graph), source, sink);
-  const auto flow = [&](size_t arc) {
-    const size_t edge = edge_of[2 * arc];
-    return capacities[edge] - left[edge];
-  };
-  const size_t num_arcs = network.arcs().size();
-  for (size_t a = 0; a < num_arcs; ++a) cut.arcs.push_back(flow(a));
-  for (size_t v = 0; v < count; ++v) {
-    cut.from_source.push_back(flow(num_arcs + 2 * v));
-    cut.to_sink.push_back(flow(num_arcs + 2 * v + 1));
-    // The source's tree has every vertex that residual arcs lead to: the
-    // fewest vertices of any minimum cut.
-    cut.on_source_side.push_back(colours[v] == boost::black_color);
+  const bool start_anew =
+      std::any_of(through_.begin(), through_.end(),
+                  [](double flow) { return flow > 2 * kMost; });
+  // All surpluses may meet at one vertex, so their sum must fit, too.
+  if (Fill(start_anew) > 2 * kMost) Fill(/*start_anew=*/true);
+}
+
+double FlowSolver::Fill(bool start_anew) {
+  const std::vector<FlowNetwork::Arc>& arcs = network_.arcs();
+  for (size_t v = 0; v < vertices_.size(); ++v) {
+    vertices_[v] = Vertex();
+    vertices_[v].surplus = network_.from_source()[v] - network_.to_sink()[v];
   }
-  REFRACT_RETURN_IF_ERROR(CheckCertificate(network, cut));
-  return cut;
+  for (size_t a = 0; a < arcs.size(); ++a) {
+    const FlowNetwork::Arc& arc = arcs[a];
+    const Side from = side_[arc.from];
+    const Side to = side_[arc.to];
+    // Arcs from a higher to a lower side are in every finite cut: saturate
+    // them. Open vertices keep the last flow within the new capacities.
+    const Cost flow =
+        from > to   ? arc.capacity
+        : from < to ? -arc.reverse_capacity
+        : from != kOpen || start_anew
+            ? 0
+            : std::clamp(cut_.arcs[a], -arc.reverse_capacity, arc.capacity);
+    residual_[2 * a] = arc.capacity - flow;
+    residual_[2 * a + 1] = arc.reverse_capacity + flow;
+    vertices_[arc.from].surplus -= flow;
+    vertices_[arc.to].surplus += flow;
+  }
+  // A settled vertex passes its surplus or deficit on along the infinite arc
+  // that settled it, the last settled first, until it reaches a terminal.
+  for (auto it = settled_.rbegin(); it != settled_.rend(); ++it) {
+    const Cost surplus = std::exchange(vertices_[it->vertex].surplus, 0);
+    const bool passes = side_[it->vertex] == kSink ? surplus > 0 : surplus < 0;
+    if (!passes || it->half == kRoot) continue;
+    residual_[it->half] -= surplus;
+    residual_[it->half ^ 1] += surplus;
+    vertices_[head_[it->half]].surplus += surplus;
+  }
+  double surpluses = 0;
+  for (const Vertex& vertex : vertices_) {
+    surpluses += std::max(0.0, static_cast<double>(vertex.surplus));
+  }
+  return surpluses;
+}
+
+// Moves every surplus one arc nearer to a deficit, the farthest first, so that
+// surpluses that meet continue together. Run() fills one path at a time, and a
+// path may be as long as the model is deep; waves shorten that work.
+int FlowSolver::Wave() {
+  constexpr int kUnreached = -1;
+  // Breadth-first search backwards from the deficits gives each vertex its
+  // distance.
+  std::vector<int>& order = pending_;
+  order.clear();
+  for (size_t v = 0; v < vertices_.size(); ++v) {
+    Vertex& vertex = vertices_[v];
+    vertex.distance = vertex.surplus < 0 ? 0 : kUnreached;
+    if (vertex.surplus < 0) order.push_back(static_cast<int>(v));
+  }
+  int far = 0;  // surpluses that can reach a deficit
+  for (size_t next = 0; next < order.size(); ++next) {
+    const int vertex = order[next];
+    for (int i = first_[vertex]; i < first_[vertex + 1]; ++i) {
+      Vertex& other = vertices_[head_[out_[i]]];
+      if (other.distance != kUnreached || residual_[out_[i] ^ 1] == 0 ||
+          side_[head_[out_[i]]] != kOpen) {
+        continue;
+      }
+      other.distance = vertices_[vertex].distance + 1;
+      order.push_back(head_[out_[i]]);
+      if (other.surplus > 0) ++far;
+    }
+  }
+  for (auto it = order.rbegin(); it != order.rend(); ++it) {
+    Vertex& vertex = vertices_[*it];
+    // The order is by distance: only deficits follow.
+    if (vertex.distance == 0) break;
+    for (int i = first_[*it]; i < first_[*it + 1] && vertex.surplus > 0; ++i) {
+      const int half = out_[i];
+      Vertex& other = vertices_[head_[half]];
+      if (residual_[half] == 0 || other.distance + 1 != vertex.distance) {
+        continue;
+      }
+      const Cost amount = std::min(vertex.surplus, residual_[half]);
+      residual_[half] -= amount;
+      residual_[half ^ 1] += amount;
+      vertex.surplus -= amount;
+      other.surplus += amount;
+    }
+  }
+  return far;
+}
+
+void FlowSolver::Run() {
+  int far = Wave();
+  for (int before = 0; far >= kFewSurpluses; before = far) {
+    far = Wave();
+    if (before > 0 && far > kWorthAWave * before) break;
+  }
+  now_ = 0;
+  active_.clear();
+  next_active_ = 0;
+  for (size_t v = 0; v < vertices_.size(); ++v) {
+    Vertex& vertex = vertices_[v];
+    // The roots of the two trees are the vertices with a surplus and with a
+    // deficit.
+    vertex.stamp = 0;
+    vertex.parent = vertex.surplus != 0 ? kRoot : kFree;
+    vertex.of_sink = vertex.surplus < 0;
+    vertex.distance = 1;
+    if (vertex.surplus != 0) Activate(static_cast<int>(v));
+  }
+  while (next_active_ < active_.size()) {
+    const int vertex = active_[next_active_++];
+    // Grow until all neighbours of the vertex are in trees, or until the vertex
+    // itself has left its tree.
+    while (vertices_[vertex].parent != kFree) {
+      const int half = Grow(vertex);
+      if (half == kFree) break;
+      ++now_;
+      orphans_.clear();
+      next_orphan_ = 0;
+      Augment(half);
+      while (next_orphan_ < orphans_.size()) Adopt(orphans_[next_orphan_++]);
+    }
+    vertices_[vertex].active = false;
+    // Drops the consumed front of the queue, in constant amortised time.
+    if (next_active_ > vertices_.size()) {
+      active_.erase(
+          active_.begin(),
+          active_.begin() + static_cast<std::ptrdiff_t>(next_active_));
+      next_active_ = 0;
+    }
+  }
+}
+
+// Adds free neighbours of `at` to its tree. Returns a half arc from the
+// source's tree to the sink's as soon as the trees touch, else kFree.
+int FlowSolver::Grow(int at) {
+  const Vertex& vertex = vertices_[at];
+  for (int i = first_[at]; i < first_[at + 1]; ++i) {
+    const int half = out_[i];
+    if (LeftOutward(vertex.of_sink, half) == 0) continue;
+    const int to = head_[half];
+    Vertex& other = vertices_[to];
+    if (side_[to] != kOpen) continue;
+    if (other.parent == kFree) {
+      other.of_sink = vertex.of_sink;
+      other.parent = half ^ 1;
+      other.stamp = vertex.stamp;
+      other.distance = vertex.distance + 1;
+      Activate(to);
+    } else if (other.of_sink != vertex.of_sink) {
+      return vertex.of_sink ? half ^ 1 : half;
+    } else if (other.stamp <= vertex.stamp &&
+               other.distance > vertex.distance) {
+      // `at` is nearer to the root, by the distances known so far.
+      other.parent = half ^ 1;
+      other.stamp = vertex.stamp;
+      other.distance = vertex.distance + 1;
+    }
+  }
+  return kFree;
+}
+
+// Pushes flow along the path through `half`, which leads from the source's tree
+// to the sink's. Vertices whose arc to the parent becomes saturated become
+// orphans.
+void FlowSolver::Augment(int half) {
+  // First pass: the bottleneck of both half paths, up to the surplus of one
+  // root and the deficit of the other.
+  Cost amount = residual_[half];
+  int source_root = head_[half ^ 1];
+  while (vertices_[source_root].parent != kRoot) {
+    const int up = vertices_[source_root].parent;
+    amount = std::min(amount, residual_[up ^ 1]);
+    source_root = head_[up];
+  }
+  int sink_root = head_[half];
+  while (vertices_[sink_root].parent != kRoot) {
+    const int up = vertices_[sink_root].parent;
+    amount = std::min(amount, residual_[up]);
+    sink_root = head_[up];
+  }
+  amount = std::min(
+      {amount, vertices_[source_root].surplus, -vertices_[sink_root].surplus});
+
+  residual_[half] -= amount;
+  residual_[half ^ 1] += amount;
+  for (int at = head_[half ^ 1]; at != source_root;) {
+    const int up = vertices_[at].parent;
+    residual_[up] += amount;
+    if ((residual_[up ^ 1] -= amount) == 0) MakeOrphan(at);
+    at = head_[up];
+  }
+  if ((vertices_[source_root].surplus -= amount) == 0) MakeOrphan(source_root);
+  for (int at = head_[half]; at != sink_root;) {
+    const int up = vertices_[at].parent;
+    residual_[up ^ 1] += amount;
+    if ((residual_[up] -= amount) == 0) MakeOrphan(at);
+    at = head_[up];
+  }
+  if ((vertices_[sink_root].surplus += amount) == 0) MakeOrphan(sink_root);
+}
+
+// Gives the orphan a new parent of its own tree, the nearest to a root. Without
+// such a neighbour the orphan becomes free and its children become orphans.
+void FlowSolver::Adopt(int orphan) {
+  Vertex& vertex = vertices_[orphan];
+  constexpr int kFar = std::numeric_limits<int>::max();
+  int best = kFree;
+  int nearest = kFar;
+  for (int i = first_[orphan]; i < first_[orphan + 1]; ++i) {
+    const int half = out_[i];
+    if (LeftInward(vertex.of_sink, half) == 0) continue;
+    const int to = head_[half];
+    if (vertices_[to].parent == kFree ||
+        vertices_[to].of_sink != vertex.of_sink) {
+      continue;
+    }
+    // Follows the parents of the neighbour to a root or to an orphan. A vertex
+    // stamped with now_ is known to reach a root in this adoption phase.
+    int distance = 0;
+    for (int at = to;;) {
+      Vertex& on_way = vertices_[at];
+      if (on_way.stamp == now_) {
+        distance += on_way.distance;
+        break;
+      }
+      ++distance;
+      if (on_way.parent == kRoot) {
+        on_way.stamp = now_;
+        on_way.distance = 1;
+        break;
+      }
+      if (on_way.parent == kOrphan) {
+        distance = kFar;
+        break;
+      }
+      at = head_[on_way.parent];
+    }
+    if (distance == kFar) continue;
+    if (distance < nearest) {
+      nearest = distance;
+      best = half;
+    }
+    // Stamps the whole way, so that later orphans need not follow it again.
+    for (int at = to; vertices_[at].stamp != now_;) {
+      vertices_[at].stamp = now_;
+      vertices_[at].distance = distance--;
+      at = head_[vertices_[at].parent];
+    }
+  }
+  vertex.parent = best;
+  if (best != kFree) {
+    vertex.stamp = now_;
+    vertex.distance = nearest + 1;
+    return;
+  }
+  for (int i = first_[orphan]; i < first_[orphan + 1]; ++i) {
+    const int half = out_[i];
+    const int to = head_[half];
+    const Vertex& other = vertices_[to];
+    if (other.parent == kFree || other.of_sink != vertex.of_sink) continue;
+    // This neighbour may take the freed vertex back: scan it again.
+    if (LeftInward(vertex.of_sink, half) > 0) Activate(to);
+    if (other.parent >= 0 && other.parent == (half ^ 1)) MakeOrphan(to);
+  }
+}
+
+void FlowSolver::MakeOrphan(int vertex) {
+  vertices_[vertex].parent = kOrphan;
+  orphans_.push_back(vertex);
+}
+
+void FlowSolver::Activate(int vertex) {
+  if (vertices_[vertex].active) return;
+  vertices_[vertex].active = true;
+  active_.push_back(vertex);
+}
+
+// Fills cut_ from the residuals and the final trees.
+void FlowSolver::Describe() {
+  const std::vector<FlowNetwork::Arc>& arcs = network_.arcs();
+  std::vector<Cost>& out_of_source = cut_.from_source;
+  std::vector<Cost>& into_sink = cut_.to_sink;
+  // Net flow out of each vertex along arcs.
+  std::fill(out_of_source.begin(), out_of_source.end(), 0);
+  for (size_t a = 0; a < arcs.size(); ++a) {
+    cut_.arcs[a] = arcs[a].capacity - residual_[2 * a];
+    out_of_source[arcs[a].from] += cut_.arcs[a];
+    out_of_source[arcs[a].to] -= cut_.arcs[a];
+  }
+  cut_.value = 0;
+  for (size_t v = 0; v < vertices_.size(); ++v) {
+    const bool on_source_side =
+        side_[v] == kSource ||
+        (vertices_[v].parent != kFree && !vertices_[v].of_sink);
+    cut_.on_source_side[v] = on_source_side;
+    const Cost out = out_of_source[v];
+    // Arcs that the cut pays for are saturated; the other terminal arc takes
+    // the rest.
+    into_sink[v] = on_source_side ? network_.to_sink()[v]
+                                  : network_.from_source()[v] - out;
+    out_of_source[v] = out + into_sink[v];
+    cut_.value += out_of_source[v];
+  }
 }
 
 absl::Status CheckCertificate(const FlowNetwork& network, const MinCut& cut) {

@@ -98,6 +98,7 @@ TwoLabels::TwoLabels(const Problem& problem)
     shared_[s].any_on_hn = single ? readers.front() : any_of(readers);
     shared_[s].any_on_cn = single ? readers.front() : all_of(readers);
   }
+  solver_.emplace(network_);
 }
 
 void TwoLabels::Price(const Measure& measure, const Domains& domains) {
@@ -151,11 +152,11 @@ void TwoLabels::Price(const Measure& measure, const Domains& domains) {
 }
 
 absl::StatusOr<std::optional<Relaxed>> TwoLabels::Cut(const Measure& measure,
-                                                      const Domains& domains) {
+                                                      const Domains& domains,
+                                                      int scale) {
   Price(measure, domains);
-  REFRACT_ASSIGN_OR_RETURN(const std::optional<MinCut> cut,
-                           SolveMinCut(network_));
-  if (!cut) return std::nullopt;
+  REFRACT_ASSIGN_OR_RETURN(const MinCut* const cut, solver_->Solve(scale));
+  if (cut == nullptr) return std::nullopt;
   Relaxed result;
   bool hn_used = false;
   result.stages.reserve(problem_.num_nodes());
@@ -226,6 +227,7 @@ ThreeStages::ThreeStages(const Problem& problem)
       network_.AddArc(shared.any_on_cn, AtLeastHn(reader), kInfinite);
     }
   }
+  solver_.emplace(network_);
 }
 
 void ThreeStages::Price(const Measure& measure, const Domains& domains) {
@@ -297,11 +299,11 @@ void ThreeStages::Price(const Measure& measure, const Domains& domains) {
 }
 
 absl::StatusOr<std::optional<Stages>> ThreeStages::Cut(const Measure& measure,
-                                                       const Domains& domains) {
+                                                       const Domains& domains,
+                                                       int scale) {
   Price(measure, domains);
-  REFRACT_ASSIGN_OR_RETURN(const std::optional<MinCut> cut,
-                           SolveMinCut(network_));
-  if (!cut) return std::nullopt;
+  REFRACT_ASSIGN_OR_RETURN(const MinCut* const cut, solver_->Solve(scale));
+  if (cut == nullptr) return std::nullopt;
   Stages stages;
   for (int n = 0; n < problem_.num_nodes(); ++n) {
     stages.push_back(cut->on_source_side[AtLeastPost(n)] ? kPost

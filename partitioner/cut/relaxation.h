@@ -31,17 +31,20 @@ struct Relaxed {
 // Among equally cheap answers, Cut() returns the answer with the fewest nodes
 // on the HN.
 //
-// Keeps a reference to the problem, and the network from one cut to the next.
-// Used by one thread.
+// Keeps a reference to the problem, and from one cut to the next the network
+// with its flow. Used by one thread.
 class TwoLabels {
  public:
   explicit TwoLabels(const Problem& problem);
   TwoLabels(const TwoLabels&) = delete;
   TwoLabels& operator=(const TwoLabels&) = delete;
 
-  // nullopt: nothing legal within `domains`. Errors: those of SolveMinCut().
+  // nullopt: nothing legal within `domains`. `scale`: `measure` is in units of
+  // 2^−scale, which helps to start from the last flow. Errors: those of
+  // FlowSolver.
   absl::StatusOr<std::optional<Relaxed>> Cut(const Measure& measure,
-                                             const Domains& domains);
+                                             const Domains& domains,
+                                             int scale = 0);
 
  private:
   static constexpr int kNone = -1;
@@ -65,6 +68,7 @@ class TwoLabels {
   FlowNetwork network_;
   std::vector<TensorArcs> tensors_;
   std::vector<SharedVertices> shared_;
+  std::optional<FlowSolver> solver_;
 };
 
 // Three labels in order, so always legal. Tensors that by-pass the HN are
@@ -79,7 +83,8 @@ class ThreeStages {
 
   // nullopt: nothing legal was found.
   absl::StatusOr<std::optional<Stages>> Cut(const Measure& measure,
-                                            const Domains& domains);
+                                            const Domains& domains,
+                                            int scale = 0);
 
  private:
   static constexpr int kNone = -1;
@@ -107,6 +112,7 @@ class ThreeStages {
   std::vector<int> on_hn_;  // arc per node
   std::vector<TensorArcs> tensors_;
   std::vector<SharedVertices> shared_;
+  std::optional<FlowSolver> solver_;
 };
 
 }  // namespace refract::partitioner::cut

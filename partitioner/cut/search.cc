@@ -199,7 +199,7 @@ class Search {
                                      mixture.multipliers);
       REFRACT_ASSIGN_OR_RETURN(
           const std::optional<Relaxed> relaxed,
-          two_labels_.Cut(weighted.measure(), open.domains));
+          two_labels_.Cut(weighted.measure(), open.domains, weighted.scale()));
       ++found_.cuts;
       if (!relaxed) return absl::OkStatus();
       open.lower_bound =
@@ -330,8 +330,9 @@ class Search {
       }
       const WeightedMeasure weighted(problem_, {}, limits_, at_most_,
                                      multipliers);
-      REFRACT_ASSIGN_OR_RETURN(const std::optional<Relaxed> relaxed,
-                               two_labels_.Cut(weighted.measure(), domains));
+      REFRACT_ASSIGN_OR_RETURN(
+          const std::optional<Relaxed> relaxed,
+          two_labels_.Cut(weighted.measure(), domains, weighted.scale()));
       ++found_.cuts;
       if (!relaxed || weighted.LowerBound(relaxed->price) > 0) return true;
       Offer(relaxed->stages);
@@ -378,8 +379,9 @@ class Search {
       settled = domains;
     }
     if (!three_stages_) three_stages_.emplace(problem_);
-    REFRACT_ASSIGN_OR_RETURN(const std::optional<Stages> stages,
-                             three_stages_->Cut(weighted.measure(), settled));
+    REFRACT_ASSIGN_OR_RETURN(
+        const std::optional<Stages> stages,
+        three_stages_->Cut(weighted.measure(), settled, weighted.scale()));
     ++found_.cuts;
     if (!stages || !IsLegal(problem_, *stages)) return Stages();
     Offer(*stages);

@@ -22,6 +22,7 @@ class WeightedMeasure {
                   const Multipliers& multipliers);
 
   const Measure& measure() const { return measure_; }
+  int scale() const { return shift_; }  // measure() is in units of 2^−scale
 
   // If no choice of a set has a weighted sum below `least`, then no choice of
   // the set that meets the limits has a largest objective below the result.

@@ -20,6 +20,15 @@ namespace {
 
 using testing::HasSubstr;
 
+// Solves `network` with a new solver. nullopt: every cut contains an infinite
+// arc.
+absl::StatusOr<std::optional<MinCut>> SolveMinCut(const FlowNetwork& network) {
+  FlowSolver solver(network);
+  REFRACT_ASSIGN_OR_RETURN(const MinCut* const cut, solver.Solve());
+  if (cut == nullptr) return std::nullopt;
+  return *cut;
+}
+
 // Capacity of the arcs from the source's to the sink's side, by definition;
 // kInfinite or more when one of them must not be cut.
 Cost CapacityOf(const FlowNetwork& network, unsigned source_side) {
@@ -99,8 +108,29 @@ TEST(MaxFlowTest, FindsTheSmallestOfTheLeastCuts) {
   EXPECT_LT(uncuttable, 19000);
 }
 
-// By another algorithm.
-Cost FlowByPushRelabel(const FlowNetwork& network) {
+// Capacities in place of those that `network` has, some of them as they were.
+void Reprice(std::mt19937& random, Cost scale, FlowNetwork& network) {
+  const auto below = [&](int bound) {
+    return std::uniform_int_distribution<int>(0, bound - 1)(random);
+  };
+  const auto capacity = [&]() -> Cost {
+    const int kind = below(12);
+    return kind == 0 ? kInfinite : kind < 3 ? 0 : below(1000) * scale;
+  };
+  network.ForgetPayments();
+  for (int v = 0; v < network.num_vertices(); ++v) {
+    network.PayOnSinkSide(v, below(2) == 0 ? capacity() : 0);
+    network.PayOnSourceSide(v, below(2) == 0 ? capacity() : 0);
+  }
+  for (size_t a = 0; a < network.arcs().size(); ++a) {
+    if (below(3) == 0) {
+      network.SetArc(static_cast<int>(a), capacity(), capacity());
+    }
+  }
+}
+
+// Boost's solver on the same network: another program, another order of work.
+Cost FlowByBoost(const FlowNetwork& network) {
   using Traits =
       boost::adjacency_list_traits<boost::vecS, boost::vecS, boost::directedS>;
   using Graph = boost::adjacency_list<
@@ -131,7 +161,9 @@ Cost FlowByPushRelabel(const FlowNetwork& network) {
   return boost::push_relabel_max_flow(graph, source, sink);
 }
 
-TEST(MaxFlowTest, AgreesWithPushRelabelOnLargeNetworks) {
+// Starting from the flow of another pricing must change neither the value nor
+// the side that is chosen of equal cuts.
+TEST(MaxFlowTest, SolvesAgainAsIfAnew) {
   const unsigned seed = base::RandomSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
@@ -139,35 +171,37 @@ TEST(MaxFlowTest, AgreesWithPushRelabelOnLargeNetworks) {
     return std::uniform_int_distribution<int>(0, bound - 1)(random);
   };
   int solved = 0;
-  for (int round = 0; round < 700; ++round) {
+  for (int round = 0; round < 60; ++round) {
     const int count = 2 + below(200);
-    const Cost scale = Cost{1} << below(20);
-    const auto capacity = [&]() -> Cost {
-      const int kind = below(36);
-      return kind == 0 ? kInfinite : kind < 9 ? 0 : below(1000) * scale;
-    };
     FlowNetwork network(count);
-    for (int v = 0; v < count; ++v) {
-      network.PayOnSinkSide(v, below(2) == 0 ? capacity() : 0);
-      network.PayOnSourceSide(v, below(2) == 0 ? capacity() : 0);
-    }
     for (int a = 0; a < 3 * count; ++a) {
       // Mostly near, so that paths are long.
       const int from = below(count);
       const int to = std::clamp(from + below(9) - 4, 0, count - 1);
-      if (from != to) network.AddArc(from, to, capacity(), capacity());
+      if (from != to) network.AddArc(from, to, below(1000), below(1000));
     }
-    const absl::StatusOr<std::optional<MinCut>> cut = SolveMinCut(network);
-    ASSERT_TRUE(cut.ok()) << cut.status();
-    if (!*cut) continue;
-    ++solved;
-    ASSERT_EQ((*cut)->value, FlowByPushRelabel(network));
+    FlowSolver solver(network);
+    for (int pricing = 0; pricing < 12; ++pricing) {
+      const int scale = below(20);
+      Reprice(random, Cost{1} << scale, network);
+      const absl::StatusOr<const MinCut*> again = solver.Solve(scale);
+      ASSERT_TRUE(again.ok()) << again.status();
+      const absl::StatusOr<std::optional<MinCut>> anew = SolveMinCut(network);
+      ASSERT_TRUE(anew.ok()) << anew.status();
+      ASSERT_EQ(*again != nullptr, anew->has_value());
+      if (*again == nullptr) continue;
+      ++solved;
+      ASSERT_EQ((*again)->value, (*anew)->value);
+      ASSERT_EQ((*again)->on_source_side, (*anew)->on_source_side);
+      ASSERT_EQ((*again)->value, FlowByBoost(network));
+    }
   }
   EXPECT_GT(solved, 100);
 }
 
-// Flows as large as capacities may be, which meet at one vertex.
-TEST(MaxFlowTest, SolvesTheLargestCapacities) {
+// Flows of other units, each as large as capacities may be, that meet at one
+// vertex: more than 64 bits hold.
+TEST(MaxFlowTest, SolvesAgainInAnotherUnit) {
   for (const int paths : {4, 9, 40}) {
     SCOPED_TRACE(testing::Message() << paths << " paths");
     // Where they meet, the middle of each, the beginning of each.
@@ -175,12 +209,24 @@ TEST(MaxFlowTest, SolvesTheLargestCapacities) {
     for (int i = 1; i <= paths; ++i) {
       network.AddArc(i, 0, kInfinite);
       network.AddArc(i + paths, i, kInfinite);
-      network.PayOnSinkSide(i + paths, kMaxFinite / paths);
     }
-    network.PayOnSourceSide(0, kMaxFinite / 2);
-    const absl::StatusOr<std::optional<MinCut>> cut = SolveMinCut(network);
-    ASSERT_TRUE(cut.ok() && *cut) << cut.status();
-    EXPECT_EQ((*cut)->value, kMaxFinite / 2);
+    const auto price = [&](Cost at_source, Cost at_sink) {
+      network.ForgetPayments();
+      for (int i = 1; i <= paths; ++i) {
+        network.PayOnSinkSide(i + paths, at_source);
+        network.PayOnSourceSide(i, at_sink);
+      }
+    };
+    FlowSolver solver(network);
+    price((Cost{1} << 58) / paths, (Cost{1} << 58) / paths);
+    ASSERT_TRUE(solver.Solve().ok());
+    price(1000, 500);
+    network.PayOnSourceSide(0, 300);
+    const absl::StatusOr<const MinCut*> again = solver.Solve(12);
+    ASSERT_TRUE(again.ok()) << again.status();
+    // All that the sinks take: of 1000 each, 500 and together 300 more.
+    EXPECT_EQ((*again)->value, 500 * paths + 300);
+    EXPECT_EQ((*again)->value, FlowByBoost(network));
   }
 }
 
