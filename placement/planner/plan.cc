@@ -389,48 +389,41 @@ Deployment DeploymentOf(const PlanSpec& spec, const Plan& plan) {
     for (const double part : service.traffic.curve) {
       least = std::min(least, part);
     }
-    const auto fewest = [&](int replicas) {
-      return std::max(1, static_cast<int>(std::ceil(replicas * least - 1e-9)));
+    // What CNs and HNs have alike.
+    const auto make = [&](Role role, const char* suffix, int replicas,
+                          const auto& options, const Packing& packing) {
+      const NodeType& node = *spec.FindNode(options.node);
+      Service made;
+      made.name = absl::StrCat(service.name, suffix);
+      made.app = service.name;
+      made.role = role;
+      made.replicas = replicas;
+      made.least_replicas =
+          std::max(1, static_cast<int>(std::ceil(replicas * least - 1e-9)));
+      made.max_per_node = options.max_per_node;
+      made.demand.memory_mib = std::llround(options.memory_gib * 1024);
+      made.demand.nic_percent = packing.nic_percent;
+      made.nic_gbps = node.nic_gbps;
+      made.node_labels = node.labels;
+      made.requests_per_s = DesignRate(service) / replicas;
+      made.most_requests_per_s = answer.knee / replicas;
+      return made;
     };
-    const NodeType& cn_node = *spec.FindNode(service.cn.node);
-    Service cn;
-    cn.name = absl::StrCat(service.name, "-cn");
-    cn.app = service.name;
-    cn.role = Role::kCn;
-    cn.replicas = answer.sizing.cns;
-    cn.least_replicas = fewest(cn.replicas);
-    cn.max_per_node = service.cn.max_per_node;
+    Service cn =
+        make(Role::kCn, "-cn", answer.sizing.cns, service.cn, answer.input.cn);
     cn.demand.cpu_milli = std::llround(configuration.cn_cores * 1000);
-    cn.demand.memory_mib = std::llround(service.cn.memory_gib * 1024);
-    cn.demand.nic_percent = answer.input.cn.nic_percent;
-    cn.nic_gbps = cn_node.nic_gbps;
-    cn.node_labels = cn_node.labels;
     cn.parallel = static_cast<int>(configuration.cn_cores);
-    cn.requests_per_s = DesignRate(service) / cn.replicas;
-    cn.most_requests_per_s = answer.knee / cn.replicas;
-    const NodeType& hn_node = *spec.FindNode(service.hn.node);
-    Service hn;
-    hn.name = absl::StrCat(service.name, "-hn");
-    hn.app = service.name;
-    hn.role = Role::kHn;
-    hn.replicas = answer.sizing.hns;
-    hn.least_replicas = fewest(hn.replicas);
-    hn.max_per_node = service.hn.max_per_node;
+    Service hn =
+        make(Role::kHn, "-hn", answer.sizing.hns, service.hn, answer.input.hn);
     hn.demand.cpu_milli = std::llround(service.hn.cores * 1000);
-    hn.demand.memory_mib = std::llround(service.hn.memory_gib * 1024);
     hn.demand.gpus = 1;
     hn.demand.mig = configuration.part.mig;
     hn.demand.gpu_milli = hn.demand.mig == MigProfile::kNone
                               ? kWholeGpu
                               : MigGpuMilli(hn.demand.mig);
-    hn.demand.nic_percent = answer.input.hn.nic_percent;
-    hn.gpu_model = hn_node.gpu_model;
-    hn.nic_gbps = hn_node.nic_gbps;
-    hn.node_labels = hn_node.labels;
+    hn.gpu_model = spec.FindNode(service.hn.node)->gpu_model;
     hn.parallel = service.hn.parallel;
     hn.batching_window_us = configuration.batching_window_us;
-    hn.requests_per_s = DesignRate(service) / hn.replicas;
-    hn.most_requests_per_s = answer.knee / hn.replicas;
     deployment.services.push_back(std::move(cn));
     deployment.services.push_back(std::move(hn));
   }
