@@ -25,7 +25,7 @@ class CompressionTest : public ::testing::Test {
 
 TEST_F(CompressionTest, RoundTripsBothCodings) {
   std::string text;
-  for (int i = 0; i < 100000; ++i) text += static_cast<char>(i * i % 251);
+  for (unsigned i = 0; i < 100000; ++i) text += static_cast<char>(i * i % 251);
   for (const ContentCoding coding :
        {ContentCoding::kGzip, ContentCoding::kDeflate}) {
     const std::string bytes = Compress(text, coding);
