@@ -95,9 +95,9 @@ TEST(PlaceTablesTest, AShardLoadsItsOwnRowsAlone) {
     const models::WeightView view = *(*placed)->weights->Get("table");
     const auto count = static_cast<uint64_t>(view.sizes[0]);
     EXPECT_EQ(bytes.small_pages + bytes.huge_pages, count * kRowBytes);
-    EXPECT_EQ(std::memcmp(view.data, whole + first * kRowBytes,
-                          count * kRowBytes),
-              0);
+    // No rows have no address, which memcmp() would refuse.
+    EXPECT_TRUE(count == 0 || std::memcmp(view.data, whole + first * kRowBytes,
+                                          count * kRowBytes) == 0);
     return view.sizes[0];
   };
   EXPECT_EQ(rows(0, 0), 4);
