@@ -45,8 +45,8 @@ struct Row {
   std::vector<DisaggregationResult> results;
 };
 
-// What the table has for a drop in percent, with one digit. A plain minus would
-// print "-0.0" for no drop.
+// The change that the table shows for a drop in percent, with one digit. The
+// negated drop would print "-0.0" where there is no drop.
 double ChangeOf(double drop) { return 0.0 - std::round(10 * drop) / 10; }
 
 // Part of the fragment that disaggregation removes, in percent; mean over the
