@@ -1,5 +1,6 @@
 // Requests that are sent to a second GPU node because the first is slow.
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <stop_token>
@@ -33,14 +34,20 @@ class HedgeTest : public ::testing::Test {
     engine_ = MakeEngine({model_}, {nodes_[0].address(), nodes_[1].address()},
                          std::move(options));
     ASSERT_TRUE(ReadinessWatch(*engine_).Await(true));
-    // Both nodes must have answered: hedges go to nodes that are known to.
-    const int before[] = {nodes_[0].requests(), nodes_[1].requests()};
+    // A hedge goes to a node whose time for the model is known. The first
+    // attempts of these requests show it, and a busy machine hedges some.
+    NodePool& nodes = engine_->nodes();
+    const size_t offer = engine_->catalog()->entries()[0].model->places().offer;
+    const auto known = [&](size_t other) {
+      return nodes.AcquireWithin(offer, other, absl::InfiniteDuration())
+          .has_value();
+    };
     const absl::Time give_up = absl::Now() + kPatience;
-    while ((nodes_[0].requests() == before[0] ||
-            nodes_[1].requests() == before[1]) &&
-           absl::Now() < give_up) {
+    while (!(known(0) && known(1)) && absl::Now() < give_up) {
       ASSERT_TRUE(Infer(*engine_, MakeRequest("split", 1)).status.ok());
     }
+    ASSERT_TRUE(known(0) && known(1));
+    hedges_before_ = Hedges();
   }
 
   TestGpuNode::OnRequestFunction Node(size_t i) {
@@ -50,12 +57,17 @@ class HedgeTest : public ::testing::Test {
     };
   }
 
-  uint64_t Count(HedgeOutcome outcome) {
+  std::array<uint64_t, kNumHedgeOutcomes> Hedges() {
     return engine_->catalog()
         ->entries()[0]
         .model->statistics()
         .snapshot()
-        .hedges[static_cast<size_t>(outcome)];
+        .hedges;
+  }
+  // Since Start().
+  uint64_t Count(HedgeOutcome outcome) {
+    const auto i = static_cast<size_t>(outcome);
+    return Hedges()[i] - hedges_before_[i];
   }
   uint64_t Retries() {
     return engine_->catalog()
@@ -79,6 +91,7 @@ class HedgeTest : public ::testing::Test {
   TestGpuNode nodes_[2] = {TestGpuNode({model_}, 0, Node(0)),
                            TestGpuNode({model_}, 0, Node(1))};
   std::unique_ptr<Engine> engine_;
+  std::array<uint64_t, kNumHedgeOutcomes> hedges_before_ = {};
 };
 
 TEST_F(HedgeTest, ASecondNodeAnswersForASlowOne) {
