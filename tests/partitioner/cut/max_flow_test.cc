@@ -129,7 +129,8 @@ void Reprice(std::mt19937& random, Cost scale, FlowNetwork& network) {
   }
 }
 
-// Boost's solver on the same network: another program, another order of work.
+// Boost's solver on the same network, which has a finite cut: another program,
+// another order of work.
 Cost FlowByBoost(const FlowNetwork& network) {
   using Traits =
       boost::adjacency_list_traits<boost::vecS, boost::vecS, boost::directedS>;
@@ -143,7 +144,21 @@ Cost FlowByBoost(const FlowNetwork& network) {
   const size_t source = network.num_vertices();
   const size_t sink = source + 1;
   Graph graph(network.num_vertices() + 2);
+  // No least cut contains an arc that costs more than all finite arcs together.
+  // Boost adds up what arrives at a vertex, and kInfinite would overflow there.
+  Cost infinite = 1;
+  const auto count = [&](Cost capacity) {
+    if (capacity < kInfinite) infinite += capacity;
+  };
+  for (const Cost capacity : network.from_source()) count(capacity);
+  for (const Cost capacity : network.to_sink()) count(capacity);
+  for (const FlowNetwork::Arc& arc : network.arcs()) {
+    count(arc.capacity);
+    count(arc.reverse_capacity);
+  }
   const auto add = [&](size_t from, size_t to, Cost there, Cost back) {
+    there = std::min(there, infinite);
+    back = std::min(back, infinite);
     const auto forward = boost::add_edge(from, to, graph).first;
     const auto reverse = boost::add_edge(to, from, graph).first;
     boost::put(boost::edge_capacity, graph, forward, there);
