@@ -156,22 +156,23 @@ Cost FlowByBoost(const FlowNetwork& network) {
     count(arc.capacity);
     count(arc.reverse_capacity);
   }
-  const auto add = [&](size_t from, size_t to, Cost there, Cost back) {
-    there = std::min(there, infinite);
-    back = std::min(back, infinite);
+  // Boost takes an edge of no capacity for the reverse of another edge.
+  const auto add = [&](size_t from, size_t to, Cost capacity) {
     const auto forward = boost::add_edge(from, to, graph).first;
     const auto reverse = boost::add_edge(to, from, graph).first;
-    boost::put(boost::edge_capacity, graph, forward, there);
-    boost::put(boost::edge_capacity, graph, reverse, back);
+    boost::put(boost::edge_capacity, graph, forward,
+               std::min(capacity, infinite));
+    boost::put(boost::edge_capacity, graph, reverse, 0);
     boost::put(boost::edge_reverse, graph, forward, reverse);
     boost::put(boost::edge_reverse, graph, reverse, forward);
   };
   for (int v = 0; v < network.num_vertices(); ++v) {
-    add(source, v, network.from_source()[v], 0);
-    add(v, sink, network.to_sink()[v], 0);
+    add(source, v, network.from_source()[v]);
+    add(v, sink, network.to_sink()[v]);
   }
   for (const FlowNetwork::Arc& arc : network.arcs()) {
-    add(arc.from, arc.to, arc.capacity, arc.reverse_capacity);
+    add(arc.from, arc.to, arc.capacity);
+    add(arc.to, arc.from, arc.reverse_capacity);
   }
   return boost::push_relabel_max_flow(graph, source, sink);
 }
