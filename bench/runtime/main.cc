@@ -373,7 +373,7 @@ int Main(int argc, char** argv) {
   for (auto* command : {layers, whole, beside}) {
     command->add_option("--batches", batches, "items per request")
         ->delimiter(',')
-        ->check(CLI::PositiveNumber);
+        ->check(base::NumberIn(1, 1 << 20));
     command->add_option("--rounds", rounds, "repetitions, at least 5")
         ->check(CLI::Range(5, 10000));
     command->add_option("--json", file, "file to write the result to")

@@ -6,6 +6,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "base/number_range.h"
 #include "base/process/files.h"
 #include "base/status_macros.h"
 #include "models/repository/repository.h"
@@ -500,7 +501,7 @@ void AddPartitionCommand(CLI::App& app, Context& context) {
                    "for --shards: size from which a table is divided, MiB; "
                    "every CPU node has the smaller tables whole")
       ->type_name("MIB")
-      ->check(CLI::NonNegativeNumber)
+      ->check(base::NumberIn(0, 1e9))
       ->needs(shards);
   AddSizeOption(*command, options->sizes);
   AddOpLibraryOption(*command, options->op_libraries);

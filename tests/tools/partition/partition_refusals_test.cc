@@ -41,6 +41,11 @@ TEST_F(CommandLineTest, PartitionRefusesConditionsThatMakeNoSense) {
   EXPECT_THAT(refused({"--cn-cores", "0"}), HasSubstr("--cn-cores"));
   EXPECT_THAT(refused({"--hn-memory-gib", "-1"}), HasSubstr("--hn-memory-gib"));
   EXPECT_THAT(refused({"--max-cuts", "0"}), HasSubstr("--max-cuts"));
+  for (const char* mib : {"1KiB", "nan", "-1", "1e300"}) {
+    EXPECT_THAT(refused({"--shards", "2", "--shard-tables-from", mib}),
+                HasSubstr(absl::StrCat("--shard-tables-from: ", mib,
+                                       " is no number from 0 to")));
+  }
   EXPECT_THAT(refused({"--objective", "speed"}), HasSubstr("speed"));
   EXPECT_THAT(refused({"--objective", "cost"}), HasSubstr("--cn-price"));
   EXPECT_THAT(refused({"--objective", "cost", "--cn-price", "1"}),
