@@ -65,7 +65,7 @@ struct Stopping {
   Stopping() = default;
   Stopping(Stopping&& other) noexcept
       : moved(other.moved), go_on(std::exchange(other.go_on, nullptr)) {
-    if (go_on == nullptr || std::this_thread::get_id() != reader) return;
+    if (go_on == nullptr || !in_reader) return;
     moved->Notify();
     go_on->WaitForNotification();
     go_on = nullptr;
@@ -74,7 +74,7 @@ struct Stopping {
 
   absl::Notification* moved = nullptr;
   absl::Notification* go_on = nullptr;
-  static inline std::thread::id reader;
+  static inline thread_local bool in_reader = false;
 };
 
 TEST(IdleListTest, PushDoesNotWaitForAThreadThatIsStoppedInNext) {
@@ -82,7 +82,7 @@ TEST(IdleListTest, PushDoesNotWaitForAThreadThatIsStoppedInNext) {
   absl::Notification go_on;
   IdleList<Stopping> list;
   std::thread thread([&] {
-    Stopping::reader = std::this_thread::get_id();
+    Stopping::in_reader = true;
     EXPECT_TRUE(list.Next().has_value());
     EXPECT_TRUE(list.Next().has_value());
   });

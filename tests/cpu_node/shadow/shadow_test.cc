@@ -125,10 +125,9 @@ class ShadowEngineTest : public ::testing::Test {
 TEST_F(ShadowEngineTest, RequestsAreScoredAgainAndWrongGpuNodesAreSeen) {
   const auto model = testing_models::MakeSmallModel({.name = "split"});
   std::atomic<bool> wrong = false;
-  std::unique_ptr<TestGpuNode> node;
-  node = std::make_unique<TestGpuNode>(
+  TestGpuNode node(
       ModelList{model}, 0, [&](std::unique_ptr<transport::ServerCall> call) {
-        if (!wrong) return node->node().OnRequest(std::move(call));
+        if (!wrong) return node.node().OnRequest(std::move(call));
         const int64_t rows = call->tensors()[0].dims[0];
         auto reply = call->AllocateReply(
             {{.dtype = base::DType::kFloat32, .dims = {rows, 1}}});
@@ -140,7 +139,7 @@ TEST_F(ShadowEngineTest, RequestsAreScoredAgainAndWrongGpuNodesAreSeen) {
   Shadow shadow({.rate = 1});
   EngineOptions options;
   options.shadow = &shadow;
-  options.nodes.addresses = {node->address()};
+  options.nodes.addresses = {node.address()};
   const auto engine =
       *Engine::Create(MakeCatalog({model}, {.shadow = true}), options);
   ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
@@ -159,7 +158,6 @@ TEST_F(ShadowEngineTest, RequestsAreScoredAgainAndWrongGpuNodesAreSeen) {
   EXPECT_TRUE(Infer(*engine, MakeRequest("split", 5)).status.ok());
   Await(version, ShadowOutcome::kDiffers, 1);
   engine->Stop();
-  node.reset();
 }
 
 TEST_F(ShadowEngineTest, AVersionIsFreedAlthoughItsRequestsWait) {
