@@ -162,6 +162,54 @@ TEST(GpuNodeWarmUpTest, MeasuresEachModelOnceForAllStarts) {
   EXPECT_TRUE(node->OnAnnounced(request).ok());
 }
 
+// A version that a CPU node offers while the node serves is ready with times:
+// those of the version before it, else measured.
+TEST(GpuNodeWarmUpTest, VersionsThatComeLaterHaveTimesBeforeTheyAreReady) {
+  StoredModels stored;
+  stored.Add("old");
+  ASSERT_TRUE(TimesFile(*Load(stored, "old"), ThisMachine(), kMost)
+                  .Write({{1, absl::Hours(1)}})
+                  .ok());
+  GpuNodeOptions options;
+  options.warm_up = absl::Milliseconds(20);
+  options.max_batch = kMost;
+  options.load = [&stored](const std::string& name, int64_t) {
+    return absl::StatusOr<std::unique_ptr<DeviceModel>>(Load(stored, name));
+  };
+  const auto node =
+      *GpuNode::Create(*DeviceModels::Load(stored.repository()), options);
+  for (const char* name : {"old", "new"}) {
+    stored.Add(name, /*split=*/true, /*variant=*/2);
+    const auto model = *stored.repository().Load(name);
+    const auto number = node->OnOffer({.name = name,
+                                       .version = model->version,
+                                       .model = model->digest,
+                                       .schema = Load(stored, name)->schema()});
+    ASSERT_TRUE(number.ok()) << number.status();
+    const absl::Time give_up = absl::Now() + absl::Seconds(60);
+    while (!node->ModelReady(*number).ok() && absl::Now() < give_up) {
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    ASSERT_TRUE(node->ModelReady(*number).ok());
+  }
+  EXPECT_EQ(TimesFile(*Load(stored, "old"), ThisMachine(), kMost).Read(),
+            std::nullopt);
+  EXPECT_NE(TimesFile(*Load(stored, "new"), ThisMachine(), kMost).Read(),
+            std::nullopt);
+  for (const GpuNode::Served& served : node->served()) {
+    transport::RequestDescriptor request;
+    request.model = served.number;
+    request.deadline = base::Clock::Real().Now() + absl::Seconds(60);
+    const absl::Status announced = node->OnAnnounced(request);
+    if (served.model->name() == "new") {
+      EXPECT_TRUE(announced.ok()) << announced;
+    } else {
+      EXPECT_THAT(std::string(announced.message()), HasSubstr("1h to execute"))
+          << served.model->version();
+    }
+  }
+}
+
 // Otherwise requests without a version would go to an older one for a moment.
 TEST(GpuNodeWarmUpTest, OlderVersionsAreReadyAfterTheNewest) {
   for (const int threads : {1, 3}) {
