@@ -15,7 +15,8 @@ function(refract_apply_flags target)
     target_compile_options(${target} PRIVATE
       -fsanitize=${sanitize} -fno-omit-frame-pointer -fno-sanitize-recover=all
       # GCC warns of initialised variables when a sanitizer instruments them.
-      -Wno-maybe-uninitialized)
+      # Clang, the fuzz targets' compiler, does not know the warning.
+      $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
     target_link_options(${target} PRIVATE -fsanitize=${sanitize})
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND REFRACT_SANITIZE STREQUAL "address;undefined")
       # Half of the time to compile. AddressSanitizer finds null pointers and the

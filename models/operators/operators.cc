@@ -23,40 +23,47 @@ struct Op {
   constexpr Op(absl::string_view names, OpClass op_class, RowRule rows)
       : record{.name = names, .op_class = op_class, .rows = rows} {}
 
+  // Each returns the operator with the given field.
   constexpr Op Aliases(Aliasing aliasing) const {
-    return With([&](Operator& r) { r.aliasing = aliasing; });
+    Op copy = *this;
+    copy.record.aliasing = aliasing;
+    return copy;
   }
   constexpr Op Costs(CostRule cost) const {
-    return With([&](Operator& r) { r.cost = cost; });
+    Op copy = *this;
+    copy.record.cost = cost;
+    return copy;
   }
   constexpr Op Multiplies(absl::string_view a, absl::string_view b) const {
-    return With([&](Operator& r) { r.factors[0] = a, r.factors[1] = b; });
+    Op copy = *this;
+    copy.record.factors[0] = a;
+    copy.record.factors[1] = b;
+    return copy;
   }
   constexpr Op Lowers(Lowering lowering,
                       absl::string_view overloads = "default") const {
-    return With([&](Operator& r) {
-      r.lowering = lowering, r.overloads = overloads;
-    });
+    Op copy = *this;
+    copy.record.lowering = lowering;
+    copy.record.overloads = overloads;
+    return copy;
   }
   constexpr Op Floats(std::optional<ElementCode> code) const {
-    return With([&](Operator& r) { r.element = code; });
+    Op copy = *this;
+    copy.record.element = code;
+    return copy;
   }
   constexpr Op Integers(std::optional<IntegerCode> code) const {
-    return With([&](Operator& r) { r.integer = code; });
+    Op copy = *this;
+    copy.record.integer = code;
+    return copy;
   }
   constexpr Op Is(int traits) const {
-    return With([&](Operator& r) { r.traits = static_cast<uint16_t>(traits); });
+    Op copy = *this;
+    copy.record.traits = static_cast<uint16_t>(traits);
+    return copy;
   }
 
   Operator record;
-
- private:
-  template <typename Change>
-  constexpr Op With(Change change) const {
-    Op copy = *this;
-    change(copy.record);
-    return copy;
-  }
 };
 
 constexpr Op Elementwise(absl::string_view names) {
