@@ -117,6 +117,18 @@ void AwaitReady(GpuNode& node) {
   node.WatchReadiness(nullptr);
 }
 
+// Admission predicts nothing before an instance has started, and refuses
+// nothing until then.
+absl::Status AwaitRefusal(GpuNode& node,
+                          const transport::RequestDescriptor& request) {
+  absl::Status refused = node.OnAnnounced(request);
+  while (refused.ok() && base::Clock::Real().Now() < request.deadline) {
+    absl::SleepFor(absl::Milliseconds(1));
+    refused = node.OnAnnounced(request);
+  }
+  return refused;
+}
+
 TEST(GpuNodeWarmUpTest, MeasuresEachModelOnceForAllStarts) {
   StoredModels stored;
   for (const char* name : {"a", "b", "c", "d", "e"}) stored.Add(name);
@@ -148,14 +160,8 @@ TEST(GpuNodeWarmUpTest, MeasuresEachModelOnceForAllStarts) {
   }
   transport::RequestDescriptor request;
   request.model = 0;
-  base::Clock& clock = base::Clock::Real();
-  request.deadline = clock.Now() + absl::Seconds(60);
-  // Admission predicts nothing before an instance has started.
-  absl::Status refused = node->OnAnnounced(request);
-  while (refused.ok() && clock.Now() < request.deadline) {
-    absl::SleepFor(absl::Milliseconds(1));
-    refused = node->OnAnnounced(request);
-  }
+  request.deadline = base::Clock::Real().Now() + absl::Seconds(60);
+  const absl::Status refused = AwaitRefusal(*node, request);
   EXPECT_EQ(refused.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("1h to execute"));
   request.model = 1;
@@ -200,13 +206,13 @@ TEST(GpuNodeWarmUpTest, VersionsThatComeLaterHaveTimesBeforeTheyAreReady) {
     transport::RequestDescriptor request;
     request.model = served.number;
     request.deadline = base::Clock::Real().Now() + absl::Seconds(60);
-    const absl::Status announced = node->OnAnnounced(request);
     if (served.model->name() == "new") {
-      EXPECT_TRUE(announced.ok()) << announced;
-    } else {
-      EXPECT_THAT(std::string(announced.message()), HasSubstr("1h to execute"))
-          << served.model->version();
+      EXPECT_TRUE(node->OnAnnounced(request).ok());
+      continue;
     }
+    EXPECT_THAT(std::string(AwaitRefusal(*node, request).message()),
+                HasSubstr("1h to execute"))
+        << served.model->version();
   }
 }
 
