@@ -98,8 +98,9 @@ TEST_F(HedgeTest, ASecondNodeAnswersForASlowOne) {
   held_[0] = true;
   int hedged = 0;
   // Several at a time, so that the slow node gets some: alone, requests go to
-  // the node whose latest answers came soonest. Until the other node won: on a
-  // busy machine it may be late too, and is then hedged by the slow node.
+  // the node whose latest answers came soonest. The rounds go on until the
+  // other node has won: on a busy machine it may be late too, and the slow node
+  // then gets the hedge.
   const absl::Time give_up = absl::Now() + kPatience;
   while (Count(HedgeOutcome::kWon) == 0 && absl::Now() < give_up) {
     std::vector<std::unique_ptr<PendingAnswer>> answers;
