@@ -1,6 +1,7 @@
 #include "models/torch_export/json.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <utility>
 
@@ -8,145 +9,74 @@
 
 namespace refract::models::torch_export {
 
-// Builds a value from the events of nlohmann's parser, so that members that are
-// skipped take no memory: call stacks are most of an export.
-class JsonBuilder final : public nlohmann::json_sax<nlohmann::json> {
+// Converts nlohmann's value, whose objects are sorted by key and hold the last
+// of equal keys.
+class JsonBuilder {
  public:
-  explicit JsonBuilder(absl::string_view skipped) : skipped_(skipped) {}
-
-  Json Take() { return std::move(root_); }
-
-  bool null() override { return Add(Json()); }
-  bool boolean(bool value) override { return AddOf(value); }
-  bool number_integer(int64_t value) override { return AddOf(value); }
-  bool number_unsigned(uint64_t value) override {
-    if (value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-      return AddOf(static_cast<int64_t>(value));
-    }
-    return AddOf(static_cast<double>(value));
-  }
-  bool number_float(double value, const std::string& /*text*/) override {
-    return AddOf(value);
-  }
-  bool string(std::string& value) override { return AddOf(std::move(value)); }
-  bool binary(binary_t& /*value*/) override { return false; }
-  bool start_array(size_t /*size*/) override {
-    return Open(std::vector<Json>());
-  }
-  bool end_array() override { return Close(); }
-  bool start_object(size_t /*size*/) override {
-    return Open(std::vector<Json::Entry>());
-  }
-  // Inside a skipped member no key counts: a nested member of the same name
-  // would set skip_next_, which a value behind the member would then consume.
-  bool key(std::string& name) override {
-    if (skip_depth_ > 0) return true;
-    if (!skipped_.empty() && name == skipped_) {
-      skip_next_ = true;
-    } else {
-      key_ = std::move(name);
-    }
-    return true;
-  }
-  bool end_object() override {
-    if (skip_depth_ == 0) Sort(std::get<Members>(open_.back()->value_));
-    return Close();
-  }
-  bool parse_error(size_t /*position*/, const std::string& /*token*/,
-                   const nlohmann::json::exception& /*error*/) override {
-    return false;
-  }
-
- private:
-  using Members = std::vector<Json::Entry>;
-  // Values are destroyed one inside the other: a file must not choose the depth
-  // of that recursion. Exports are some tens deep.
-  static constexpr size_t kMaxDepth = 500;
-
-  template <typename T>
-  bool AddOf(T value) {
+  static Json Convert(nlohmann::json& from) {
     Json json;
-    json.value_ = std::move(value);
-    return Add(std::move(json));
-  }
-
-  bool Add(Json json) {
-    if (skip_depth_ > 0) return true;
-    if (std::exchange(skip_next_, false)) return true;
-    Place(std::move(json));
-    return true;
-  }
-
-  Json* Place(Json json) {
-    if (open_.empty()) {
-      root_ = std::move(json);
-      return &root_;
+    switch (from.type()) {
+      case nlohmann::json::value_t::boolean:
+        json.value_ = from.get<bool>();
+        break;
+      case nlohmann::json::value_t::number_integer:
+        json.value_ = from.get<int64_t>();
+        break;
+      case nlohmann::json::value_t::number_unsigned:
+        if (const auto value = from.get<uint64_t>();
+            value <= std::numeric_limits<int64_t>::max()) {
+          json.value_ = static_cast<int64_t>(value);
+        } else {
+          json.value_ = static_cast<double>(value);
+        }
+        break;
+      case nlohmann::json::value_t::number_float:
+        json.value_ = from.get<double>();
+        break;
+      case nlohmann::json::value_t::string:
+        json.value_ = std::move(from.get_ref<std::string&>());
+        break;
+      case nlohmann::json::value_t::array: {
+        auto& list = json.value_.emplace<std::vector<Json>>();
+        list.reserve(from.size());
+        for (nlohmann::json& element : from) list.push_back(Convert(element));
+        break;
+      }
+      case nlohmann::json::value_t::object: {
+        auto& members = json.value_.emplace<std::vector<Json::Entry>>();
+        members.reserve(from.size());
+        for (auto it = from.begin(); it != from.end(); ++it) {
+          members.push_back({it.key(), Convert(*it)});
+        }
+        break;
+      }
+      default:
+        break;  // null
     }
-    auto& parent = open_.back()->value_;
-    if (auto* list = std::get_if<std::vector<Json>>(&parent)) {
-      return &list->emplace_back(std::move(json));
-    }
-    return &std::get<Members>(parent)
-                .emplace_back(Json::Entry{std::move(key_), std::move(json)})
-                .value;
+    return json;
   }
-
-  template <typename T>
-  bool Open(T container) {
-    // A container inside a skipped member, or the skipped member itself, only
-    // counts.
-    if (skip_depth_ > 0 || std::exchange(skip_next_, false)) {
-      ++skip_depth_;
-      return true;
-    }
-    if (open_.size() == kMaxDepth) return false;
-    Json json;
-    json.value_ = std::move(container);
-    // A parent does not grow, so that nothing moves, while a child is open.
-    open_.push_back(Place(std::move(json)));
-    return true;
-  }
-
-  bool Close() {
-    if (skip_depth_ > 0) {
-      --skip_depth_;
-    } else {
-      open_.pop_back();
-    }
-    return true;
-  }
-
-  // Sorted by key, the last of equal keys alone.
-  static void Sort(Members& members) {
-    // Reversed, so that the stable sort puts the last of equal keys first, and
-    // unique() keeps it.
-    std::reverse(members.begin(), members.end());
-    std::stable_sort(
-        members.begin(), members.end(),
-        [](const auto& a, const auto& b) { return a.key < b.key; });
-    members.erase(std::unique(members.begin(), members.end(),
-                              [](const auto& a, const auto& b) {
-                                return a.key == b.key;
-                              }),
-                  members.end());
-  }
-
-  const absl::string_view skipped_;
-  Json root_;
-  std::vector<Json*> open_;
-  std::string key_;
-  bool skip_next_ = false;  // the value of a skipped member comes next
-  size_t skip_depth_ = 0;   // containers open inside a skipped member
 };
 
 std::optional<Json> Json::Parse(absl::string_view text,
                                 absl::string_view skipped) {
-  JsonBuilder builder(skipped);
-  if (!nlohmann::json::sax_parse(text.data(), text.data() + text.size(),
-                                 &builder)) {
-    return std::nullopt;
-  }
-  return builder.Take();
+  // Convert() and the destructor call themselves for each level: a file must
+  // not choose the depth of that recursion. Exports are some tens deep.
+  constexpr int kMaxDepth = 500;
+  using Event = nlohmann::json::parse_event_t;
+  bool too_deep = false;
+  // Members that are skipped take no memory: call stacks are most of an export.
+  const auto keep = [&](int depth, Event event, const nlohmann::json& value) {
+    if (event == Event::object_start || event == Event::array_start) {
+      too_deep |= depth >= kMaxDepth;
+      return !too_deep;
+    }
+    return skipped.empty() || event != Event::key ||
+           value.get_ref<const std::string&>() != skipped;
+  };
+  nlohmann::json parsed = nlohmann::json::parse(text.begin(), text.end(), keep,
+                                                /*allow_exceptions=*/false);
+  if (parsed.is_discarded() || too_deep) return std::nullopt;
+  return JsonBuilder::Convert(parsed);
 }
 
 const Json* Json::begin() const {
