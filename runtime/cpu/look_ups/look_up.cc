@@ -1,8 +1,6 @@
 // Two passes over the ids of a request. The first turns ids into addresses and
 // checks them. The second reads rows in the order of the addresses, so that one
-// prefetch distance spans the borders of tables. Both go through tiles of items
-// and through the tables in each: the columns that tables write into the same
-// items' rows of a message then meet in the cache.
+// prefetch distance spans the borders of tables.
 
 #include "runtime/cpu/look_ups/look_up.h"
 
@@ -22,16 +20,8 @@ namespace {
 // Look-ups whose addresses are held at once.
 constexpr size_t kLookUpsAtOnce = 64;
 
-// Bags of a tile. 16 items of 26 × 128 floats are 208 KiB, which fit a cache of
-// second level.
-constexpr int64_t kTileBags = 16;
-// From this many ids a bag on, results are the smaller part of the bytes, and
-// one table after the other needs fewer pages at a time.
-constexpr int64_t kIdsPerPooledBag = 4;
-
-// Rows that are prefetched into the cache of second level, and longer rows of
-// which only the ends are prefetched (figures: docs/measurements/look_ups.md).
-constexpr int64_t kShortestRowBytes = 320;
+// Rows of which only the ends are prefetched, unless LongestFarRow() prefetches
+// them whole (figures: docs/measurements/look_ups.md).
 constexpr int64_t kShortRowBytes = 512;
 // Rows, and bytes of each, that are prefetched before the loops.
 constexpr int64_t kFirstRows = 32;
@@ -70,17 +60,17 @@ GatherFunction FunctionOf(const LookUp& look_up) {
   return set == nullptr ? nullptr : set->pool[static_cast<int>(element)];
 }
 
-// Addresses of the rows of ids [begin, end), and whether all of these are
+// Addresses of the rows of the first `count` ids, and whether all of these are
 // inside the table. Addresses of wrong ids are not used.
 template <typename Id>
-bool Locate(const LookUp& look_up, absl::Span<const Id> ids, int64_t begin,
-            int64_t end, const std::byte** to) {
+bool Locate(const LookUp& look_up, absl::Span<const Id> ids, int64_t count,
+            const std::byte** to) {
   const auto rows = static_cast<uint64_t>(look_up.table.rows);
   const auto table = reinterpret_cast<uintptr_t>(look_up.table.data);
   const size_t row_bytes = look_up.table.row_bytes;
   const Id* const from = ids.data();
   uint64_t outside = 0;
-  for (int64_t i = begin; i < end; ++i) {
+  for (int64_t i = 0; i < count; ++i) {
     // As unsigned numbers, negative ids are larger than any row number.
     const auto id = static_cast<uint64_t>(static_cast<int64_t>(from[i]));
     outside |= static_cast<uint64_t>(id >= rows);
@@ -90,9 +80,9 @@ bool Locate(const LookUp& look_up, absl::Span<const Id> ids, int64_t begin,
 }
 
 // As Locate(), where the id policy may replace ids.
-void LocateReplacing(const LookUp& look_up, int64_t begin, int64_t end,
+void LocateReplacing(const LookUp& look_up, int64_t count,
                      const std::byte** to) {
-  for (int64_t i = begin; i < end; ++i, ++to) {
+  for (int64_t i = 0; i < count; ++i, ++to) {
     const int64_t id = IntAt(*look_up.ids, i);
     if (id >= 0 && id < look_up.table.rows) continue;
     *to = look_up.use->policy == models::IdPolicy::kZeroRow
@@ -104,10 +94,10 @@ void LocateReplacing(const LookUp& look_up, int64_t begin, int64_t end,
 // Addresses of rows that have changed. Wrong ids have been found before.
 template <typename Id>
 void LocateChanged(const LookUp& look_up, absl::Span<const Id> ids,
-                   int64_t begin, int64_t end, const std::byte** to) {
+                   int64_t count, const std::byte** to) {
   const TableRows& table = look_up.table;
   const auto rows = static_cast<uint64_t>(table.rows);
-  for (int64_t i = begin; i < end; ++i, ++to) {
+  for (int64_t i = 0; i < count; ++i, ++to) {
     const auto id = static_cast<uint64_t>(static_cast<int64_t>(ids[i]));
     if (id >= rows) continue;
     if (const std::byte* const row = table.overlay->Find(id, table.at)) {
@@ -220,11 +210,14 @@ struct Stream {
         num_ids(of.ids->num_elements()),
         num_offsets(of.offsets == nullptr ? 0 : of.offsets->num_elements()) {}
 
-  // Position of the first id of bag `bag`; of num_bags, behind the last bag.
-  int64_t FirstId(int64_t bag) const {
-    if (look_up.offsets == nullptr) return bag;
-    return bag < num_offsets ? IntAt(*look_up.offsets, bag) : num_ids;
+  // Position behind the last id of a bag.
+  int64_t EndOfIds() const {
+    if (look_up.offsets == nullptr) return look_up.num_bags;
+    return look_up.num_bags < num_offsets
+               ? IntAt(*look_up.offsets, look_up.num_bags)
+               : num_ids;
   }
+  bool empty() const { return function == nullptr || look_up.num_bags == 0; }
 
   const LookUp& look_up;
   const GatherFunction function;  // null: not in the stream
@@ -233,36 +226,27 @@ struct Stream {
   bool replaces = false;
 };
 
-// Bags [first, end) of a look-up; `rows` are the addresses of their ids.
-void RunGathered(const Stream& stream, int64_t first, int64_t end,
-                 const std::byte* const* rows) {
+// `rows`: the addresses of the look-up's ids.
+void RunGathered(const Stream& stream, const std::byte* const* rows) {
   const LookUp& look_up = stream.look_up;
   GatheredBags bags;
-  // Offsets count from the first id of the look-up, and so do weights.
-  bags.rows = rows - stream.FirstId(first);
+  bags.rows = rows;
   bags.num_ids = stream.num_ids;
-  bags.num_bags = end - first;
-  if (look_up.offsets == nullptr) {
-    bags.rows = rows;
-    if (look_up.weights != nullptr) {
-      bags.weights = reinterpret_cast<const float*>(look_up.weights) + first;
-    }
-  } else {
-    bags.weights = reinterpret_cast<const float*>(look_up.weights);
+  bags.num_bags = look_up.num_bags;
+  bags.weights = reinterpret_cast<const float*>(look_up.weights);
+  if (look_up.offsets != nullptr) {
     const std::byte* const offsets = look_up.offsets->data;
     if (look_up.offsets->dtype == base::DType::kInt64) {
-      bags.offsets64 = reinterpret_cast<const int64_t*>(offsets) + first;
+      bags.offsets64 = reinterpret_cast<const int64_t*>(offsets);
     } else {
-      bags.offsets32 = reinterpret_cast<const int32_t*>(offsets) + first;
+      bags.offsets32 = reinterpret_cast<const int32_t*>(offsets);
     }
-    // The last bag ends where the next one begins, if there is a next one.
-    bags.include_last_offset =
-        look_up.include_last_offset || end < look_up.num_bags;
+    bags.include_last_offset = look_up.include_last_offset;
   }
   bags.mode = static_cast<GatherMode>(look_up.mode);
   bags.dim = look_up.dim;
   bags.row_bytes = static_cast<int64_t>(look_up.table.row_bytes);
-  bags.prefetch_far = bags.row_bytes <= kShortestRowBytes;
+  bags.prefetch_far = bags.row_bytes <= LongestFarRow();
   bags.prefetch_ends = bags.row_bytes <= kShortRowBytes;
   if (const models::RowLayout* layout = look_up.table.layout) {
     bags.payload = layout->payload;
@@ -270,35 +254,9 @@ void RunGathered(const Stream& stream, int64_t first, int64_t end,
     bags.half_parameters =
         layout->format.parameter_dtype == base::DType::kFloat16;
   }
-  bags.out = look_up.out + first * look_up.out_stride;
+  bags.out = look_up.out;
   bags.out_stride = look_up.out_stride;
   stream.function(bags);
-}
-
-// Calls f(look-up, first, end) for tiles of bags [first, end): all look-ups of
-// the stream in one tile, then the next tile. Both passes must walk alike,
-// because addresses lie in the order of the walk.
-template <typename F>
-absl::Status ForEachTile(absl::Span<Stream> streams, F f) {
-  int64_t most = 0;
-  int64_t all_bags = 0;
-  int64_t all_ids = 0;
-  for (const Stream& stream : streams) {
-    most = std::max(most, stream.look_up.num_bags);
-    all_bags += stream.look_up.num_bags;
-    all_ids += stream.num_ids;
-  }
-  const int64_t tile =
-      all_ids >= kIdsPerPooledBag * all_bags ? most : kTileBags;
-  for (int64_t first = 0; first < most; first += tile) {
-    for (size_t i = 0; i < streams.size(); ++i) {
-      const int64_t end =
-          std::min(first + tile, streams[i].look_up.num_bags);
-      if (first >= end || streams[i].function == nullptr) continue;
-      REFRACT_RETURN_IF_ERROR(f(i, first, end));
-    }
-  }
-  return absl::OkStatus();
 }
 
 // Rows of the stream that come from sources.
@@ -389,7 +347,7 @@ absl::Status RunSome(absl::Span<const LookUp> look_ups, RunStats& stats) {
     // checked here as well, as in LibTorch.
     const LookUp& look_up = stream.look_up;
     const bool apart = stream.function == nullptr || look_up.num_bags == 0 ||
-                       stream.FirstId(look_up.num_bags) < stream.num_ids;
+                       stream.EndOfIds() < stream.num_ids;
     if (!apart) continue;
     REFRACT_ASSIGN_OR_RETURN(
         const int64_t outside,
@@ -398,60 +356,44 @@ absl::Status RunSome(absl::Span<const LookUp> look_ups, RunStats& stats) {
     stream.replaces = outside > 0;
   }
   Fetching& fetching = ThreadFetching();
-  int64_t at = 0;
-  REFRACT_RETURN_IF_ERROR(ForEachTile(
-      absl::MakeSpan(streams),
-      [&](size_t i, int64_t first, int64_t end) -> absl::Status {
-        Stream& stream = streams[i];
-        const LookUp& look_up = stream.look_up;
-        const int64_t from = stream.FirstId(first);
-        const int64_t to = stream.FirstId(end);
-        const bool inside = look_up.ids->dtype == base::DType::kInt64
-                                ? Locate(look_up, look_up.ids->as<int64_t>(),
-                                         from, to, addresses + at)
-                                : Locate(look_up, look_up.ids->as<int32_t>(),
-                                         from, to, addresses + at);
-        if (!inside) [[unlikely]] {
-          // Counts all wrong ids of the look-up, at the first tile with one.
-          if (!stream.replaces) {
-            const absl::Status status =
-                look_up.use
-                    ->Check(*look_up.ids, look_up.table.rows, stats,
-                            look_up.given_ids)
-                    .status();
-            if (!status.ok()) {
-              REFRACT_RETURN_IF_ERROR(CheckIds(look_ups.first(i)));
-              return status;
-            }
-            stream.replaces = true;
-          }
-          LocateReplacing(look_up, from, to, addresses + at);
-        }
-        if (look_up.table.changed()) {
-          look_up.ids->dtype == base::DType::kInt64
-              ? LocateChanged(look_up, look_up.ids->as<int64_t>(), from, to,
-                              addresses + at)
-              : LocateChanged(look_up, look_up.ids->as<int32_t>(), from, to,
-                              addresses + at);
-        }
-        if (look_up.table.source.source != nullptr) {
-          fetching.Add(i, look_up.table, addresses + at, to - from);
-        }
-        at += to - from;
-        return absl::OkStatus();
-      }));
+  const std::byte** to = addresses;
+  for (size_t i = 0; i < streams.size(); ++i) {
+    Stream& stream = streams[i];
+    if (stream.empty()) continue;
+    const LookUp& look_up = stream.look_up;
+    const bool wide = look_up.ids->dtype == base::DType::kInt64;
+    const int64_t count = stream.EndOfIds();
+    const bool inside =
+        wide ? Locate(look_up, look_up.ids->as<int64_t>(), count, to)
+             : Locate(look_up, look_up.ids->as<int32_t>(), count, to);
+    if (!inside) [[unlikely]] {
+      if (!stream.replaces) {
+        REFRACT_RETURN_IF_ERROR(look_up.use
+                                    ->Check(*look_up.ids, look_up.table.rows,
+                                            stats, look_up.given_ids)
+                                    .status());
+        stream.replaces = true;
+      }
+      LocateReplacing(look_up, count, to);
+    }
+    if (look_up.table.changed()) {
+      wide ? LocateChanged(look_up, look_up.ids->as<int64_t>(), count, to)
+           : LocateChanged(look_up, look_up.ids->as<int32_t>(), count, to);
+    }
+    if (look_up.table.source.source != nullptr) {
+      fetching.Add(i, look_up.table, to, count);
+    }
+    to += count;
+  }
   REFRACT_RETURN_IF_ERROR(fetching.Run(look_ups, stats));
   // The loops prefetch past the last row.
-  std::fill_n(addresses + at, kGatherAhead, zero_row);
-  at = 0;
-  REFRACT_RETURN_IF_ERROR(ForEachTile(
-      absl::MakeSpan(streams),
-      [&](size_t i, int64_t first, int64_t end) -> absl::Status {
-        const Stream& stream = streams[i];
-        RunGathered(stream, first, end, addresses + at);
-        at += stream.FirstId(end) - stream.FirstId(first);
-        return absl::OkStatus();
-      }));
+  std::fill_n(to, kGatherAhead, zero_row);
+  to = addresses;
+  for (const Stream& stream : streams) {
+    if (stream.empty()) continue;
+    RunGathered(stream, to);
+    to += stream.EndOfIds();
+  }
   for (const Stream& stream : streams) {
     const LookUp& look_up = stream.look_up;
     if (stream.function != nullptr || look_up.out == nullptr ||
@@ -554,9 +496,8 @@ int64_t PrefetchFirst(const LookUp& look_up, int64_t before) {
       table.sharded != nullptr || table.row_bytes == 0) {
     return before;
   }
-  // Ids of the first tile alone: other look-ups follow a tile.
   const int64_t end =
-      std::min({look_up.ids->num_elements(), kTileBags, kFirstRows - before});
+      std::min(look_up.ids->num_elements(), kFirstRows - before);
   const auto bytes =
       std::min(static_cast<int64_t>(table.row_bytes), kFirstRowBytes);
   for (int64_t i = 0; i < end; ++i) {

@@ -62,6 +62,9 @@ struct GatherSet {
 // has lanes that divide it. REFRACT_CPU_ISA=avx512|avx2|generic lowers the
 // choice, for tests and comparisons.
 const GatherSet* GatherSetFor(int64_t dim);
+// Bytes of the longest row that this processor should prefetch as a whole into
+// its cache of second level.
+int64_t LongestFarRow();
 // For copies, which have no lanes.
 const GatherSet& CopyGatherSet();
 

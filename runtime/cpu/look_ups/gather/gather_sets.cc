@@ -2,6 +2,7 @@
 // for an instruction set must not run before this check.
 
 #include <cstdlib>
+#include <limits>
 #include <string_view>
 
 #include "runtime/cpu/look_ups/gather/gather_kernels.h"
@@ -47,6 +48,16 @@ const GatherSet* GatherSetFor(int64_t dim) {
     if (dim % sets.sets[i]->lanes == 0) return sets.sets[i];
   }
   return nullptr;
+}
+
+int64_t LongestFarRow() {
+#if defined(__x86_64__)
+  // AMD's processors with AVX-512 (Zen 4 and later), whichever set runs.
+  static const bool any_row =
+      __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f");
+  if (any_row) return std::numeric_limits<int64_t>::max();
+#endif
+  return 320;  // five lines
 }
 
 const GatherSet& CopyGatherSet() { return *Chosen().sets[0]; }
