@@ -95,8 +95,8 @@ def gather(name):
 
 def gather_cores():
     """Rate of two cores ÷ that of one."""
-    runs = [report(f"{machine}/gather_cores.json")["results"] for machine in ("xeon207", "zen3")]
-    text = header("batch × look-ups", "Xeon", "Zen 3")
+    runs = [report(f"{machine}/gather_cores.json")["results"] for machine in ("xeon207", "zen4", "zen3")]
+    text = header("batch × look-ups", "Xeon", "Zen 4", "Zen 3")
     for results in zip(*runs):
         text += row(f"{results[0]['batch']} × {results[0]['look_ups']}",
                     *(quartiles({**result["rate_of_two_over_one"], "reached": True})
@@ -197,7 +197,10 @@ TABLES = {
     "models_zero05": lambda: models("xeon207/models_zero05.json"),
     "models_zen3": lambda: models("zen3/models.json"),
     "models_zen3_zero05": lambda: models("zen3/models_zero05.json"),
+    "models_zen4": lambda: models("zen4/models.json"),
+    "models_zen4_zero05": lambda: models("zen4/models_zero05.json"),
     "layers": lambda: layers("zen3/layers.json"),
+    "layers_zen4": lambda: layers("zen4/layers.json"),
     "operations": operations,
     "predicted_p99": predicted_p99,
     "gpu_check": gpu_check,
@@ -205,6 +208,7 @@ TABLES = {
     "gather_cores": gather_cores,
     "roofline": roofline,
     "gather_zen3": lambda: gather("zen3/gather.json"),
+    "gather_zen4": lambda: gather("zen4/gather.json"),
 }
 
 

@@ -252,7 +252,7 @@ SUBJECTS = (
             ("--rounds", "3", "--time-ms", "5", "--sizes", "64"),
             (BENCH / "bench_transport", "qemu-system-x86_64")),
     Subject("quickstart", "A served model: split, and unsplit",
-            (PYTHON, "scripts/quickstart.py", "--duration", "8"),
+            (PYTHON, "scripts/quickstart.py", "--duration", "30"),
             ("--rounds", "1", "--duration", "2", "--tables-gib", "0.1"),
             (NODE,), "artifacts/quickstart/results.json"),
     Subject("quickstart_cpu", "A served model on a machine with a GPU that is left unused",
