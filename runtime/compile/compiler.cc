@@ -68,15 +68,7 @@ class Compiler {
     }
     REFRACT_RETURN_IF_ERROR(AddOutputs());
     REFRACT_RETURN_IF_ERROR(Fold());
-    // Passes for every device first: the CPU's passes build on their results.
-    FuseSteps(graph_, plan_);
-    if (target_ == Target::kCpu) {
-      FusePairs(graph_, plan_);
-      FuseAttention(graph_, plan_);
-      FuseDense(graph_, plan_);
-      FuseSums(graph_, plan_);
-      FuseLookUpCats(graph_, plan_);
-    }
+    FuseSteps(graph_, plan_, target_);
     MakeFusedKernels();
     DropUnusedConstants();
     // Only after the kernels are made, which read the weights to pack them.

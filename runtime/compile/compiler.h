@@ -1,7 +1,6 @@
 #ifndef REFRACT_RUNTIME_COMPILE_COMPILER_H_
 #define REFRACT_RUNTIME_COMPILE_COMPILER_H_
 
-#include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -11,10 +10,6 @@
 #include "runtime/program.h"
 
 namespace refract::runtime {
-
-// Target of the plan. Fusions that every device supports run for both targets;
-// DenseOp and others are for the CPU alone.
-enum class Target : uint8_t { kCpu, kTranslation };
 
 // As Program::Compile. Internal to runtime/.
 absl::StatusOr<Plan> CompilePlan(

@@ -23,6 +23,10 @@
 
 namespace refract::runtime {
 
+// Target of the plan. Fusions that every device supports run for both targets;
+// DenseOp and others are for the CPU alone.
+enum class Target : uint8_t { kCpu, kTranslation };
+
 // Index into Plan::locals.
 inline constexpr int kNoLocal = -1;
 inline constexpr int kNoBuffer = -1;

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "runtime/cuda/calls/index_math.h"
 #include "runtime/cuda_plan/emitter.h"
 
 namespace refract::runtime::cuda_plan {
@@ -146,122 +145,53 @@ absl::Status EmitChain(const ElementChainOp& op, const Step& step,
 
 // --- Interactions -----------------------------------------------------------
 
-// All vectors of an item side by side, [batch, count × width]: the group's
-// root. Vectors that were not computed in their place are copied there.
-absl::StatusOr<Tensor> SideBySide(const std::vector<int>& locals,
-                                  const std::string& name, int group,
-                                  Emitter& emitter) {
-  REFRACT_ASSIGN_OR_RETURN(const cuda::ValueId root, emitter.GroupRoot(group));
-  int64_t first = 0;
-  Size rows;
-  for (const int local : locals) {
-    REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(local));
-    const int64_t cols = *dims[1].constant();
-    rows = dims[0];
-    if (!emitter.IsInGroup(local, group, first)) {
-      REFRACT_ASSIGN_OR_RETURN(const Tensor from, emitter.Get(local));
-      Tensor to;
-      to.value = emitter.builder().View(
-          root, absl::StrCat(name, ".", emitter.plan().locals[local].name),
-          first, cols);
-      to.dtype = emitter.compute_type();
-      to.dims = dims;
-      to.strides = {emitter.builder().value(root).ld, 1};
-      REFRACT_RETURN_IF_ERROR(emitter.Copy(from, to));
-    }
-    first += cols;
-  }
-  Tensor all;
-  all.value = root;
-  all.dtype = emitter.compute_type();
-  all.dims = {rows, first};
-  all.strides = {emitter.builder().value(root).ld, 1};
-  return all;
-}
-
+// The first vector stays where it is; the others of an item lie side by side in
+// the group, [batch, (count − 1) × width]. Vectors that were not computed in
+// their place are copied there.
 absl::Status EmitInteraction(const InteractionOp& op, const Step& step,
                              Emitter& emitter) {
   const int out_local = step.outputs[0];
   const std::string& name = emitter.plan().locals[out_local].name;
-  std::vector<int> locals;
-  for (const int feature : op.features) {
-    locals.push_back(step.operands[feature]);
-  }
   REFRACT_ASSIGN_OR_RETURN(const Sizes dims, emitter.DimsOfLocal(out_local));
   const std::optional<int> group = emitter.GroupOf(step);
   if (!group)
     return absl::UnimplementedError("its vectors are not rows of the batch");
-  if (IsLowerTriangle(op)) {
-    const std::vector<int> rest(locals.begin() + 1, locals.end());
-    REFRACT_ASSIGN_OR_RETURN(
-        const Tensor embeddings,
-        SideBySide(rest, absl::StrCat(name, ".vectors"), *group, emitter));
-    REFRACT_ASSIGN_OR_RETURN(const Tensor dense, emitter.Get(locals[0]));
-    REFRACT_ASSIGN_OR_RETURN(
-        const cuda::ValueId first,
-        emitter.AsMatrix(dense, absl::StrCat(name, ".first")));
-    REFRACT_ASSIGN_OR_RETURN(
-        Tensor out, emitter.NewResult(out_local, dims, emitter.compute_type()));
-    emitter.builder().Interaction({.dense = first,
-                                   .embeddings = embeddings.value,
-                                   .out = out.value,
-                                   .diagonal = *LowerTriangle(op),
-                                   .copy_dense = false});
-    emitter.Set(out_local, std::move(out));
-    return absl::OkStatus();
+  REFRACT_ASSIGN_OR_RETURN(const cuda::ValueId rest, emitter.GroupRoot(*group));
+  int64_t place = 0;
+  for (size_t i = 1; i < step.operands.size(); ++i) {
+    const int local = step.operands[i];
+    Tensor to;
+    REFRACT_ASSIGN_OR_RETURN(to.dims, emitter.DimsOfLocal(local));
+    const int64_t cols = *to.dims[1].constant();
+    if (!emitter.IsInGroup(local, *group, place)) {
+      REFRACT_ASSIGN_OR_RETURN(const Tensor from, emitter.Get(local));
+      to.value = emitter.builder().View(
+          rest,
+          absl::StrCat(name, ".vectors.", emitter.plan().locals[local].name),
+          place, cols);
+      to.dtype = emitter.compute_type();
+      to.strides = {emitter.builder().value(rest).ld, 1};
+      REFRACT_RETURN_IF_ERROR(emitter.Copy(from, to));
+    }
+    place += cols;
   }
-  // Any other choice of pairs: the products of all pairs, [batch, count,
-  // count], then a look-up of the wanted places in each item's count² products.
-  REFRACT_ASSIGN_OR_RETURN(const Sizes vector, emitter.DimsOfLocal(locals[0]));
+  REFRACT_ASSIGN_OR_RETURN(const Tensor dense, emitter.Get(step.operands[0]));
   REFRACT_ASSIGN_OR_RETURN(
-      const Tensor flat,
-      SideBySide(locals, absl::StrCat(name, ".vectors"), *group, emitter));
-  const auto count = static_cast<int64_t>(locals.size());
-  const std::optional<Tensor> stacked =
-      Reshaped(flat, {vector[0], count, vector[1]});
-  if (!stacked) return absl::InternalError("vectors do not stack");
-  REFRACT_ASSIGN_OR_RETURN(
-      const Tensor products,
-      emitter.New(absl::StrCat(name, ".products"), {vector[0], count, count},
-                  emitter.compute_type()));
-  REFRACT_RETURN_IF_ERROR(emitter.MatMul(
-      *stacked, Permuted(*stacked, {0, 2, 1}), std::nullopt, false, products));
-  const std::optional<Tensor> line =
-      Reshaped(products, {vector[0], count * count});
-  if (!line) return absl::InternalError("products do not flatten");
-  REFRACT_ASSIGN_OR_RETURN(
-      const Tensor index,
-      emitter.Indices(absl::StrCat(name, ".places"), op.places));
+      const cuda::ValueId first,
+      emitter.AsMatrix(dense, absl::StrCat(name, ".first")));
   REFRACT_ASSIGN_OR_RETURN(
       Tensor out, emitter.NewResult(out_local, dims, emitter.compute_type()));
-  REFRACT_RETURN_IF_ERROR(emitter.LookUp(*line, 1, count * count,
-                                         Unsqueezed(index, 0), 1,
-                                         cuda::Outside::kZero, out));
+  // The first of the places is on the diagonal if any is.
+  emitter.builder().Interaction({.dense = first,
+                                 .embeddings = rest,
+                                 .out = out.value,
+                                 .diagonal = op.places[0] == 0,
+                                 .copy_dense = false});
   emitter.Set(out_local, std::move(out));
   return absl::OkStatus();
 }
 
 }  // namespace
-
-std::optional<bool> LowerTriangle(const InteractionOp& op) {
-  const auto count = static_cast<int64_t>(op.features.size());
-  for (const bool diagonal : {false, true}) {
-    if (static_cast<int64_t>(op.places.size()) !=
-        cuda::NumPairs(count, diagonal)) {
-      continue;
-    }
-    // Places number the products of a count × count matrix row by row.
-    bool same = true;
-    size_t next = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      for (int64_t j = 0; j < i + (diagonal ? 1 : 0); ++j) {
-        same = same && op.places[next++] == i * count + j;
-      }
-    }
-    if (same) return diagonal;
-  }
-  return std::nullopt;
-}
 
 absl::Status EmitFused(const Step& step, Emitter& emitter) {
   if (const auto* matmul = std::get_if<MatMulOp>(&*step.fused)) {

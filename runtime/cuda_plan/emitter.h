@@ -276,14 +276,6 @@ class Emitter {
   std::map<int, int64_t> even_steps_;
 };
 
-// Whether an interaction's pairs are those below the diagonal, row by row; with
-// or without the diagonal itself.
-std::optional<bool> LowerTriangle(const InteractionOp& op);
-inline bool IsLowerTriangle(const InteractionOp& op) {
-  return op.features.size() >= 2 && op.features.size() <= 2048 &&
-         LowerTriangle(op).has_value();
-}
-
 // Emits a step that has a fused form.
 absl::Status EmitFused(const Step& step, Emitter& emitter);
 // A graph node of a step without fused form: its operands and results as

@@ -26,8 +26,11 @@ class Groups {
   void Find() {
     for (const Step& step : plan_.steps) {
       if (step.fused) {
-        const auto* interaction = std::get_if<InteractionOp>(&*step.fused);
-        if (interaction != nullptr) Add(step, FeaturesOf(*interaction, step));
+        // The interaction kernel reads the first operand (the dense vector)
+        // from a matrix of its own, so that it needs no place in the group.
+        if (std::holds_alternative<InteractionOp>(*step.fused)) {
+          Add(step, {step.operands.begin() + 1, step.operands.end()});
+        }
         continue;
       }
       if (step.nodes.size() != 1 || step.outputs.size() != 1 ||
@@ -55,18 +58,6 @@ class Groups {
   }
 
  private:
-  static std::vector<int> FeaturesOf(const InteractionOp& op,
-                                     const Step& step) {
-    std::vector<int> locals;
-    // For the usual pairs the interaction kernel reads the first feature (the
-    // dense vector) from a matrix of its own, so that it needs no place in the
-    // group.
-    for (size_t i = IsLowerTriangle(op) ? 1 : 0; i < op.features.size(); ++i) {
-      locals.push_back(step.operands[op.features[i]]);
-    }
-    return locals;
-  }
-
   void Add(const Step& step, const std::vector<int>& locals) {
     std::vector<int64_t> widths;
     int64_t total = 0;

@@ -1,5 +1,5 @@
-// Selected pairs of the products between an item's vectors, where the vectors
-// come in blocks of several. Matched backwards from the selection.
+// Selected pairs of the products between an item's vectors: DLRM's dot
+// interaction, in all forms. Matched backwards from the selection.
 
 #include <numeric>
 #include <optional>
@@ -16,11 +16,27 @@ namespace {
 
 using models::Graph;
 
+// Whether `places` are those of a count × count matrix that are below the
+// diagonal, row by row, with or without the diagonal's.
+bool IsLowerTriangle(const std::vector<int64_t>& places, int64_t count) {
+  const bool diagonal = !places.empty() && places.front() == 0;
+  size_t next = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t j = 0; j < i + (diagonal ? 1 : 0); ++j) {
+      if (next == places.size() || places[next++] != i * count + j) {
+        return false;
+      }
+    }
+  }
+  return next == places.size();
+}
+
 class PairMatcher {
  public:
-  PairMatcher(const Graph& graph, Plan& plan)
+  PairMatcher(const Graph& graph, Plan& plan, Target target)
       : graph_(graph),
         plan_(plan),
+        target_(target),
         uses_(plan),
         dropped_(plan.steps.size(), false) {}
 
@@ -35,6 +51,7 @@ class PairMatcher {
   struct Choice {
     int products;         // local
     std::vector<int> at;  // locals: places, or rows and columns
+    bool wraps;           // whether negative indexes count from the end
   };
 
   std::optional<Choice> ChoiceOf(const Step& step) const {
@@ -51,7 +68,7 @@ class PairMatcher {
       if (rank != 2 || index == kNoOperand || (dim != 1 && dim != -1)) {
         return std::nullopt;
       }
-      return Choice{step.operands[self], {step.operands[index]}};
+      return Choice{step.operands[self], {step.operands[index]}, false};
     }
     if (step.op != "aten.index.Tensor") return std::nullopt;
     const auto indices = args.OperandsOf("indices");
@@ -59,7 +76,7 @@ class PairMatcher {
         indices->front() != kNoOperand || rank > 3) {
       return std::nullopt;
     }
-    Choice choice = {step.operands[self], {}};
+    Choice choice = {step.operands[self], {}, true};
     for (size_t i = 1; i < indices->size(); ++i) {
       if ((*indices)[i] == kNoOperand) return std::nullopt;
       choice.at.push_back(step.operands[(*indices)[i]]);
@@ -82,7 +99,7 @@ class PairMatcher {
       places.resize(values->size(), 0);
       for (size_t i = 0; i < values->size(); ++i) {
         int64_t value = (*values)[i];
-        if (value < 0) value += limit;  // as Python counts
+        if (value < 0 && choice.wraps) value += limit;
         if (value < 0 || value >= limit) return std::nullopt;
         // Rows and columns combine to one row-major index.
         places[i] = places[i] * count + value;
@@ -95,7 +112,8 @@ class PairMatcher {
   // own transpose ← [view ←] cat or stack. Every result between must have no
   // other reader, because the fused step does not store it.
   void Match(int last) {
-    const auto choice = ChoiceOf(plan_.steps[last]);
+    Step& step = plan_.steps[last];
+    const auto choice = ChoiceOf(step);
     if (!choice) return;
     std::vector<int> members;
     int products = choice->products;
@@ -119,8 +137,7 @@ class PairMatcher {
     const int vectors = plan_.steps[bmm].operands[matmul->a];
     if (plan_.steps[bmm].operands[matmul->b] != vectors) return;
     const auto count = SizeAt(vectors, 1);
-    const auto width = SizeAt(vectors, 2);
-    if (!count || !width || *width < 1) return;
+    if (!count || *count < 1) return;
     if (reader != last && SizeAt(choice->products, 1) != *count * *count) {
       return;  // another view
     }
@@ -130,15 +147,19 @@ class PairMatcher {
 
     InteractionOp op;
     std::vector<int> operands;
-    if (!TakeParts(vectors, bmm, *count, *width, op, operands, members)) {
+    const bool joined = TakeParts(vectors, bmm, *count, op, operands, members);
+    // The form of the CUDA runtime's kernel; see InteractionOp.
+    if (target_ != Target::kCpu &&
+        (!joined || step.op != "aten.index_select.default" ||
+         plan_.steps[members.back()].op != "aten.stack.default" || *count < 2 ||
+         *count > 2048 || !IsLowerTriangle(*places, *count))) {
+      return;
+    }
+    if (!joined) {
       op.vectors = {*count};
       operands = {vectors};
     }
-    for (size_t i = 0; i < operands.size(); ++i) {
-      op.features.push_back(static_cast<int>(i));
-    }
     op.places = *std::move(places);
-    Step& step = plan_.steps[last];
     for (int member : members) {
       TakeNodes(plan_.steps[member], step);
       dropped_[member] = true;
@@ -162,29 +183,19 @@ class PairMatcher {
 
   // If `vectors` are joined for `bmm` alone, takes the joined parts as features
   // instead. False: not joined, or read elsewhere.
-  bool TakeParts(int vectors, int bmm, int64_t count, int64_t width,
-                 InteractionOp& op, std::vector<int>& operands,
-                 std::vector<int>& members) const {
-    const auto read_by = [&](int local, int reader) {
-      if (uses_.is_output(local)) return false;
-      for (int other : uses_.readers(local)) {
-        if (other != reader) return false;
-      }
-      return true;
-    };
-    if (!read_by(vectors, bmm)) return false;
-    int maker = uses_.producer(vectors);
-    if (maker < 0) return false;
+  bool TakeParts(int vectors, int bmm, int64_t count, InteractionOp& op,
+                 std::vector<int>& operands, std::vector<int>& members) const {
+    int maker = uses_.OwnProducer(vectors, bmm);
     std::vector<int> taken;
     std::vector<int64_t> parts;
     // cat of flat vectors → view
-    if (plan_.steps[maker].view != nullptr) {
+    if (maker >= 0 && plan_.steps[maker].view != nullptr) {
       const int flat = plan_.steps[maker].operands[0];
-      if (plan_.locals[flat].rank != 2 || !read_by(flat, maker)) return false;
+      if (plan_.locals[flat].rank != 2) return false;
       taken.push_back(maker);
-      maker = uses_.producer(flat);
-      if (maker < 0) return false;
+      maker = uses_.OwnProducer(flat, maker);
     }
+    if (maker < 0) return false;
     const Step& join = plan_.steps[maker];
     const bool stack = IsKernelOf(join, "aten.stack.default");
     if (!stack && !IsKernelOf(join, "aten.cat.default")) return false;
@@ -196,11 +207,11 @@ class PairMatcher {
       return false;
     }
     taken.push_back(maker);
+    // Flat vectors are counted by their width.
+    const int64_t unit = rank == 3 ? 1 : SizeAt(vectors, 2).value_or(0);
     for (int local : join.operands) {
       const auto size = stack ? std::optional<int64_t>(1) : SizeAt(local, 1);
-      // Flat vectors are counted by their width.
-      const int64_t unit = stack || rank == 3 ? 1 : width;
-      if (!size || *size % unit != 0 || *size == 0 ||
+      if (!size || *size == 0 || unit == 0 || *size % unit != 0 ||
           plan_.locals[local].dtype != base::DType::kFloat32) {
         return false;
       }
@@ -217,14 +228,15 @@ class PairMatcher {
 
   const Graph& graph_;
   Plan& plan_;
+  const Target target_;
   const Uses uses_;
   std::vector<bool> dropped_;
 };
 
 }  // namespace
 
-void FusePairs(const Graph& graph, Plan& plan) {
-  PairMatcher(graph, plan).Run();
+void FusePairs(const Graph& graph, Plan& plan, Target target) {
+  PairMatcher(graph, plan, target).Run();
 }
 
 }  // namespace refract::runtime

@@ -113,12 +113,14 @@ struct ChainSumOp {
 
 // out[item, i] = sum_k f[p / F][item, k] × f[p % F][item, k], p = places[i]:
 // the selected products between the F vectors of an item. Sums as in MatMulOp.
+// For targets other than the CPU: 2 to 2048 operands [batch, width] of one
+// vector each, and the places below the diagonal, row by row, all with or all
+// without the diagonal's.
 struct InteractionOp {
-  // [batch, width] each. With `vectors`, operand i holds vectors[i] consecutive
-  // vectors of an item: [batch, vectors, width] or [batch, vectors × width].
-  std::vector<int> features;
-  std::vector<int64_t> vectors;  // empty: one each
-  std::vector<int64_t> places;   // in [0, F × F)
+  // Operand i of the step holds vectors[i] consecutive vectors of an item:
+  // [batch, vectors, width] or [batch, vectors × width].
+  std::vector<int64_t> vectors;
+  std::vector<int64_t> places;  // in [0, F × F)
 };
 
 // A piece of the left operand's columns: an operand, or a chain with one
@@ -202,8 +204,7 @@ struct RecurrentOp {
   int params_per_cell() const { return has_biases ? 4 : 2; }
 };
 
-// DenseOp, AttentionOp, ChainSumOp, RecurrentOp and InteractionOp with
-// `vectors` are built only for devices that support them (see FuseDense).
+// DenseOp, AttentionOp, ChainSumOp and RecurrentOp are built only for CPUs.
 using FusedOp = std::variant<MatMulOp, ElementChainOp, InteractionOp, DenseOp,
                              AttentionOp, ChainSumOp, RecurrentOp>;
 

@@ -214,12 +214,17 @@ void FuseElementChains(const models::Graph& graph, Plan& plan) {
   DropSteps(dropped, plan);
 }
 
-void FuseSteps(const models::Graph& graph, Plan& plan) {
-  FuseInteractions(graph, plan);
+void FuseSteps(const models::Graph& graph, Plan& plan, Target target) {
   FuseTransposes(graph, plan);
+  FusePairs(graph, plan, target);
   FuseActivations(plan);
   FuseElementChains(graph, plan);
   FuseLookUps(plan);
+  if (target != Target::kCpu) return;
+  FuseAttention(graph, plan);
+  FuseDense(graph, plan);
+  FuseSums(graph, plan);
+  FuseLookUpCats(graph, plan);
 }
 
 }  // namespace refract::runtime

@@ -21,7 +21,6 @@ class InteractionKernel final : public Kernel {
   explicit InteractionKernel(InteractionOp op) : op_(std::move(op)) {
     // If only elements below the diagonal are wanted, the rows before the
     // second panel's first column need the first panel alone.
-    if (op_.vectors.empty()) op_.vectors.assign(op_.features.size(), 1);
     for (int64_t vectors : op_.vectors) count_ += vectors;
     stride_ = (count_ + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
     below_diagonal_ = true;
@@ -37,10 +36,10 @@ class InteractionKernel final : public Kernel {
 
   absl::Status Infer(const Operands& operands,
                      absl::Span<KernelOutput> outputs) const override {
-    const base::TensorView& first = operands[op_.features[0]].tensor;
+    const base::TensorView& first = operands[0].tensor;
     const int64_t width = ItemSize(first) / op_.vectors[0];
-    for (size_t f = 0; f < op_.features.size(); ++f) {
-      const base::TensorView& feature = operands[op_.features[f]].tensor;
+    for (size_t f = 0; f < op_.vectors.size(); ++f) {
+      const base::TensorView& feature = operands[f].tensor;
       if (feature.dims[0] != first.dims[0] ||
           ItemSize(feature) != op_.vectors[f] * width) {
         return absl::InvalidArgumentError(absl::StrCat(
@@ -59,7 +58,7 @@ class InteractionKernel final : public Kernel {
                    RunStats&) const override {
     if (outputs[0].data == nullptr) return absl::OkStatus();
     const int64_t count = count_;
-    const base::TensorView& first = operands[op_.features[0]].tensor;
+    const base::TensorView& first = operands[0].tensor;
     const int64_t batch = first.dims[0];
     const int64_t width = ItemSize(first) / op_.vectors[0];
     const size_t panel_bytes = PackedMatrix::PanelBytes(width, count);
@@ -75,10 +74,10 @@ class InteractionKernel final : public Kernel {
     float* out = reinterpret_cast<float*>(outputs[0].data);
     for (int64_t item = 0; item < batch; ++item) {
       float* row = rows;
-      for (size_t f = 0; f < op_.features.size(); ++f) {
-        const float* from = reinterpret_cast<const float*>(
-                                operands[op_.features[f]].tensor.data) +
-                            item * op_.vectors[f] * width;
+      for (size_t f = 0; f < op_.vectors.size(); ++f) {
+        const float* from =
+            reinterpret_cast<const float*>(operands[f].tensor.data) +
+            item * op_.vectors[f] * width;
         for (int64_t v = 0; v < op_.vectors[f]; ++v) {
           std::memcpy(row, from, static_cast<size_t>(width) * sizeof(float));
           from += width;

@@ -58,6 +58,56 @@ TEST(FuseInteractionTest, StackThatIsReadElsewhereStays) {
   ExpectFused(dlrm.builder, dlrm.inputs, 1e-5f);
 }
 
+// The stack of two vectors of `width` values, and the pair `place` of its four
+// products.
+void StackedPair(GraphBuilder& builder, const SymExpr& width, int64_t place) {
+  const SymExpr b = Sym("b");
+  const auto x = builder.Input("x", DType::kFloat32, {b, width});
+  const auto y = builder.Input("y", DType::kFloat32, {b, width});
+  const auto both = builder.Node("aten.stack.default",
+                                 {List("tensors", {x, y}), Int("dim", 1)},
+                                 {DType::kFloat32, {b, 2, width}});
+  const auto turned = builder.Node(
+      "aten.transpose.int", {Ref("self", both), Int("dim0", 1), Int("dim1", 2)},
+      {DType::kFloat32, {b, width, 2}});
+  const auto products =
+      builder.Node("aten.bmm.default", {Ref("self", both), Ref("mat2", turned)},
+                   {DType::kFloat32, {b, 2, 2}});
+  const auto flat = builder.Node("aten.flatten.using_ints",
+                                 {Ref("self", products), Int("start_dim", 1)},
+                                 {DType::kFloat32, {b, 4}});
+  const auto index = builder.Weight<int64_t>("places", {1}, {place});
+  builder.Output(
+      builder.Node("aten.index_select.default",
+                   {Ref("self", flat), Int("dim", 1), Ref("index", index)},
+                   {DType::kFloat32, {b, 1}}));
+}
+
+TEST(FuseInteractionTest, RequestsMayBringTheWidth) {
+  std::mt19937 random(base::ProgramSeed());
+  GraphBuilder builder;
+  StackedPair(builder, Sym("w"), 2);
+  EXPECT_THAT(testing::KernelsOf(builder), ElementsAre("interaction"));
+  for (const int64_t width : {0, 1, 20}) {
+    std::vector<base::Tensor> inputs;
+    inputs.push_back(RandomTensor({3, width}, random));
+    inputs.push_back(RandomTensor({3, width}, random));
+    ExpectFused(builder, inputs, 1e-5f);
+  }
+}
+
+// index.Tensor counts negative places from the end, index_select refuses them.
+TEST(FuseInteractionTest, NegativePlacesAreRefused) {
+  std::mt19937 random(base::ProgramSeed());
+  GraphBuilder builder;
+  StackedPair(builder, 5, -2);
+  std::vector<base::Tensor> inputs;
+  inputs.push_back(RandomTensor({3, 5}, random));
+  inputs.push_back(RandomTensor({3, 5}, random));
+  EXPECT_EQ(testing::RunWhole(builder, inputs).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 TEST(FuseInteractionTest, ErrorsNameTheTableOfAMergedLookUp) {
   Dlrm dlrm(3, 4, false);
   dlrm.inputs[2].as<int64_t>()[1] = 50;
