@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "models/graph/graph.h"
 #include "models/graph/sym_expr.h"
 
@@ -27,6 +28,19 @@ struct IndexRange {
 // inputs. Indices that other operators make (comparisons, remainders, sorting)
 // are left out.
 std::vector<IndexRange> FindIndexRanges(const Graph& graph);
+
+// Ids that arrive as floats. CTR code often packs dense features and ids into
+// one matrix of float32 and casts columns back to integers. A float with p
+// bits of significand represents every integer up to 2^p and only some above
+// (IEEE 754: float32 24, float64 53, float16 11; bfloat16 8): a larger table
+// has rows that no request can name, and asking for such a row answers with
+// another row.
+//
+// InvalidArgument names table, column and limit of a look-up whose ids come
+// from an input through slices, views, joins, masks, rounding, bounds and casts
+// as floats that cannot address the table. Arithmetic ends the search: its
+// results are not a client's ids.
+absl::Status CheckFloatIds(const Graph& graph);
 
 }  // namespace refract::models
 
