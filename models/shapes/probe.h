@@ -27,6 +27,7 @@ struct RaggedInput {
   std::vector<size_t> lists;
   bool is_offsets = false;
   bool include_last_offset = false;  // offsets: the last one ends the last bag
+  friend bool operator==(const RaggedInput&, const RaggedInput&) = default;
 };
 
 // Immutable; views the sample, which must outlive it.

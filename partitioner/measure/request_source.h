@@ -42,7 +42,9 @@ absl::StatusOr<std::unique_ptr<RequestSource>> RandomRequests(
 // Items drawn at random, with replacement, from one of `samples` at a time:
 // tensors per input, in the graph's order, one sample per request file. `graph`
 // must outlive the source. InvalidArgument names an input that is not one of:
-// a row per item, bags of ids per item, or independent of the batch.
+// a row per item, bags of ids per item (by offsets or lengths), or independent
+// of the batch; so does Make() where the bags of a matrix of ids no longer fill
+// a matrix.
 absl::StatusOr<std::unique_ptr<RequestSource>> SampledRequests(
     const models::Graph& graph, std::vector<std::vector<base::Tensor>> samples,
     uint64_t seed);

@@ -246,7 +246,9 @@ class Layouts(unittest.TestCase):
         )
         self.assertEqual(report["distinct_requests"], 1)
         self.check(module, arguments, folder / "again", 7)
-        support.refract("profile", model, "--batch", "1,4,7", "--repeat", 9)
+        # Drawn requests, and items drawn from one of these requests.
+        for source in ((), ("--inputs", records / "request_0.safetensors")):
+            support.refract("profile", model, "--batch", "1,4,7", "--repeat", 9, *source)
         return requests
 
     def bench(self, node, folder, *options):

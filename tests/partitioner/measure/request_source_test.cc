@@ -238,5 +238,312 @@ TEST(SampledRequestsTest, RefuseWhatDoesNotFit) {
       HasSubstr("input context: items cannot be drawn from b in dimension 1"));
 }
 
+// dense [b, 1] and `inputs`, read by one node of an operator without rules.
+models::Graph Reads(
+    std::vector<std::pair<std::string, std::vector<SymExpr>>> inputs,
+    std::vector<models::Node> nodes = {}) {
+  models::Graph graph;
+  const SymExpr b = SymExpr::Symbol("b");
+  const auto add = [&](std::string name, DType dtype,
+                       std::vector<SymExpr> shape) {
+    models::Value value;
+    value.name = std::move(name);
+    value.dtype = dtype;
+    value.has_shape = true;
+    value.shape = std::move(shape);
+    return graph.AddValue(std::move(value));
+  };
+  graph.inputs = {add("dense", DType::kFloat32, {b, 1})};
+  for (auto& [name, shape] : inputs) {
+    graph.inputs.push_back(add(name, DType::kInt64, std::move(shape)));
+  }
+  for (models::Node& node : nodes) {
+    const ValueId table = add("p_t", DType::kFloat32, {kRows, 4});
+    graph.values[table].weight = "t_" + node.name;
+    node.args.insert(node.args.begin(), {"weight", ValueRef{table}});
+    node.outputs = {add(node.name, DType::kFloat32, {b, 4})};
+    graph.values[node.outputs[0]].producer =
+        static_cast<models::NodeId>(graph.nodes.size());
+    graph.nodes.push_back(node);
+  }
+  graph.batch_symbol = "b";
+  return graph;
+}
+
+models::Node BagNode(std::string name, ValueId ids, ValueId offsets,
+                     bool include_last) {
+  models::Node node;
+  node.name = std::move(name);
+  node.op = "aten.embedding_bag.padding_idx";
+  node.args = {{"indices", ValueRef{ids}},
+               {"offsets", ValueRef{offsets}},
+               {"include_last_offset", include_last}};
+  return node;
+}
+
+// dense [0, 1, 2, …] and int64 tensors.
+std::vector<std::vector<base::Tensor>> Requests(
+    const models::Graph& graph, std::vector<float> dense,
+    const std::vector<std::vector<int64_t>>& integers,
+    const std::vector<std::vector<int64_t>>& dims = {}) {
+  std::vector<base::Tensor> tensors;
+  const auto rows = static_cast<int64_t>(dense.size());
+  tensors.push_back(Filled<float>(DType::kFloat32, {rows, 1}, dense));
+  for (size_t i = 0; i < integers.size(); ++i) {
+    tensors.push_back(Filled<int64_t>(
+        DType::kInt64,
+        i < dims.size()
+            ? dims[i]
+            : std::vector<int64_t>{static_cast<int64_t>(integers[i].size())},
+        integers[i]));
+  }
+  EXPECT_EQ(tensors.size(), graph.inputs.size());
+  std::vector<std::vector<base::Tensor>> requests;
+  requests.push_back(std::move(tensors));
+  return requests;
+}
+
+// Item i has i ids 10 · i + k of feature 0 and 2 − i ids 100 + 10 · i + k of
+// feature 1.
+TEST(SampledRequestsTest, DrawTheBagsOfAKeyedJaggedTensor) {
+  const SymExpr b = SymExpr::Symbol("b");
+  const models::Graph graph =
+      Reads({{"lengths", {b * 2}}, {"values", {SymExpr::Symbol("n")}}});
+  const auto source = SampledRequests(
+      graph,
+      Requests(graph, {0, 1, 2},
+               {{0, 1, 2, 2, 1, 0}, {10, 20, 21, 100, 101, 110}}),
+      1);
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_THAT((*source)->sizes(), UnorderedElementsAre(Pair("n", 2)));
+  for (const int64_t batch : {1, 4, 40}) {
+    const auto request = (*source)->Make(batch);
+    ASSERT_TRUE(request.ok()) << request.status();
+    const std::vector<float> items = Values<float>((*request)[0]);
+    std::vector<int64_t> lengths;
+    std::vector<int64_t> values;
+    for (const bool second : {false, true}) {
+      for (const float item : items) {
+        const auto i = static_cast<int64_t>(item);
+        lengths.push_back(second ? 2 - i : i);
+        for (int64_t k = 0; k < lengths.back(); ++k) {
+          values.push_back((second ? 100 : 0) + 10 * i + k);
+        }
+      }
+    }
+    EXPECT_EQ(Values<int64_t>((*request)[1]), lengths);
+    EXPECT_EQ(Values<int64_t>((*request)[2]), values);
+  }
+}
+
+// Each row of offsets [2, b] divides a list of ids of its own.
+TEST(SampledRequestsTest, DrawTheBagsOfAMatrixOfOffsets) {
+  const SymExpr b = SymExpr::Symbol("b");
+  models::Graph graph = Reads({{"offsets", {SymExpr(2), b}},
+                               {"first", {SymExpr::Symbol("n")}},
+                               {"second", {SymExpr::Symbol("m")}}});
+  for (int64_t row = 0; row < 2; ++row) {
+    models::Value value;
+    value.name = "row" + std::to_string(row);
+    value.dtype = DType::kInt64;
+    value.has_shape = true;
+    value.shape = {b};
+    value.producer = static_cast<models::NodeId>(graph.nodes.size());
+    const ValueId offsets = graph.AddValue(value);
+    models::Node select;
+    select.name = value.name;
+    select.op = "aten.select.int";
+    select.args = {{"self", ValueRef{graph.inputs[1]}},
+                   {"dim", int64_t{0}},
+                   {"index", row}};
+    select.outputs = {offsets};
+    graph.nodes.push_back(select);
+    models::Value table;
+    table.name = "p_t" + value.name;
+    table.weight = table.name;
+    table.has_shape = true;
+    table.shape = {kRows, 4};
+    table.dtype = DType::kFloat32;
+    const ValueId weight = graph.AddValue(table);
+    models::Node bag =
+        BagNode("bag" + value.name, graph.inputs[2 + row], offsets, false);
+    bag.args.insert(bag.args.begin(), {"weight", ValueRef{weight}});
+    value.name = bag.name;
+    value.shape = {b, 4};
+    value.producer = static_cast<models::NodeId>(graph.nodes.size());
+    bag.outputs = {graph.AddValue(value)};
+    graph.nodes.push_back(bag);
+  }
+  const auto make = [&](std::vector<int64_t> offsets) {
+    return SampledRequests(
+        graph,
+        Requests(graph, {0, 1, 2}, {offsets, {10, 20, 21}, {100, 101, 110}},
+                 {{2, 3}}),
+        1);
+  };
+  const auto source = make({0, 0, 1, 0, 2, 3});
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_THAT((*source)->sizes(),
+              UnorderedElementsAre(Pair("n", 1), Pair("m", 1)));
+  const auto request = (*source)->Make(20);
+  ASSERT_TRUE(request.ok()) << request.status();
+  std::vector<int64_t> offsets[2];
+  std::vector<int64_t> ids[2];
+  for (const float item : Values<float>((*request)[0])) {
+    const auto i = static_cast<int64_t>(item);
+    for (const bool second : {false, true}) {
+      offsets[second].push_back(static_cast<int64_t>(ids[second].size()));
+      for (int64_t k = 0; k < (second ? 2 - i : i); ++k) {
+        ids[second].push_back((second ? 100 : 0) + 10 * i + k);
+      }
+    }
+  }
+  offsets[0].insert(offsets[0].end(), offsets[1].begin(), offsets[1].end());
+  EXPECT_EQ(Values<int64_t>((*request)[1]), offsets[0]);
+  EXPECT_EQ(Values<int64_t>((*request)[2]), ids[0]);
+  EXPECT_EQ(Values<int64_t>((*request)[3]), ids[1]);
+  EXPECT_THAT(std::string(make({0, 0, 1, 0, 2, 4}).status().message()),
+              HasSubstr("file 1: input offsets: offset 4 is below the one "
+                        "before it or above the number of ids, 3, of input "
+                        "second"));
+}
+
+// Two lists of ids, whose sizes the graph does not relate, in the same bags.
+TEST(SampledRequestsTest, DrawAllListsWithTheSameOffsets) {
+  const SymExpr b = SymExpr::Symbol("b");
+  const models::Graph graph =
+      Reads({{"offsets", {b}},
+             {"items", {SymExpr::Symbol("n")}},
+             {"categories", {SymExpr::Symbol("m")}}},
+            {BagNode("a", 2, 1, false), BagNode("c", 3, 1, false)});
+  const auto source = SampledRequests(
+      graph, Requests(graph, {0, 1, 2}, {{0, 0, 1}, {1, 2, 3}, {11, 12, 13}}),
+      1);
+  ASSERT_TRUE(source.ok()) << source.status();
+  const auto request = (*source)->Make(9);
+  ASSERT_TRUE(request.ok()) << request.status();
+  const std::vector<int64_t> items = Values<int64_t>((*request)[2]);
+  std::vector<int64_t> categories = Values<int64_t>((*request)[3]);
+  for (int64_t& id : categories) id -= 10;
+  EXPECT_EQ(items, categories);
+  EXPECT_EQ(Values<int64_t>((*request)[1]).size(), 9u);
+  const auto uneven = SampledRequests(
+      graph, Requests(graph, {0, 1, 2}, {{0, 0, 1}, {1, 2, 3}, {11, 12}}), 1);
+  EXPECT_THAT(std::string(uneven.status().message()),
+              HasSubstr("input categories has 2 rows, and input items of the "
+                        "same bags has 3"));
+}
+
+// One id per item, beside numbers that add up to the number of items, or rise
+// to it.
+TEST(SampledRequestsTest, TakeNoFlagsForLengthsOrOffsets) {
+  const SymExpr b = SymExpr::Symbol("b");
+  models::Node node;
+  node.name = "rows";
+  node.op = "aten.embedding.default";
+  node.args = {{"indices", ValueRef{1}}};
+  const models::Graph graph = Reads({{"ids", {b}}, {"flags", {b}}}, {node});
+  for (const std::vector<int64_t>& flags :
+       {std::vector<int64_t>{0, 2, 1}, std::vector<int64_t>{0, 0, 3},
+        std::vector<int64_t>{0, 2, 3}}) {
+    const auto source = SampledRequests(
+        graph, Requests(graph, {0, 1, 2}, {{5, 6, 7}, flags}), 1);
+    ASSERT_TRUE(source.ok()) << source.status();
+    const auto request = (*source)->Make(30);
+    ASSERT_TRUE(request.ok()) << request.status();
+    const std::vector<float> items = Values<float>((*request)[0]);
+    const std::vector<int64_t> ids = Values<int64_t>((*request)[1]);
+    const std::vector<int64_t> drawn = Values<int64_t>((*request)[2]);
+    ASSERT_EQ(ids.size(), items.size());
+    ASSERT_EQ(drawn.size(), items.size());
+    for (size_t i = 0; i < items.size(); ++i) {
+      EXPECT_EQ(ids[i], 5 + static_cast<int64_t>(items[i]));
+      EXPECT_EQ(drawn[i], flags[static_cast<size_t>(items[i])]);
+    }
+  }
+}
+
+// A matrix of ids stays one only where items have equally many in each row.
+TEST(SampledRequestsTest, KeepAMatrixOfIds) {
+  const SymExpr b = SymExpr::Symbol("b");
+  models::Graph graph = Reads({{"offsets", {SymExpr(2), b}},
+                               {"ids", {SymExpr(2), SymExpr::Symbol("n")}}});
+  const auto add = [&](std::string op, std::vector<models::NamedArgument> args,
+                       DType dtype, std::vector<SymExpr> shape) {
+    models::Value value;
+    value.name = "v" + std::to_string(graph.values.size());
+    value.dtype = dtype;
+    value.has_shape = true;
+    value.shape = std::move(shape);
+    if (op.empty()) value.weight = value.name;
+    if (!op.empty()) {
+      value.producer = static_cast<models::NodeId>(graph.nodes.size());
+    }
+    const ValueId id = graph.AddValue(value);
+    if (op.empty()) return id;
+    models::Node node;
+    node.name = value.name;
+    node.op = std::move(op);
+    node.args = std::move(args);
+    node.outputs = {id};
+    graph.nodes.push_back(node);
+    return id;
+  };
+  for (int64_t row = 0; row < 2; ++row) {
+    const auto take = [&](ValueId matrix, const SymExpr& size) {
+      return add(
+          "aten.select.int",
+          {{"self", ValueRef{matrix}}, {"dim", int64_t{0}}, {"index", row}},
+          DType::kInt64, {size});
+    };
+    const ValueId table = add("", {}, DType::kFloat32, {kRows, 4});
+    const ValueId offsets = take(graph.inputs[1], b);
+    const ValueId ids = take(graph.inputs[2], SymExpr::Symbol("n"));
+    add("aten.embedding_bag.padding_idx",
+        {{"weight", ValueRef{table}},
+         {"indices", ValueRef{ids}},
+         {"offsets", ValueRef{offsets}}},
+        DType::kFloat32, {b, 4});
+  }
+  const auto make = [&](std::vector<int64_t> offsets) {
+    return SampledRequests(
+        graph,
+        Requests(graph, {0, 1}, {offsets, {0, 0, 1, 1, 10, 10, 11, 11}},
+                 {{2, 2}, {2, 4}}),
+        1);
+  };
+  const auto source = make({0, 2, 0, 2});
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_THAT((*source)->sizes(), UnorderedElementsAre(Pair("n", 2)));
+  const auto request = (*source)->Make(5);
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ((*request)[2].dims(), base::Dims({2, 10}));
+  const std::vector<float> items = Values<float>((*request)[0]);
+  const std::vector<int64_t> ids = Values<int64_t>((*request)[2]);
+  for (size_t i = 0; i < 10; ++i) {
+    EXPECT_EQ(ids[i], static_cast<int64_t>(items[i / 2]));
+    EXPECT_EQ(ids[10 + i], 10 + static_cast<int64_t>(items[i / 2]));
+  }
+  const auto uneven = make({0, 1, 0, 3});
+  ASSERT_TRUE(uneven.ok()) << uneven.status();
+  EXPECT_THAT(std::string((*uneven)->Make(1).status().message()),
+              HasSubstr("different numbers of ids, which fit into no matrix"));
+}
+
+TEST(SampledRequestsTest, NeedAnItem) {
+  const SymExpr b = SymExpr::Symbol("b");
+  const models::Graph graph =
+      Reads({{"offsets", {b + 1}}, {"ids", {SymExpr::Symbol("n")}}},
+            {BagNode("a", 2, 1, true)});
+  for (const std::vector<int64_t>& offsets :
+       {std::vector<int64_t>{}, std::vector<int64_t>{0}}) {
+    const auto source =
+        SampledRequests(graph, Requests(graph, {}, {offsets, {}}), 1);
+    EXPECT_EQ(source.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(source.status().message()),
+                HasSubstr("at least 1 item is needed"));
+  }
+}
+
 }  // namespace
 }  // namespace refract::partitioner
