@@ -87,15 +87,24 @@ class Picker final : public RowPicker {
       }
     }
     for (size_t i = 0; i < graph.inputs.size(); ++i) {
-      if (roles_[i] == Role::kFixed || !ragged_[i]) continue;
+      if (!ragged_[i]) continue;
       const RaggedInput& ragged = *ragged_[i];
+      // Offsets of a size of their own that has a bag for each row.
+      const base::Dims& dims = maker_.sample()[i].dims;
+      const std::vector<SymExpr>& shape = graph.value(graph.inputs[i]).shape;
+      if (roles_[i] == Role::kFixed && ragged.is_offsets && dims.size() == 1 &&
+          shape.size() == 1 && !shape[0].constant() &&
+          dims[0] - (ragged.include_last_offset ? 1 : 0) == rows_ &&
+          roles_[ragged.ids] == Role::kFixed) {
+        roles_[i] = Role::kOffsets;
+      }
+      if (roles_[i] == Role::kFixed) continue;
       // Numbers that add up to the batch by chance are no lengths of its rows.
       if (!ragged.is_offsets && roles_[ragged.ids] == Role::kRows) continue;
-      const size_t rank = maker_.sample()[i].dims.size();
-      const bool matrix =
-          ragged.is_offsets && rank == 2 &&
-          (!ragged.lists.empty() ||
-           maker_.sample()[ragged.ids].dims[0] == maker_.sample()[i].dims[0]);
+      const size_t rank = dims.size();
+      const bool matrix = ragged.is_offsets && rank == 2 &&
+                          (!ragged.lists.empty() ||
+                           maker_.sample()[ragged.ids].dims[0] == dims[0]);
       if (rank != 1 && !matrix) {
         return absl::UnimplementedError(
             absl::StrCat("input ", graph.value(graph.inputs[i]).name,

@@ -434,6 +434,27 @@ TEST(SampledRequestsTest, DrawAllListsWithTheSameOffsets) {
                         "same bags has 3"));
 }
 
+// The graph does not relate the number of bags to the batch.
+TEST(SampledRequestsTest, DrawBagsWhoseNumberIsASizeOfItsOwn) {
+  const models::Graph graph = Reads(
+      {{"offsets", {SymExpr::Symbol("bags")}}, {"ids", {SymExpr::Symbol("n")}}},
+      {BagNode("a", 2, 1, true)});
+  const auto source = SampledRequests(
+      graph, Requests(graph, {0, 1, 2}, {{0, 0, 1, 3}, {1, 2, 2}}), 1);
+  ASSERT_TRUE(source.ok()) << source.status();
+  const auto request = (*source)->Make(9);
+  ASSERT_TRUE(request.ok()) << request.status();
+  std::vector<int64_t> offsets = {0};
+  std::vector<int64_t> ids;
+  for (const float item : Values<float>((*request)[0])) {
+    ids.insert(ids.end(), static_cast<size_t>(item),
+               static_cast<int64_t>(item));
+    offsets.push_back(static_cast<int64_t>(ids.size()));
+  }
+  EXPECT_EQ(Values<int64_t>((*request)[1]), offsets);
+  EXPECT_EQ(Values<int64_t>((*request)[2]), ids);
+}
+
 // One id per item, beside numbers that add up to the number of items, or rise
 // to it.
 TEST(SampledRequestsTest, TakeNoFlagsForLengthsOrOffsets) {
