@@ -126,7 +126,8 @@ int Precision(base::DType dtype) {
 // A value on the way up from an index.
 struct Step {
   ValueId value = kNoValue;
-  // What is added between them; nullopt: more than that is between them.
+  // The number that operators from `value` to the index add to it; nullopt: an
+  // operator does more than add a constant.
   std::optional<int64_t> shift = 0;
   // The float type on the way that represents the fewest integers; kUnknown:
   // none.
