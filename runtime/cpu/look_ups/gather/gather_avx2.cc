@@ -13,6 +13,7 @@ namespace {
 
 struct Vector {
   static constexpr int64_t kLanes = 8;
+  static constexpr bool kPicks = false;
   using Reg = __m256;
   static Reg Zero() { return _mm256_setzero_ps(); }
   static Reg Set1(float x) { return _mm256_set1_ps(x); }

@@ -44,19 +44,35 @@ struct Vector {
   static Reg U8(const std::byte* p) {
     return Floats(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
-  static Reg U4(const std::byte* p) {
-    // A byte's two elements in two bytes: b | b << 4 in 16 bits.
-    const __m128i words =
-        _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
-    return Floats(_mm_and_si128(_mm_or_si128(words, _mm_slli_epi16(words, 4)),
-                                _mm_set1_epi8(0x0f)));
+  // A row's values of all elements fit a register, from which a permutation
+  // picks 16 at a time: a shift of each lane moves its element to the four bits
+  // that the permutation looks at.
+  static constexpr bool kPicks = true;
+  static Reg Choices4() {
+    return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   }
-  static Reg U2(const std::byte* p) {
-    // A byte's four elements in four bytes: two bits move six further each.
-    const __m128i dwords = _mm_cvtepu8_epi32(_mm_loadu_si32(p));
-    const __m128i two = _mm_or_si128(dwords, _mm_slli_epi32(dwords, 6));
-    return Floats(_mm_and_si128(_mm_or_si128(two, _mm_slli_epi32(two, 12)),
-                                _mm_set1_epi8(3)));
+  static Reg Pick4(const std::byte* p, Reg choices) {
+    int first, second;
+    __builtin_memcpy(&first, p, sizeof(first));
+    __builtin_memcpy(&second, p + 4, sizeof(second));
+    const __m512i packed =
+        _mm512_mask_set1_epi32(_mm512_set1_epi32(first), 0xff00, second);
+    const __m512i shift = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4,
+                                            8, 12, 16, 20, 24, 28);
+    return _mm512_permutexvar_ps(_mm512_srlv_epi32(packed, shift), choices);
+  }
+  // Whichever the next element is, the four bits pick the value of the lower
+  // two.
+  static Reg Choices2() {
+    return _mm512_setr_ps(0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3);
+  }
+  static Reg Pick2(const std::byte* p, Reg choices) {
+    int packed;
+    __builtin_memcpy(&packed, p, sizeof(packed));
+    const __m512i shift = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18,
+                                            20, 22, 24, 26, 28, 30);
+    return _mm512_permutexvar_ps(
+        _mm512_srlv_epi32(_mm512_set1_epi32(packed), shift), choices);
   }
   static void Halves(const std::byte* p, Reg& a, Reg& b) {
     const __m128 both = _mm_cvtph_ps(_mm_loadu_si32(p));

@@ -13,6 +13,7 @@ namespace {
 // Loops over four floats, which compilers put into one register.
 struct Vector {
   static constexpr int64_t kLanes = 4;
+  static constexpr bool kPicks = false;
   struct Reg {
     float lane[kLanes];
   };

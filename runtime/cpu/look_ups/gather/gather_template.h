@@ -7,6 +7,8 @@
 // V has kLanes, Reg, and static functions: Zero, Set1, Add, Mul, Div, Max(a, b)
 // = a > b ? a : b, Store, and loads of kLanes elements as floats: F32, F16,
 // BF16, U8, U4, U2. Halves(p, a, b): two fp16 at p, each in all lanes.
+// kPicks: rows of U4 and U2 are read by Pick4 and Pick2, which take each
+// element's value from Choices4 and Choices2, the values of all elements.
 // MulAddExact(a, b, c) = a × b + c, where a × b has no rounding error: one
 // instruction gives the bits of two.
 
@@ -76,6 +78,7 @@ struct Row {
                                : kElement == Element::kU4 ? 4
                                : kElement == Element::kU2 ? 2
                                                           : 16;
+  static constexpr bool kPicks = V::kPicks && kQuantised && kBits <= 4;
 
   // `column`: where columns are counted from.
   REFRACT_GATHER_INLINE Row(const GatheredBags& bags, const std::byte* row,
@@ -92,29 +95,39 @@ struct Row {
         bias = V::Set1(pair[1]);
       }
     }
+    if constexpr (kPicks) {
+      choices = Scaled(kBits == 4 ? V::Choices4() : V::Choices2());
+    }
   }
 
   // Columns from `column` on, a multiple of kLanes.
   REFRACT_GATHER_INLINE typename V::Reg Values(int64_t column) const {
     const std::byte* const from = elements + column * kBits / 8;
-    typename V::Reg value;
-    if constexpr (kElement == Element::kF32) value = V::F32(from);
-    if constexpr (kElement == Element::kF16) value = V::F16(from);
-    if constexpr (kElement == Element::kBF16) value = V::BF16(from);
-    if constexpr (kElement == Element::kU8) value = V::U8(from);
-    if constexpr (kElement == Element::kU4) value = V::U4(from);
-    if constexpr (kElement == Element::kU2) value = V::U2(from);
-    if constexpr (kQuantised) {
-      // 11 bits of an fp16 scale times 8 bits of an element fit a float.
-      value = K::kHalfParameters ? V::MulAddExact(scale, value, bias)
-                                 : V::Add(V::Mul(scale, value), bias);
+    if constexpr (kPicks) {
+      return kBits == 4 ? V::Pick4(from, choices) : V::Pick2(from, choices);
+    } else {
+      typename V::Reg value;
+      if constexpr (kElement == Element::kF32) value = V::F32(from);
+      if constexpr (kElement == Element::kF16) value = V::F16(from);
+      if constexpr (kElement == Element::kBF16) value = V::BF16(from);
+      if constexpr (kElement == Element::kU8) value = V::U8(from);
+      if constexpr (kElement == Element::kU4) value = V::U4(from);
+      if constexpr (kElement == Element::kU2) value = V::U2(from);
+      if constexpr (kQuantised) value = Scaled(value);
+      return value;
     }
-    return value;
+  }
+
+  REFRACT_GATHER_INLINE typename V::Reg Scaled(typename V::Reg value) const {
+    // 11 bits of an fp16 scale times 8 bits of an element fit a float.
+    return K::kHalfParameters ? V::MulAddExact(scale, value, bias)
+                              : V::Add(V::Mul(scale, value), bias);
   }
 
   const std::byte* const elements;
   typename V::Reg scale;
   typename V::Reg bias;
+  typename V::Reg choices;
 };
 
 // Columns [column, column + kRegs × kLanes) of one bag, whose sums stay in
