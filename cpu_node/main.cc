@@ -1,8 +1,5 @@
 // refract-cpu-node: loads models and serves them until a signal.
 
-#include <sched.h>
-
-#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -15,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/log/log_writer.h"
+#include "base/process/affinity.h"
 #include "base/process/descriptor_limit.h"
 #include "base/process/exit_now.h"
 #include "base/process/files.h"
@@ -76,16 +74,9 @@ absl::Status FirstBroken(const Catalog& catalog) {
   return absl::OkStatus();
 }
 
-// CPUs that this process may use: in a container fewer than the machine has.
-int UsableCpus() {
-  cpu_set_t cpus;
-  if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0) return 1;
-  return std::max(1, CPU_COUNT(&cpus));
-}
-
 EngineOptions ToEngineOptions(const Flags& flags) {
   EngineOptions options;
-  options.workers = flags.workers > 0 ? flags.workers : UsableCpus();
+  options.workers = flags.workers > 0 ? flags.workers : base::NumUsableCpus();
   options.max_queue = flags.max_queue;
   options.max_in_flight = flags.max_in_flight;
   if (flags.default_deadline_ms > 0) {

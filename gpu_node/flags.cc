@@ -76,8 +76,9 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
       ->type_name("auto|off|FILE");
   app.add_option("--instances", flags.instances,
                  "Requests executed at once: on a CPU a thread each, on a "
-                 "GPU a copy of every model each")
-      ->check(CLI::Range(1, 1024));
+                 "GPU intermediates of every model each; 0 = one per CPU, on "
+                 "a GPU one")
+      ->check(CLI::Range(0, 1024));
   app.add_option("--max-queue", flags.max_queue,
                  "Requests that may wait for an instance; more are refused "
                  "with RESOURCE_EXHAUSTED")

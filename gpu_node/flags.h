@@ -25,7 +25,7 @@ struct Flags {
   std::string rdma_device;         // empty: any device
   std::string topology = "auto";   // auto, off or an override file
   int port = 8100;
-  int instances = 1;
+  int instances = 0;  // 0: one per CPU, on a GPU one
   int max_queue = 256;
   std::optional<int64_t> batching_window_us;
   int64_t max_batch = 16384;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/log/log_writer.h"
+#include "base/process/affinity.h"
 #include "base/process/byte_budget.h"
 #include "base/process/descriptor_limit.h"
 #include "base/process/exit_now.h"
@@ -40,10 +41,10 @@ namespace {
 // hardly grows beyond, and a DLRM's inputs of that many rows are 60 MB.
 constexpr int64_t kCudaMaxBatch = 4096;
 
-void LogSummary(const DeviceModels& models, const std::string& device,
-                const Flags& flags) {
-  LOG(INFO) << "device " << device << ", " << flags.instances
-            << " instance(s), queue of " << flags.max_queue << ", "
+void LogSummary(const DeviceModels& models, const std::string& repository,
+                const std::string& device, const GpuNodeOptions& options) {
+  LOG(INFO) << "device " << device << ", " << options.instances
+            << " instance(s), queue of " << options.max_queue << ", "
             << models.size() << " model(s)";
   for (size_t i = 0; i < models.size(); ++i) {
     const models::SplitPlan& plan = *models[i].model().plan;
@@ -52,7 +53,7 @@ void LogSummary(const DeviceModels& models, const std::string& device,
               << " out, schema " << models[i].schema().ToHex();
   }
   if (models.size() == 0) {
-    LOG(WARNING) << "no model in " << flags.model_repository
+    LOG(WARNING) << "no model in " << repository
                  << " has a part for this node; every offer will be refused. "
                     "refract list DIR shows the plans";
   }
@@ -141,7 +142,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
 
   GpuNodeOptions options;
   ControlModels(flags.control, repository, options);
-  options.instances = flags.instances;
+  options.instances = flags.instances > 0 ? flags.instances : 1;
   options.max_queue = flags.max_queue;
   options.isolation = !flags.no_isolation;
   if (flags.slow_request_ms > 0) {
@@ -191,7 +192,10 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
       LOG(INFO) << "no GPU: " << gpu.status().message();
     }
   }
-  LogSummary(*models, device, flags);
+  if (device == "cpu" && flags.instances == 0) {
+    options.instances = base::NumUsableCpus();
+  }
+  LogSummary(*models, flags.model_repository, device, options);
   base::ByteBudget request_memory(flags.request_memory,
                                   base::kRequestMemoryFlag);
   absl::StatusOr<std::unique_ptr<GpuNode>> node =

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <climits>
@@ -52,6 +53,10 @@ std::vector<int> UsableCpus() {
     if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
   }
   return cpus;
+}
+
+int NumUsableCpus() {
+  return std::max(1, static_cast<int>(UsableCpus().size()));
 }
 
 absl::Status RunOn(absl::Span<const int> cpus) {

@@ -15,6 +15,8 @@ namespace refract::base {
 // CPUs that the calling thread may use, ascending: in a container fewer than
 // the machine has. Empty when the kernel does not say.
 std::vector<int> UsableCpus();
+// Their number, at least 1.
+int NumUsableCpus();
 
 // Binds the calling thread, and threads that it starts later, to `cpus`.
 // InvalidArgument: none of them exists or is allowed.

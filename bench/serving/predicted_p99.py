@@ -98,7 +98,7 @@ class Pair:
             sys.exit("needs two processors")
         self.traces = folder / "traces.jsonl"
         os.sched_setaffinity(0, processors[1:])  # inherited by the HN
-        self.hn = nodes.gpu_node(repository)
+        self.hn = nodes.gpu_node(repository, "--instances", 1)
         stack.callback(self.hn.close)
         os.sched_setaffinity(0, processors[:1])
         self.cn = nodes.cpu_node(

@@ -16,6 +16,7 @@ TEST(AffinityTest, AThreadAndItsThreadsRunWhereTheyAreTold) {
   std::thread([&] {
     ASSERT_TRUE(RunOn({all.back()}).ok());
     EXPECT_EQ(UsableCpus(), std::vector<int>{all.back()});
+    EXPECT_EQ(NumUsableCpus(), 1);
     std::thread([&] {
       EXPECT_EQ(UsableCpus(), std::vector<int>{all.back()});
     }).join();
