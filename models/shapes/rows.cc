@@ -86,15 +86,14 @@ absl::Status CheckRows(absl::Span<const NamedTensor> sample,
   if (graph.batch_symbol.empty()) return absl::OkStatus();
   REFRACT_ASSIGN_OR_RETURN(const ProbeMaker maker,
                            ProbeMaker::Create(graph, sample));
-  const auto created = RowPicker::Create(graph, maker);
-  if (absl::IsUnimplemented(created.status())) {
+  const auto picker = RowPicker::Create(graph, maker);
+  if (absl::IsUnimplemented(picker.status())) {
     notes.push_back(
         absl::StrCat("a batch of 1 was not compared with larger batches: ",
-                     created.status().message()));
+                     picker.status().message()));
     return absl::OkStatus();
   }
-  if (!created.ok()) return created.status();
-  const RowPicker* const picker = created->get();
+  if (!picker.ok()) return picker.status();
   REFRACT_ASSIGN_OR_RETURN(const std::unique_ptr<const Interpreter> interpreter,
                            Interpreter::Create(graph, weights));
   if (!picker->CanPick({0})) {

@@ -22,8 +22,8 @@ using models::Value;
 // A sample, and the picker of its items.
 struct Sample {
   std::vector<base::Tensor> tensors;
-  std::unique_ptr<const models::ProbeMaker> maker;
-  std::unique_ptr<const models::RowPicker> picker;
+  models::ProbeMaker maker;
+  std::optional<models::RowPicker> picker;
 };
 
 // Makes requests of `batch` items from samples: items are drawn with
@@ -96,10 +96,10 @@ std::vector<std::optional<RaggedInput>> FindOffsets(
   std::vector<std::optional<RaggedInput>> ragged;
   std::vector<bool> divided(count, false);
   for (size_t i = 0; i < count; ++i) {
-    ragged.push_back(samples.front().maker->ragged(i));
+    ragged.push_back(samples.front().maker.ragged(i));
     // Numbers that are lengths in one sample alone are that by chance.
     for (const Sample& sample : samples) {
-      if (sample.maker->ragged(i) != ragged[i]) ragged[i].reset();
+      if (sample.maker.ragged(i) != ragged[i]) ragged[i].reset();
     }
     if (!ragged[i]) continue;
     divided[ragged[i]->ids] = true;
@@ -175,17 +175,16 @@ absl::StatusOr<std::unique_ptr<RequestSource>> SampledRequests(
     for (size_t i = 0; i < tensors.size(); ++i) {
       named.push_back({graph.value(graph.inputs[i]).name, tensors[i].view()});
     }
-    REFRACT_ASSIGN_OR_RETURN(models::ProbeMaker maker,
+    Sample& sample = prepared.emplace_back();
+    REFRACT_ASSIGN_OR_RETURN(sample.maker,
                              models::ProbeMaker::Create(graph, named));
-    prepared.push_back(
-        {std::move(tensors),
-         std::make_unique<const models::ProbeMaker>(std::move(maker))});
+    sample.tensors = std::move(tensors);
   }
   const auto ragged = FindOffsets(graph, prepared);
   for (Sample& sample : prepared) {
-    auto picker = models::RowPicker::Create(graph, *sample.maker, ragged);
+    auto picker = models::RowPicker::Create(graph, sample.maker, ragged);
     absl::Status status =
-        picker.ok() ? (*picker)->CheckBags(graph) : picker.status();
+        picker.ok() ? picker->CheckBags(graph) : picker.status();
     if (absl::IsUnimplemented(status)) {
       status = absl::InvalidArgumentError(
           absl::StrCat(status.message(), "; leave out --inputs"));
