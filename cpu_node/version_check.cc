@@ -19,6 +19,7 @@
 #include "runtime/answers_apart.h"
 #include "runtime/batch_padding.h"
 #include "runtime/program.h"
+#include "runtime/tensor_elements.h"
 
 namespace refract::cpu_node {
 namespace {
@@ -26,51 +27,17 @@ namespace {
 // Seed of each warm-up request's numbers: equal after a restart.
 constexpr uint32_t kSeed = 1;
 
-// Fills in random elements of [0, bound).
-void FillIntegers(base::Tensor& tensor, int64_t bound, std::mt19937& random) {
-  const auto draw = [&] {
-    return static_cast<int64_t>(random() % static_cast<uint64_t>(bound));
-  };
-  switch (tensor.dtype()) {
-    case base::DType::kInt64:
-      for (int64_t& value : tensor.as<int64_t>()) value = draw();
-      break;
-    case base::DType::kInt32:
-      for (int32_t& value : tensor.as<int32_t>()) {
-        value = static_cast<int32_t>(draw());
-      }
-      break;
-    default:  // 0 or 1: fits every type of one or two bytes
-      for (size_t i = 0; i < tensor.bytes();
-           i += base::SizeOf(tensor.dtype())) {
-        tensor.data()[i] = static_cast<std::byte>(random() % 2);
-      }
+// Fills in numbers from 0 to 1, or ids of [0, rows). Other integers are 0 or 1.
+void FillRandom(base::Tensor& tensor, int64_t rows, std::mt19937& random) {
+  if (base::IsFloatingPoint(tensor.dtype())) {
+    runtime::FillWith(tensor, [&](size_t) {
+      return static_cast<float>(random() % 1025) / 1024;
+    });
+    return;
   }
-}
-
-// Fills in numbers from 0 to 1; two-byte types get 0 or 1.
-void FillFloats(base::Tensor& tensor, std::mt19937& random) {
-  const auto draw = [&] { return static_cast<float>(random() % 1025) / 1024; };
-  switch (tensor.dtype()) {
-    case base::DType::kFloat32:
-      for (float& value : tensor.as<float>()) value = draw();
-      break;
-    case base::DType::kFloat64:
-      for (double& value : tensor.as<double>()) value = draw();
-      break;
-    default:
-      for (uint16_t& value : tensor.as<uint16_t>()) {
-        // The bits of 1.0 in float16 and bfloat16.
-        const bool half = tensor.dtype() == base::DType::kFloat16;
-        const uint16_t one = half ? 0x3c00 : 0x3f80;
-        value = random() % 2 == 0 ? uint16_t{0} : one;
-      }
-  }
-}
-
-bool IsFloat(base::DType dtype) {
-  return dtype == base::DType::kFloat16 || dtype == base::DType::kBFloat16 ||
-         dtype == base::DType::kFloat32 || dtype == base::DType::kFloat64;
+  const bool are_ids = rows > 0 && base::IsInt32OrInt64(tensor.dtype());
+  const auto bound = static_cast<uint64_t>(are_ids ? rows : 2);
+  runtime::FillWith(tensor, [&](size_t) { return random() % bound; });
 }
 
 // Fills in offsets of bags of equal size: row `row` of a matrix, or all if it
@@ -130,17 +97,13 @@ absl::StatusOr<std::vector<base::Tensor>> InputsOf(
           ReadRaw(absl::StrCat(folder, "/", given.file), tensor));
     } else if (given.data == models::WarmUpRequest::Data::kRandom) {
       // An input may select rows of several tables: its ids must lie in the
-      // smallest table. Other integers are 0 or 1.
+      // smallest table.
       int64_t rows = 0;
       for (const models::IdInput& use : uses) {
         if (use.input != graph.inputs[i] || use.is_offsets) continue;
         rows = rows == 0 ? use.rows : std::min(rows, use.rows);
       }
-      if (IsFloat(tensor.dtype())) {
-        FillFloats(tensor, random);
-      } else {
-        FillIntegers(tensor, rows > 0 ? rows : 2, random);
-      }
+      FillRandom(tensor, rows, random);
     }
     inputs.push_back(std::move(tensor));
   }

@@ -12,30 +12,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/repository/wire_form.h"
-#include "runtime/cpu/half.h"
+#include "runtime/tensor_elements.h"
 
 namespace refract::runtime {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// nullopt for a type whose values are compared bit by bit.
-std::optional<double> ValueAt(const base::TensorView& view, size_t i) {
-  switch (view.dtype) {
-    case base::DType::kFloat32:
-      return view.as<float>()[i];
-    case base::DType::kFloat64:
-      return view.as<double>()[i];
-    case base::DType::kFloat16:
-      return runtime::cpu::ToFloat(
-          runtime::cpu::Float16{view.as<uint16_t>()[i]});
-    case base::DType::kBFloat16:
-      return runtime::cpu::ToFloat(
-          runtime::cpu::BFloat16{view.as<uint16_t>()[i]});
-    default:
-      return std::nullopt;
-  }
-}
 
 // Neighbours of half floats are 2^−10 and 2^−7 apart, and each operator may
 // round to a neighbour.
@@ -55,24 +37,6 @@ constexpr double kLeastAllowed = 1e-5;
 // Share of the largest score, for weights, arithmetic or wire forms of 8 to 16
 // bits: their rounding errors add up over several layers.
 constexpr double kLossyShare = 0.05;
-
-std::optional<int64_t> IntegerAt(const base::TensorView& view, size_t i) {
-  switch (view.dtype) {
-    case base::DType::kBool:
-    case base::DType::kUInt8:
-      return view.as<uint8_t>()[i];
-    case base::DType::kInt8:
-      return view.as<int8_t>()[i];
-    case base::DType::kInt16:
-      return view.as<int16_t>()[i];
-    case base::DType::kInt32:
-      return view.as<int32_t>()[i];
-    case base::DType::kInt64:
-      return view.as<int64_t>()[i];
-    default:
-      return std::nullopt;
-  }
-}
 
 // "[3, 0]" of element `i`, counted row-major.
 std::string PositionText(const base::Dims& dims, size_t i) {
@@ -97,16 +61,16 @@ absl::Status CompareOutput(const base::TensorView& answer,
   }
   const size_t count = static_cast<size_t>(answer.num_elements());
   if (count == 0) return absl::OkStatus();
-  if (!ValueAt(answer, 0).has_value()) {
+  if (!base::IsFloatingPoint(answer.dtype)) {
     // Integers have no rounding. With a lossy setting they are not compared: an
     // index such as topk's may change with the last bit of a score.
     for (size_t i = 0; tolerance.exact_integers && i < count; ++i) {
-      const std::optional<int64_t> x = IntegerAt(answer, i);
-      const std::optional<int64_t> y = IntegerAt(recorded, i);
+      const auto x = NumberAt<int64_t>(answer, i);
+      const auto y = NumberAt<int64_t>(recorded, i);
       if (x == y) continue;
-      return absl::FailedPreconditionError(absl::StrCat(
-          "at ", PositionText(answer.dims, i), " is ", x.value_or(0),
-          ", the recorded answer is ", y.value_or(0)));
+      return absl::FailedPreconditionError(
+          absl::StrCat("at ", PositionText(answer.dims, i), " is ", x,
+                       ", the recorded answer is ", y));
     }
     return absl::OkStatus();
   }
@@ -114,7 +78,7 @@ absl::Status CompareOutput(const base::TensorView& answer,
   // large terms leave errors of their size, also in scores near 0.
   double scale = 0;
   for (size_t i = 0; i < count; ++i) {
-    const double y = std::abs(*ValueAt(recorded, i));
+    const double y = std::abs(NumberAt<double>(recorded, i));
     if (std::isfinite(y)) scale = std::max(scale, y);
   }
   const bool halves = base::SizeOf(answer.dtype) < sizeof(float);
@@ -125,8 +89,8 @@ absl::Status CompareOutput(const base::TensorView& answer,
   double worst = 0;
   size_t at = 0;
   for (size_t i = 0; i < count; ++i) {
-    const double x = *ValueAt(answer, i);
-    const double y = *ValueAt(recorded, i);
+    const double x = NumberAt<double>(answer, i);
+    const double y = NumberAt<double>(recorded, i);
     if (x == y || (std::isnan(x) && std::isnan(y))) continue;
     const bool finite = std::isfinite(x) && std::isfinite(y);
     const double apart = finite ? std::abs(x - y) : kInfinity;
@@ -136,9 +100,9 @@ absl::Status CompareOutput(const base::TensorView& answer,
   }
   if (worst <= allowed) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      "at ", PositionText(answer.dims, at), " is ", *ValueAt(answer, at),
-      ", the recorded answer is ", *ValueAt(recorded, at), " (", allowed,
-      " apart is allowed)"));
+      "at ", PositionText(answer.dims, at), " is ",
+      NumberAt<double>(answer, at), ", the recorded answer is ",
+      NumberAt<double>(recorded, at), " (", allowed, " apart is allowed)"));
 }
 
 }  // namespace
@@ -178,15 +142,15 @@ absl::Status CompareWithRecorded(const models::Graph& graph,
 Apart Compare(const base::TensorView& a, const base::TensorView& b) {
   if (a.bytes != b.bytes) return {.largest = kInfinity};
   if (a.bytes == 0) return {};
-  if (!ValueAt(a, 0).has_value()) {
+  if (!base::IsFloatingPoint(a.dtype)) {
     return {.largest =
                 std::memcmp(a.data, b.data, a.bytes) == 0 ? 0 : kInfinity};
   }
   Apart apart;
   double scale = 1;
   for (size_t i = 0; i < static_cast<size_t>(a.num_elements()); ++i) {
-    const double x = *ValueAt(a, i);
-    const double y = *ValueAt(b, i);
+    const double x = NumberAt<double>(a, i);
+    const double y = NumberAt<double>(b, i);
     if (std::isnan(x) && std::isnan(y)) continue;
     if (x == y) {
       if (std::isfinite(x)) scale = std::max(scale, std::abs(x));

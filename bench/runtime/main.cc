@@ -41,6 +41,7 @@
 #include "runtime/batch_padding.h"
 #include "runtime/cpu/dense/tile.h"
 #include "runtime/program.h"
+#include "runtime/tensor_elements.h"
 #include "runtime/torch/caller.h"
 #include "tools/bench_json.h"
 
@@ -69,23 +70,12 @@ struct Prepared {
 };
 
 // The elements as LibTorch converts them.
-absl::StatusOr<std::vector<float>> FloatsOf(const base::TensorView& tensor) {
-  const auto copied = [](auto values) {
-    return std::vector<float>(values.begin(), values.end());
-  };
-  switch (tensor.dtype) {
-    case base::DType::kFloat32:
-      return copied(tensor.as<float>());
-    case base::DType::kInt64:
-      return copied(tensor.as<int64_t>());
-    case base::DType::kInt32:
-      return copied(tensor.as<int32_t>());
-    case base::DType::kBool:
-      return copied(tensor.as<uint8_t>());
-    default:
-      return absl::UnimplementedError(
-          absl::StrCat("outputs of ", base::Name(tensor.dtype)));
+std::vector<float> FloatsOf(const base::TensorView& tensor) {
+  std::vector<float> floats;
+  for (int64_t i = 0; i < tensor.num_elements(); ++i) {
+    floats.push_back(runtime::NumberAt<float>(tensor, i));
   }
+  return floats;
 }
 
 // The largest difference of all outputs.
@@ -98,9 +88,7 @@ absl::StatusOr<double> LargestDifference(
   }
   double most = 0;
   for (size_t i = 0; i < ours.size(); ++i) {
-    REFRACT_ASSIGN_OR_RETURN(const std::vector<float> values,
-                             FloatsOf(ours[i]));
-    most = std::max(most, Difference(values, theirs[i]));
+    most = std::max(most, Difference(FloatsOf(ours[i]), theirs[i]));
   }
   return most;
 }

@@ -14,6 +14,7 @@
 #include "cpu_node/frontend/codec.h"
 #include "cpu_node/http/infer_reader.h"
 #include "cpu_node/http/message_json.h"
+#include "runtime/tensor_elements.h"
 
 namespace refract::cpu_node {
 namespace {
@@ -137,48 +138,29 @@ absl::Status AppendNumber(T value, std::string& out) {
   return absl::OkStatus();
 }
 
-template <typename T>
-absl::Status AppendNumbers(const base::TensorView& tensor, std::string& out) {
-  absl::string_view comma;
-  for (const T value : tensor.as<T>()) {
-    absl::StrAppend(&out, comma);
-    comma = ",";
-    REFRACT_RETURN_IF_ERROR(AppendNumber(value, out));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status AppendData(const base::TensorView& tensor, std::string& out) {
-  using base::DType;
-  switch (tensor.dtype) {
-    case DType::kBool: {
-      absl::string_view comma;
-      for (const uint8_t value : tensor.as<uint8_t>()) {
-        absl::StrAppend(&out, comma, value != 0 ? "true" : "false");
-        comma = ",";
-      }
-      return absl::OkStatus();
-    }
-    case DType::kUInt8:
-      return AppendNumbers<uint8_t>(tensor, out);
-    case DType::kInt8:
-      return AppendNumbers<int8_t>(tensor, out);
-    case DType::kInt16:
-      return AppendNumbers<int16_t>(tensor, out);
-    case DType::kInt32:
-      return AppendNumbers<int32_t>(tensor, out);
-    case DType::kInt64:
-      return AppendNumbers<int64_t>(tensor, out);
-    case DType::kFloat32:
-      return AppendNumbers<float>(tensor, out);
-    case DType::kFloat64:
-      return AppendNumbers<double>(tensor, out);
-    default:
+  const bool flags = tensor.dtype == base::DType::kBool;
+  return runtime::VisitElements(tensor, [&](auto elements) {
+    using T = typename decltype(elements)::value_type;
+    if constexpr (runtime::kIsHalf<T>) {
       return absl::InvalidArgumentError(
           absl::StrCat("is ", base::KServeName(tensor.dtype),
                        ", which JSON cannot carry; ask for it with "
                        "binary_data"));
-  }
+    } else {
+      absl::string_view comma;
+      for (const T element : elements) {
+        absl::StrAppend(&out, comma);
+        comma = ",";
+        if (flags) {
+          absl::StrAppend(&out, element != 0 ? "true" : "false");
+        } else {
+          REFRACT_RETURN_IF_ERROR(AppendNumber(element, out));
+        }
+      }
+      return absl::OkStatus();
+    }
+  });
 }
 
 }  // namespace

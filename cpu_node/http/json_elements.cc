@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/process/within_memory.h"
 #include "base/status_macros.h"
+#include "runtime/tensor_elements.h"
 
 namespace refract::cpu_node {
 
@@ -42,8 +43,7 @@ void JsonElements::ToFloats() {
 }
 
 template <typename To>
-absl::Status JsonElements::CopyTo(base::Tensor& tensor) const {
-  const absl::Span<To> out = tensor.as<To>();
+absl::Status JsonElements::CopyTo(absl::Span<To> out) const {
   const auto out_of_range = [](size_t i, auto value) {
     return absl::InvalidArgumentError(
         absl::StrCat("element ", i, " is ", value, ", out of range"));
@@ -83,7 +83,8 @@ absl::StatusOr<base::Tensor> JsonElements::ToTensor(
         "has ", words_.size(), " elements of data, its shape has ", wanted));
   }
   const absl::string_view datatype = base::KServeName(spec.dtype);
-  if (spec.dtype == DType::kFloat16 || spec.dtype == DType::kBFloat16) {
+  if (spec.dtype == DType::kUnknown || spec.dtype == DType::kFloat16 ||
+      spec.dtype == DType::kBFloat16) {
     return absl::InvalidArgumentError(
         absl::StrCat("is ", datatype, ", which must be given as binary data"));
   }
@@ -99,28 +100,14 @@ absl::StatusOr<base::Tensor> JsonElements::ToTensor(
   }
   REFRACT_ASSIGN_OR_RETURN(base::Tensor tensor,
                            base::Tensor::Allocate(spec.dtype, spec.dims));
-  const absl::Status copied = [&] {
-    switch (spec.dtype) {
-      case DType::kInt8:
-        return CopyTo<int8_t>(tensor);
-      case DType::kInt16:
-        return CopyTo<int16_t>(tensor);
-      case DType::kInt32:
-        return CopyTo<int32_t>(tensor);
-      case DType::kInt64:
-        return CopyTo<int64_t>(tensor);
-      case DType::kBool:
-      case DType::kUInt8:
-        return CopyTo<uint8_t>(tensor);
-      case DType::kFloat32:
-        return CopyTo<float>(tensor);
-      case DType::kFloat64:
-        return CopyTo<double>(tensor);
-      default:
-        return absl::InternalError("has a datatype without JSON form");
+  REFRACT_RETURN_IF_ERROR(runtime::VisitElements(tensor, [this](auto elements) {
+    using T = typename decltype(elements)::value_type;
+    if constexpr (runtime::kIsHalf<T>) {
+      return absl::InternalError("has a datatype without JSON form");
+    } else {
+      return CopyTo(elements);
     }
-  }();
-  if (!copied.ok()) return copied;
+  }));
   return tensor;
 }
 

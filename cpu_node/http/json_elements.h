@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/process/byte_budget.h"
 #include "base/tensor.h"
 
@@ -56,7 +57,7 @@ class JsonElements {
   absl::Status Grow();
   void ToFloats();
   template <typename To>
-  absl::Status CopyTo(base::Tensor& tensor) const;
+  absl::Status CopyTo(absl::Span<To> out) const;
 
   base::ByteBudget* memory_;
   Kind kind_ = Kind::kNone;

@@ -20,7 +20,7 @@
 #include "metrics/exposition.h"
 #include "nlohmann/json.hpp"
 #include "runtime/compile/signature.h"
-#include "runtime/cpu/half.h"
+#include "runtime/tensor_elements.h"
 
 namespace refract::cpu_node {
 namespace {
@@ -55,40 +55,13 @@ class Hmac {
 // Replaces each number by change(index, number). Flags stay.
 template <typename F>
 void ChangeNumbers(base::Tensor& tensor, const F& change) {
-  const auto each = [&](auto span) {
-    using T = typename decltype(span)::value_type;
-    for (size_t i = 0; i < span.size(); ++i) {
-      span[i] = static_cast<T>(change(i, span[i]));
+  if (tensor.dtype() == base::DType::kBool) return;
+  runtime::VisitElements(tensor, [&](auto elements) {
+    for (size_t i = 0; i < elements.size(); ++i) {
+      runtime::SetNumber(change(i, runtime::NumberOf(elements[i])),
+                         elements[i]);
     }
-  };
-  const auto each_half = [&](auto span) {
-    for (size_t i = 0; i < span.size(); ++i) {
-      runtime::cpu::FromFloat(change(i, runtime::cpu::ToFloat(span[i])),
-                              span[i]);
-    }
-  };
-  switch (tensor.dtype()) {
-    case base::DType::kInt8:
-      return each(tensor.as<int8_t>());
-    case base::DType::kUInt8:
-      return each(tensor.as<uint8_t>());
-    case base::DType::kInt16:
-      return each(tensor.as<int16_t>());
-    case base::DType::kInt32:
-      return each(tensor.as<int32_t>());
-    case base::DType::kInt64:
-      return each(tensor.as<int64_t>());
-    case base::DType::kFloat32:
-      return each(tensor.as<float>());
-    case base::DType::kFloat64:
-      return each(tensor.as<double>());
-    case base::DType::kFloat16:
-      return each_half(tensor.as<runtime::cpu::Float16>());
-    case base::DType::kBFloat16:
-      return each_half(tensor.as<runtime::cpu::BFloat16>());
-    default:
-      return;
-  }
+  });
 }
 
 template <typename T>

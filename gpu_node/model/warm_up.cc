@@ -8,16 +8,20 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "base/integers.h"
 #include "base/status_macros.h"
 #include "gpu_node/model/device_model.h"
+#include "models/repository/requests/request_files.h"
 #include "runtime/answers_apart.h"
 #include "runtime/compile/bag_inputs.h"
+#include "runtime/tensor_elements.h"
 
 namespace refract::gpu_node {
 namespace {
 
 using base::Tensor;
 using base::TensorView;
+using models::ViewsOf;
 
 constexpr int kRunsEach = 3;
 
@@ -68,27 +72,17 @@ models::SymbolBindings BindingsFor(const models::Graph& graph,
 
 // Fills in offsets of consecutive bags, some of them empty: each bag begins up
 // to two entries before its even position, but not before the previous bag.
-template <typename T>
-void FillOffsets(absl::Span<T> offsets, bool include_last, int64_t entries,
+void FillOffsets(Tensor& offsets, bool include_last, int64_t entries,
                  std::mt19937& random) {
-  const int64_t rows = static_cast<int64_t>(offsets.size()) - include_last;
+  const int64_t rows = offsets.view().num_elements() - include_last;
   int64_t last = 0;
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t even = entries / rows * row;
     const int64_t jitter = row > 0 ? static_cast<int64_t>(random() % 3) : 0;
     last = std::max(last, even - jitter);
-    offsets[row] = static_cast<T>(last);
+    base::SetInt(offsets, row, last);
   }
-  if (include_last) offsets[rows] = static_cast<T>(entries);
-}
-
-void FillOffsets(Tensor& offsets, bool include_last, int64_t entries,
-                 std::mt19937& random) {
-  if (offsets.dtype() == base::DType::kInt64) {
-    FillOffsets(offsets.as<int64_t>(), include_last, entries, random);
-  } else {
-    FillOffsets(offsets.as<int32_t>(), include_last, entries, random);
-  }
+  if (include_last) base::SetInt(offsets, rows, entries);
 }
 
 // Fills in offsets whose bags are not rows.
@@ -111,8 +105,7 @@ void FillOtherOffsets(const models::Graph& graph, const runtime::Part& part,
         last == nullptr ? nullptr : std::get_if<bool>(last);
     const bool include_last = flag != nullptr && *flag;
     if (offsets == nullptr || offsets->dims().size() != 1 ||
-        (offsets->dtype() != base::DType::kInt64 &&
-         offsets->dtype() != base::DType::kInt32) ||
+        !base::IsInt32OrInt64(offsets->dtype()) ||
         offsets->dims()[0] < (include_last ? 2 : 1)) {
       continue;
     }
@@ -123,52 +116,17 @@ void FillOtherOffsets(const models::Graph& graph, const runtime::Part& part,
 }
 
 void Fill(Tensor& tensor, int64_t least_integer, std::mt19937& random) {
-  const auto integer = [&] {
-    return std::max(static_cast<int64_t>(random() % 2), least_integer);
-  };
-  const auto number = [&] {
-    return static_cast<float>(random() % 2048) / 1024.0f - 1.0f;
-  };
-  switch (tensor.dtype()) {
-    case base::DType::kFloat32:
-      for (float& value : tensor.as<float>()) value = number();
-      break;
-    case base::DType::kFloat64:
-      for (double& value : tensor.as<double>()) value = number();
-      break;
-    case base::DType::kInt64:
-      for (int64_t& value : tensor.as<int64_t>()) value = integer();
-      break;
-    case base::DType::kInt32:
-      for (int32_t& value : tensor.as<int32_t>()) {
-        value = static_cast<int32_t>(integer());
-      }
-      break;
-    case base::DType::kFloat16:
-      // ±1, ±1.5: 0x3c00 is 1, bit 9 adds a half, bit 15 is the sign.
-      for (uint16_t& value : tensor.as<uint16_t>()) {
-        value = static_cast<uint16_t>(0x3c00 | (random() % 2) << 9 |
-                                      (random() % 2) << 15);
-      }
-      break;
-    case base::DType::kBFloat16:
-      // The same values: 0x3f80 is 1, bit 6 adds a half.
-      for (uint16_t& value : tensor.as<uint16_t>()) {
-        value = static_cast<uint16_t>(0x3f80 | (random() % 2) << 6 |
-                                      (random() % 2) << 15);
-      }
-      break;
-    default:  // bytes: 0 or 1
-      for (size_t i = 0; i < tensor.bytes(); ++i) {
-        tensor.data()[i] = static_cast<std::byte>(random() % 2);
-      }
+  if (base::IsFloatingPoint(tensor.dtype())) {
+    runtime::FillWith(tensor, [&](size_t) {
+      return static_cast<float>(random() % 2048) / 1024.0f - 1.0f;
+    });
+    return;
   }
-}
-
-std::vector<TensorView> ViewsOf(const std::vector<Tensor>& tensors) {
-  std::vector<TensorView> views;
-  for (const Tensor& tensor : tensors) views.push_back(tensor.view());
-  return views;
+  const int64_t least =
+      base::IsInt32OrInt64(tensor.dtype()) ? least_integer : 0;
+  runtime::FillWith(tensor, [&](size_t) {
+    return std::max(static_cast<int64_t>(random() % 2), least);
+  });
 }
 
 absl::StatusOr<std::vector<Tensor>> RunOnce(const runtime::Program& program,

@@ -2,64 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <utility>
 
 #include "base/status_macros.h"
 #include "models/repository/requests/request_files.h"
-#include "runtime/wire/kernels.h"
+#include "runtime/tensor_elements.h"
 #include "transport/messages/wire.h"
 
 namespace refract::partitioner {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// An element as a double, for comparison. Views are bytes: memcpy.
-template <typename T>
-double At(const base::TensorView& view, int64_t i) {
-  T value;
-  std::memcpy(&value, view.data + i * static_cast<int64_t>(sizeof(T)),
-              sizeof(T));
-  return static_cast<double>(value);
-}
-
-double Element(const base::TensorView& view, int64_t i) {
-  using base::DType;
-  switch (view.dtype) {
-    case DType::kFloat32:
-      return At<float>(view, i);
-    case DType::kFloat64:
-      return At<double>(view, i);
-    case DType::kInt64:
-      return At<int64_t>(view, i);
-    case DType::kInt32:
-      return At<int32_t>(view, i);
-    case DType::kInt16:
-      return At<int16_t>(view, i);
-    case DType::kInt8:
-      return At<int8_t>(view, i);
-    case DType::kUInt8:
-    case DType::kBool:
-      return At<uint8_t>(view, i);
-    case DType::kFloat16:
-    case DType::kBFloat16: {
-      uint16_t bits;
-      float value = 0;
-      std::memcpy(&bits, view.data + 2 * i, sizeof(bits));
-      // The nodes' own conversion.
-      const runtime::wire::Kernels& kernels = runtime::wire::BestKernels();
-      (view.dtype == DType::kFloat16
-           ? kernels.float_from_float16
-           : kernels.float_from_bfloat16)(&bits, 1, &value);
-      return value;
-    }
-    case DType::kUnknown:
-      break;
-  }
-  return 0;
-}
 
 double RoundUp(double bytes) {
   constexpr double kAlign = transport::kPayloadAlign;
@@ -105,8 +59,8 @@ models::WireError ErrorBetween(const base::TensorView& found,
     return error;
   }
   for (int64_t i = 0; i < wanted.num_elements(); ++i) {
-    const double a = Element(found, i);
-    const double b = Element(wanted, i);
+    const auto a = runtime::NumberAt<double>(found, i);
+    const auto b = runtime::NumberAt<double>(wanted, i);
     if (std::isfinite(b)) {
       // The scale of relative errors; infinities would hide every error.
       error.largest_value = std::max(error.largest_value, std::fabs(b));

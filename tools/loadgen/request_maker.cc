@@ -4,57 +4,15 @@
 #include <numeric>
 #include <set>
 #include <string>
-#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "glog/logging.h"
-#include "runtime/cpu/half.h"
+#include "runtime/tensor_elements.h"
 
 namespace refract::loadgen {
 namespace {
 
-using runtime::cpu::BFloat16;
-using runtime::cpu::Float16;
-
-// Writes value_at(i), in the tensor's own integer or floating type.
-template <typename F>
-void FillWith(base::Tensor& tensor, F value_at) {
-  auto fill = [&](auto span) {
-    using T = typename decltype(span)::value_type;
-    for (size_t i = 0; i < span.size(); ++i) {
-      if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
-        FromFloat(static_cast<float>(value_at(i)), span[i]);
-      } else {
-        span[i] = static_cast<T>(value_at(i));
-      }
-    }
-  };
-  switch (tensor.dtype()) {
-    case base::DType::kFloat32:
-      return fill(tensor.as<float>());
-    case base::DType::kFloat64:
-      return fill(tensor.as<double>());
-    case base::DType::kFloat16:
-      return fill(tensor.as<Float16>());
-    case base::DType::kBFloat16:
-      return fill(tensor.as<BFloat16>());
-    case base::DType::kInt8:
-      return fill(tensor.as<int8_t>());
-    case base::DType::kInt16:
-      return fill(tensor.as<int16_t>());
-    case base::DType::kInt32:
-      return fill(tensor.as<int32_t>());
-    case base::DType::kInt64:
-      return fill(tensor.as<int64_t>());
-    case base::DType::kBool:
-    case base::DType::kUInt8:
-      return fill(tensor.as<uint8_t>());
-    case base::DType::kUnknown:
-      break;
-  }
-  LOG(FATAL) << "of no type";  // PlanRequests() refuses these
-}
+using runtime::FillWith;
 
 // The id of table row `row` in requests: an id of --table-ids, or the row's
 // number.

@@ -16,6 +16,7 @@
 #include "boost/asio/post.hpp"
 #include "boost/asio/ssl.hpp"
 #include "nlohmann/json.hpp"
+#include "runtime/tensor_elements.h"
 #include "tools/loadgen/targets/http_connection.h"
 
 namespace refract::loadgen {
@@ -71,40 +72,21 @@ absl::Status StatusOf(const HttpAnswer& answer, absl::string_view call) {
   return absl::Status(CodeOf(answer.status), absl::StrCat(call, ": ", reason));
 }
 
-template <typename T>
-Json Elements(const base::Tensor& tensor) {
-  Json list = Json::array();
-  for (const T value : tensor.view().as<T>()) list.push_back(value);
-  return list;
-}
-
 // The elements as JSON; null for a type that JSON has not.
 Json ElementsOf(const base::Tensor& tensor) {
-  switch (tensor.dtype()) {
-    case base::DType::kFloat32:
-      return Elements<float>(tensor);
-    case base::DType::kFloat64:
-      return Elements<double>(tensor);
-    case base::DType::kInt8:
-      return Elements<int8_t>(tensor);
-    case base::DType::kInt16:
-      return Elements<int16_t>(tensor);
-    case base::DType::kInt32:
-      return Elements<int32_t>(tensor);
-    case base::DType::kInt64:
-      return Elements<int64_t>(tensor);
-    case base::DType::kUInt8:
-      return Elements<uint8_t>(tensor);
-    case base::DType::kBool: {
+  const bool flags = tensor.dtype() == base::DType::kBool;
+  return runtime::VisitElements(tensor.view(), [&](auto elements) -> Json {
+    using T = typename decltype(elements)::value_type;
+    if constexpr (runtime::kIsHalf<T>) {
+      return nullptr;
+    } else {
       Json list = Json::array();
-      for (const uint8_t value : tensor.view().as<uint8_t>()) {
-        list.push_back(value != 0);
+      for (const T element : elements) {
+        list.push_back(flags ? Json(element != 0) : Json(element));
       }
       return list;
     }
-    default:
-      return nullptr;
-  }
+  });
 }
 
 // Connections to one address.
