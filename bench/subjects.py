@@ -65,6 +65,10 @@ PREPARATIONS = {
     "models_zero05": zoo("--aoti", "--zero-share", "0.05"),
     # Apart from `models`, because these subjects write plans.
     "zoo": zoo(),
+    "top_mlp": Preparation(
+        ("sh", "-ec", f"{PYTHON} -m bench.runtime.prepare --refract {REFRACT} "
+         "--out {folder} --cases bench.gpu_node.top_mlp; "
+         f"{REFRACT} partition {{folder}}/repo/top_mlp --method all-hn")),
     "dlrm_v3": Preparation(
         ("sh", "-ec", f"{PYTHON} -m models.zoo.export --model dlrm_v3 --formats pt2 "
          "--min-rows 128 --out {folder} \"$@\"; "
@@ -236,7 +240,7 @@ SUBJECTS = (
     gather("gather_sources", "Table look-ups: where tables lie ÷ huge pages", "--sources",
            "--thread-time", "--batches", "16,64,256", "--look-ups", "1,20"),
     Subject("batching", "Batching on a CPU: requests per second",
-            (BENCH / "bench_scheduler", "--json", "{out}"),
+            (BENCH / "bench_scheduler", "--model", "{top_mlp}/repo/top_mlp", "--json", "{out}"),
             ("--rounds", "3", "--seconds", "0.2"), (BENCH / "bench_scheduler",)),
     Subject("transport", "Transport on this machine",
             (REFRACT, "bench", "transport", "--json", "{out}"),

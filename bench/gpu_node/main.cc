@@ -2,7 +2,7 @@
 // the highest rate at which 99 % of the requests are answered within the SLO,
 // with batching ÷ without, for the same Poisson schedule.
 //
-//   bench_scheduler [--widths 479,1024,1024,512,256,1 | --model DIR/NAME]
+//   bench_scheduler --model DIR/NAME
 //       [--rows 1,2,4] [--slo-ms 20] [--window-us 0] [--rounds 5]
 //
 // Each variant is a GPU node on its CPU device, in real time, asked in memory.
@@ -32,8 +32,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/number_range.h"
+#include "base/process/files.h"
 #include "base/status_macros.h"
-#include "bench/gpu_node/dense_model.h"
 #include "bench/gpu_node/node_subject.h"
 #include "bench/runtime/timing.h"
 #include "glog/logging.h"
@@ -41,7 +41,6 @@
 #include "nlohmann/json.hpp"
 #include "runtime/torch/caller.h"
 #include "tools/bench_json.h"
-#include "base/process/files.h"
 #include "tools/loadgen/arrivals/arrivals.h"
 #include "tools/loadgen/max_rate.h"
 #include "tools/loadgen/open_loop.h"
@@ -52,8 +51,7 @@ namespace refract::bench {
 namespace {
 
 struct Options {
-  std::string model;  // DIR/NAME; empty: a perceptron of `widths`
-  std::vector<int64_t> widths = {479, 1024, 1024, 512, 256, 1};
+  std::string model;  // DIR/NAME
   std::vector<int64_t> rows = {1, 2, 4};
   double slo_ms = 20;
   double window_us = 0;
@@ -185,7 +183,6 @@ Json Describe(const Found& found) {
 
 absl::StatusOr<std::shared_ptr<const models::LoadedModel>> LoadModel(
     const Options& options) {
-  if (options.model.empty()) return MakeDenseModel(options.widths);
   REFRACT_ASSIGN_OR_RETURN(const models::ModelPath path,
                            models::ParseModelPath(options.model));
   return models::Repository(path.repository).Load(path.name, path.version);
@@ -216,8 +213,7 @@ absl::Status Measure(const Options& options, Json& json) {
   }
   REFRACT_RETURN_IF_ERROR(CheckAnswers(*off, *on));
 
-  json["model"] =
-      options.model.empty() ? Json(options.widths) : Json(options.model);
+  json["model"] = options.model;
   json["rows"] = options.rows;
   json["slo_ms"] = options.slo_ms;
   json["window_us"] = options.window_us;
@@ -272,14 +268,9 @@ int Main(int argc, char** argv) {
       "Measures the gain of batching on a GPU node with a CPU device.");
   app.option_defaults()->always_capture_default();
   Options options;
-  auto* const model = app.add_option(
-      "--model", options.model, "DIR/NAME of a split model in a repository");
-  app.add_option("--widths", options.widths,
-                 "widths of the layers of a perceptron, which is measured "
-                 "without --model")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 16))
-      ->excludes(model);
+  app.add_option("--model", options.model,
+                 "DIR/NAME of a split model in a repository")
+      ->required();
   app.add_option("--rows", options.rows,
                  "rows of requests; all numbers are equally frequent")
       ->delimiter(',')
