@@ -1,11 +1,13 @@
-"""Clients of the benchmarks of serving, their options, and sums over their reports."""
+"""What the benchmarks of serving share: options, clients, sums over reports, results."""
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 from scripts.lib import nodes
 
@@ -20,6 +22,52 @@ def option_parser(documentation):
     )
     parser.add_argument("--json", type=pathlib.Path, help="file for the result")
     return parser
+
+
+def at_least_three(text):
+    """The type of --rounds, for quartiles."""
+    if int(text) < 3:
+        raise argparse.ArgumentTypeError("must be at least 3")
+    return int(text)
+
+
+@contextlib.contextmanager
+def workplace(folder=None):
+    """A stack for nodes, and a folder: `folder`, or one that ends with the stack."""
+    with contextlib.ExitStack() as stack:
+        if folder is None:
+            folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        yield stack, folder
+
+
+@contextlib.contextmanager
+def first_processor():
+    """Nodes that start within have one processor, and later processes the others.
+
+    Yields whether there are others.
+    """
+    processors = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, processors[:1] if len(processors) > 1 else processors)
+    yield len(processors) > 1
+    os.sched_setaffinity(0, processors[1:] or processors)
+
+
+def in_turn(kinds, number):
+    """`kinds` forwards in every second round, so that a drift favours none."""
+    return list(kinds)[:: -1 if number % 2 else 1]
+
+
+def spread(ratio, digits=2):
+    """Quartiles as text."""
+    return (f"{ratio['median']:.{digits}f} "
+            f"({ratio['q25']:.{digits}f} to {ratio['q75']:.{digits}f})")
+
+
+def write_result(arguments, result):
+    """To the file of --json, if there is one."""
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
 class Client:

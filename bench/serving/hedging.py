@@ -10,20 +10,19 @@ requests that were sent twice must be at most a tenth of all, beyond the retries
 up at the start.
 """
 
-import contextlib
-import json
 import pathlib
 import re
 import signal
 import sys
-import tempfile
 import threading
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.serving.client import Client, option_parser, quartiles  # noqa: E402
+from bench.serving.client import (  # noqa: E402
+    Client, in_turn, option_parser, quartiles, spread, workplace, write_result,
+)
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
 
@@ -80,15 +79,11 @@ def hedges(node):
 
 
 def measure(arguments, repository, folder, stack):
-    def start(node):
-        stack.callback(node.close)
-        return node
-
-    hns = [start(nodes.gpu_node(repository)) for _ in range(2)]
+    hns = [stack.enter_context(nodes.gpu_node(repository)) for _ in range(2)]
     addresses = [hn.address for hn in hns]
     cns = {
-        "plain": start(nodes.cpu_node(repository, addresses)),
-        "hedged": start(nodes.cpu_node(
+        "plain": stack.enter_context(nodes.cpu_node(repository, addresses)),
+        "hedged": stack.enter_context(nodes.cpu_node(
             repository, addresses, "--hedge-quantile", arguments.quantile
         )),
     }
@@ -107,9 +102,8 @@ def measure(arguments, repository, folder, stack):
     ) as stalls:
         for number in range(arguments.rounds):
             found = {}
-            order = list(clients.items())
-            for kind, client in order[:: -1 if number % 2 else 1]:
-                report = client.run(
+            for kind in in_turn(clients, number):
+                report = clients[kind].run(
                     arguments.qps, arguments.duration, arguments.seed + number
                 )
                 found[kind] = {
@@ -143,24 +137,15 @@ def measure(arguments, repository, folder, stack):
 
 def main():
     arguments = parse_arguments()
-    with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        exported = repositories.export(
-            arguments.model, folder / arguments.model, preset=arguments.preset
+    with workplace() as (stack, folder):
+        repository = repositories.zoo_repository(
+            folder, arguments.model, preset=arguments.preset
         )
-        repositories.add_model(
-            folder / "repository", arguments.model,
-            exported / f"{arguments.model}.pt2",
-        )
-        result = measure(arguments, folder / "repository", folder, stack)
-    ratio = result["hedged_over_plain_p99"]
-    print(
-        f"p99 hedged ÷ plain: {ratio['median']:.2f} ({ratio['q25']:.2f} to "
-        f"{ratio['q75']:.2f}); failed: {result['failed']}"
-    )
+        result = measure(arguments, repository, folder, stack)
+    ratio = spread(result["hedged_over_plain_p99"])
+    print(f"p99 hedged ÷ plain: {ratio}; failed: {result['failed']}")
     print(f"hedges: {result['hedges']} of {result['hedged_requests']} requests")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(arguments, result)
 
 
 if __name__ == "__main__":

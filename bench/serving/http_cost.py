@@ -8,13 +8,11 @@ a gRPC stub without Protobuf), so that the server's part counts; `triton` is
 tritonclient for both. Both answers are compared first.
 """
 
-import contextlib
 import json
 import pathlib
 import socket
 import statistics
 import sys
-import tempfile
 import time
 
 import numpy
@@ -22,7 +20,9 @@ import numpy
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.serving.client import option_parser, quartiles  # noqa: E402
+from bench.serving.client import (  # noqa: E402
+    at_least_three, in_turn, option_parser, quartiles, spread, workplace, write_result,
+)
 from models.zoo import inputs as zoo_inputs  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
@@ -30,19 +30,22 @@ DATATYPES = {"float32": "FP32", "int64": "INT64"}
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
-def parse_arguments():
-    parser = option_parser(__doc__)
+def block_parser(documentation):
+    """Options of benchmarks that take_turns()."""
+    parser = option_parser(documentation)
     parser.add_argument("--model", default="dlrm")
     parser.add_argument("--preset", default="tiny")
     parser.add_argument("--items", type=int, default=33)
-    parser.add_argument("--client", choices=("lean", "triton"), default="lean")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=at_least_three, default=9)
     parser.add_argument("--requests", type=int, default=300, metavar="N",
                         help="per block")
-    arguments = parser.parse_args()
-    if arguments.rounds < 3:
-        parser.error("--rounds must be at least 3")
-    return arguments
+    return parser
+
+
+def parse_arguments():
+    parser = block_parser(__doc__)
+    parser.add_argument("--client", choices=("lean", "triton"), default="lean")
+    return parser.parse_args()
 
 
 def lean_http(node, model, tensors):
@@ -156,12 +159,10 @@ def model_and_request(folder, arguments, method="all-cn"):
     """Makes folder/repository with the model, by default whole on the CPU node;
     one request."""
     model = arguments.model
-    exported = repositories.export(model, folder / model, preset=arguments.preset)
-    repository = folder / "repository"
-    repositories.add_model(
-        repository, model, exported / f"{model}.pt2", method=method
+    repository = repositories.zoo_repository(
+        folder, model, preset=arguments.preset, method=method
     )
-    described = zoo_inputs.read_description(exported / f"{model}.json")
+    described = zoo_inputs.read_description(folder / model / f"{model}.json")
     return repository, {
         name: numpy.ascontiguousarray(tensor.numpy())
         for name, tensor in zoo_inputs.make_inputs(
@@ -170,19 +171,19 @@ def model_and_request(folder, arguments, method="all-cn"):
     }
 
 
-def take_turns(calls, rounds, requests):
+def take_turns(calls, arguments):
     """Blocks of requests by each of two calls in turn; [{kind: p50, "ratio"}].
 
     The ratio is that of the first kind to the second, within a round.
     """
     first, second = calls
     for call in calls.values():
-        block(call, requests)
+        block(call, arguments.requests)
     found = []
-    for number in range(rounds):
+    for number in range(arguments.rounds):
         p50 = {
-            kind: block(calls[kind], requests)
-            for kind in (first, second)[:: 1 if number % 2 == 0 else -1]
+            kind: block(calls[kind], arguments.requests)
+            for kind in in_turn(calls, number)
         }
         ratio = p50[first] / p50[second]
         found.append({first: p50[first], second: p50[second], "ratio": ratio})
@@ -196,12 +197,10 @@ def take_turns(calls, rounds, requests):
 
 def main():
     arguments = parse_arguments()
-    with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    with workplace() as (stack, folder):
         model = arguments.model
         repository, tensors = model_and_request(folder, arguments)
-        node = nodes.cpu_node(repository, [])
-        stack.callback(node.close)
+        node = stack.enter_context(nodes.cpu_node(repository, []))
         if arguments.client == "lean":
             calls = {
                 "http": lean_http(node, model, tensors),
@@ -222,7 +221,7 @@ def main():
             }
         if calls["http"]() != calls["grpc"]():
             sys.exit("HTTP and gRPC give different bytes")
-        rounds = take_turns(calls, arguments.rounds, arguments.requests)
+        rounds = take_turns(calls, arguments)
         result = {
             "benchmark": "http_cost",
             "client": arguments.client,
@@ -231,13 +230,8 @@ def main():
             "http_over_grpc_p50": quartiles([r["ratio"] for r in rounds]),
             "rounds": rounds,
         }
-        ratio = result["http_over_grpc_p50"]
-        print(
-            f"HTTP / gRPC, p50: {ratio['median']:.3f} "
-            f"({ratio['q25']:.3f} to {ratio['q75']:.3f})"
-        )
-        if arguments.json:
-            arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+        print(f"HTTP / gRPC, p50: {spread(result['http_over_grpc_p50'], 3)}")
+        write_result(arguments, result)
 
 
 if __name__ == "__main__":

@@ -11,20 +11,19 @@ If there are enough processors, the GPU node has processors of its own, so that
 the ratio shows its scheduler and not the operating system's.
 """
 
-import contextlib
-import json
 import math
 import os
 import pathlib
 import shlex
 import sys
-import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.serving.client import Client, option_parser, quartiles  # noqa: E402
+from bench.serving.client import (  # noqa: E402
+    Client, at_least_three, in_turn, option_parser, quartiles, workplace, write_result,
+)
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
 # Shares of the GPU node's time that the quiet and the loud model ask for.
@@ -44,14 +43,12 @@ def parse_arguments():
     parser.add_argument("--loud", default="loud", metavar="NAME")
     parser.add_argument("--quiet-items", type=int, default=64)
     parser.add_argument("--loud-items", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=at_least_three, default=5)
     parser.add_argument("--duration", type=float, default=8, metavar="S")
     parser.add_argument("--instances", type=int, default=1)
     parser.add_argument("--gpu-node-options", default="", metavar="TEXT")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    if arguments.rounds < 3:
-        parser.error("--rounds must be at least 3")
     if arguments.json:
         arguments.json.touch()  # now, not after the rounds
     return arguments
@@ -104,20 +101,15 @@ def finite(value):
 
 
 def measure(arguments, repository, folder, stack):
-    def start(node):
-        stack.callback(node.close)
-        return node
-
-    hn = start(
-        nodes.gpu_node(
-            repository, "--instances", arguments.instances,
-            *shlex.split(arguments.gpu_node_options),
-        )
-    )
+    hn = stack.enter_context(nodes.gpu_node(
+        repository, "--instances", arguments.instances,
+        *shlex.split(arguments.gpu_node_options),
+    ))
     apart = share_processors(hn, arguments.instances)
     quiet, loud = (
         Client(
-            folder, start(nodes.cpu_node(repository, [hn.address])), name, items
+            folder, stack.enter_context(nodes.cpu_node(repository, [hn.address])),
+            name, items,
         )
         for name, items in (
             (arguments.quiet, arguments.quiet_items),
@@ -136,7 +128,7 @@ def measure(arguments, repository, folder, stack):
     for number in range(arguments.rounds):
         seed = arguments.seed + number
         found = {}
-        for kind in ("alone", "beside")[:: 1 if number % 2 == 0 else -1]:
+        for kind in in_turn(("alone", "beside"), number):
             if kind == "beside":
                 loud.start(
                     loud_qps, arguments.duration + 2 * SETTLE_S, seed, timeout=1
@@ -173,10 +165,7 @@ def measure(arguments, repository, folder, stack):
 
 def main():
     arguments = parse_arguments()
-    with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(
-            stack.enter_context(tempfile.TemporaryDirectory())
-        )
+    with workplace() as (stack, folder):
         repository = arguments.repository or make_repository(folder)
         result = measure(arguments, repository, folder, stack)
     ratio = result["p99_beside_over_alone"]
@@ -188,11 +177,10 @@ def main():
             if result["clients_were_late"] else ""
         )
     )
-    if arguments.json:
-        result["p99_beside_over_alone"] = {
-            name: finite(value) for name, value in ratio.items()
-        }
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+    result["p99_beside_over_alone"] = {
+        name: finite(value) for name, value in ratio.items()
+    }
+    write_result(arguments, result)
 
 
 if __name__ == "__main__":

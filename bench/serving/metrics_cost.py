@@ -10,12 +10,9 @@ both pairs share one processor and take turns on it within milliseconds, so that
 processor whose speed changes is as fast for both. The client has another processor.
 """
 
-import contextlib
 import json
-import os
 import pathlib
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
@@ -23,13 +20,16 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.serving.client import Client, ProcessorTime, option_parser, quartiles  # noqa: E402
+from bench.serving.client import (  # noqa: E402
+    Client, ProcessorTime, at_least_three, first_processor, in_turn, option_parser,
+    quartiles, spread, workplace, write_result,
+)
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
 
 def parse_arguments():
     parser = option_parser(__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=at_least_three, default=5)
     parser.add_argument("--requests", type=int, default=6000, metavar="N",
                         help="per pair and round")
     parser.add_argument("--interval", type=float, default=0.5, metavar="S",
@@ -41,8 +41,6 @@ def parse_arguments():
     parser.add_argument("--more", action="store_true",
                         help="adds the rounds to those in the file of --json")
     arguments = parser.parse_args()
-    if arguments.rounds < 3:
-        parser.error("--rounds must be at least 3")
     if arguments.more and not arguments.json:
         parser.error("--more needs --json")
     return arguments
@@ -70,27 +68,20 @@ class Scraper:
         self.thread.join()
 
 
-def start(folder, stack, *options, cpu_node_options=()):
-    repository = folder / "repository"
-    hn = nodes.gpu_node(repository, *options)
-    stack.callback(hn.close)
+def start(repository, stack, *options, cpu_node_options=()):
+    hn = stack.enter_context(nodes.gpu_node(repository, *options))
     # Every request is admitted: a refusal would cost less than an answer.
-    cn = nodes.cpu_node(
+    cn = stack.enter_context(nodes.cpu_node(
         repository, [hn.address], "--max-queue", 1_000_000, "--max-in-flight",
         1_000_000, *options, *cpu_node_options,
-    )
-    stack.callback(cn.close)
+    ))
     return hn, cn
 
 
 def main():
     arguments = parse_arguments()
-    with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        exported = repositories.export("dlrm", folder / "dlrm", preset="tiny")
-        repositories.add_model(
-            folder / "repository", "dlrm", exported / "dlrm.pt2"
-        )
+    with workplace() as (stack, folder):
+        repository = repositories.zoo_repository(folder, "dlrm")
         traces = folder / "traces.jsonl"
         tracing = ()
         if arguments.trace_rate:
@@ -100,15 +91,11 @@ def main():
                 "--trace-config", f"rate={arguments.trace_rate}",
                 "--trace-config", "failed=false", "--slow-request-ms", 0,
             )
-        processors = sorted(os.sched_getaffinity(0))
-        if len(processors) > 1:
-            os.sched_setaffinity(0, processors[:1])  # inherited by the nodes
-        pairs = {
-            "scraped": start(folder, stack, cpu_node_options=tracing),
-            "off": start(folder, stack, "--metrics-port", "off"),
-        }
-        if len(processors) > 1:
-            os.sched_setaffinity(0, processors[1:])
+        with first_processor():
+            pairs = {
+                "scraped": start(repository, stack, cpu_node_options=tracing),
+                "off": start(repository, stack, "--metrics-port", "off"),
+            }
         clients, processor = {}, {}
         for kind, pair in pairs.items():
             (folder / kind).mkdir()
@@ -120,7 +107,7 @@ def main():
             scraper = Scraper(
                 [node.metrics_url for node in pairs["scraped"]], arguments.interval
             )
-            for kind in list(pairs)[:: 1 if seed % 2 == 0 else -1]:
+            for kind in in_turn(pairs, seed):
                 processor[kind].lap()
                 clients[kind].start_at_once(arguments.requests, seed)
             for kind in pairs:
@@ -168,14 +155,9 @@ def main():
             "scrape_seconds": quartiles(scrapes),
             "rounds": rounds,
         }
-        ratio = result["scraped_over_off"]
-        print(
-            f"ratio {ratio['median']:.3f} "
-            f"({ratio['q25']:.3f} to {ratio['q75']:.3f})"
-        )
+        print(f"ratio {spread(result['scraped_over_off'], 3)}")
         print(f"a scrape takes {1e3 * result['scrape_seconds']['median']:.1f} ms")
-        if arguments.json:
-            arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+        write_result(arguments, result)
 
 
 if __name__ == "__main__":

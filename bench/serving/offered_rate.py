@@ -12,20 +12,21 @@ one request again and again. The ratio is formed within a round.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import pathlib
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.serving.client import AT_ONCE_PER_S, option_parser, quartiles  # noqa: E402
+from bench.serving.client import (  # noqa: E402
+    AT_ONCE_PER_S, at_least_three, in_turn, option_parser, quartiles, spread, workplace,
+    write_result,
+)
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
 
@@ -35,13 +36,10 @@ def parse_arguments():
                         help="of refract per round; Python sends half as many")
     parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc",
                         help="protocol of refract; Python's client speaks gRPC")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=at_least_three, default=5)
     parser.add_argument("--python-client", metavar="HOST:PORT",
                         help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.rounds < 3 and not arguments.python_client:
-        parser.error("--rounds must be at least 3")
-    return arguments
+    return parser.parse_args()
 
 
 def python_client(address, count):
@@ -141,19 +139,15 @@ def main():
     generator, others = processors[0], processors[1:]
     if not others:
         sys.exit("offered_rate.py needs two processors")
-    with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        repositories.export("wide_deep", folder / "model")
-        repositories.add_model(
-            folder / "repository", "m", folder / "model" / "wide_deep.pt2",
-            method="all-cn",
+    with workplace() as (stack, folder):
+        repository = repositories.zoo_repository(
+            folder, "wide_deep", name="m", method="all-cn"
         )
         # Every request is admitted: a refusal would be cheaper for both sides.
-        node = nodes.cpu_node(
-            folder / "repository", [], "--max-queue", 1_000_000,
+        node = stack.enter_context(nodes.cpu_node(
+            repository, [], "--max-queue", 1_000_000,
             "--max-in-flight", 1_000_000, "--metrics-port", "off",
-        )
-        stack.callback(node.close)
+        ))
         os.sched_setaffinity(node.process.pid, others)
         for task in pathlib.Path(f"/proc/{node.process.pid}/task").iterdir():
             os.sched_setaffinity(int(task.name), others)
@@ -164,7 +158,7 @@ def main():
         rounds = []
         for i in range(arguments.rounds):
             blocks = {}
-            for name in ("refract", "python") if i % 2 == 0 else ("python", "refract"):
+            for name in in_turn(("refract", "python"), i):
                 blocks[name] = (
                     refract_block(address, arguments.protocol, arguments.requests,
                                   generator, folder)
@@ -188,11 +182,8 @@ def main():
     for name in ("refract", "python"):
         rate = statistics.median(r[name]["rate"] for r in rounds)
         print(f"{name}: median {rate:,.0f} requests/s of CPU time")
-    ratio = result["ratio"]
-    print(f"refract / Python: {ratio['median']:.2f} "
-          f"({ratio['q25']:.2f} to {ratio['q75']:.2f})")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"refract / Python: {spread(result['ratio'])}")
+    write_result(arguments, result)
     return None
 
 

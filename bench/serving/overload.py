@@ -15,17 +15,16 @@ take time from them, so a second ratio is formed in the same way of answers per
 second of processor time that the nodes had.
 """
 
-import contextlib
-import json
-import os
 import pathlib
 import sys
-import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.serving.client import Client, ProcessorTime, option_parser, quartiles  # noqa: E402
+from bench.serving.client import (  # noqa: E402
+    Client, ProcessorTime, first_processor, option_parser, quartiles, workplace,
+    write_result,
+)
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
 # Name in the report: figure of a run, title.
@@ -65,28 +64,12 @@ def parse_arguments():
     return arguments
 
 
-def make_repository(arguments, folder):
-    exported = repositories.export(
-        "dlrm", folder / "dlrm", "--tables-gib", "0.05", preset="default"
-    )
-    repositories.add_model(
-        folder / "repository", arguments.model, exported / "dlrm.pt2",
-        method=arguments.method,
-    )
-    return folder / "repository"
-
-
 def measure(arguments, repository, folder, stack):
-    processors = sorted(os.sched_getaffinity(0))
-    apart = len(processors) > 1
-    if apart:
-        os.sched_setaffinity(0, processors[:1])  # inherited by the nodes
-    hn = nodes.gpu_node(repository)
-    stack.callback(hn.close)
-    cn = nodes.cpu_node(repository, [hn.address], "--workers", 1)
-    stack.callback(cn.close)
-    if apart:
-        os.sched_setaffinity(0, processors[1:])
+    with first_processor() as apart:
+        hn = stack.enter_context(nodes.gpu_node(repository))
+        cn = stack.enter_context(
+            nodes.cpu_node(repository, [hn.address], "--workers", 1)
+        )
     client = Client(folder, cn, arguments.model, arguments.items)
     processor = ProcessorTime(hn, cn)
     deadline = arguments.deadline_ms / 1e3
@@ -156,11 +139,11 @@ def measure(arguments, repository, folder, stack):
 
 def main():
     arguments = parse_arguments()
-    with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(
-            stack.enter_context(tempfile.TemporaryDirectory())
+    with workplace() as (stack, folder):
+        repository = arguments.repository or repositories.zoo_repository(
+            folder, "dlrm", "--tables-gib", "0.05", name=arguments.model,
+            preset="default", method=arguments.method,
         )
-        repository = arguments.repository or make_repository(arguments, folder)
         result = measure(arguments, repository, folder, stack)
     for name, (_, title) in RATIOS.items():
         for load, ratio in result[name].items():
@@ -168,8 +151,7 @@ def main():
                 f"{title} at {load} ×: {ratio['median']:.2f} "
                 f"[{ratio['q25']:.2f}, {ratio['q75']:.2f}]"
             )
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+    write_result(arguments, result)
 
 
 if __name__ == "__main__":

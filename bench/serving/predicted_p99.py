@@ -13,7 +13,6 @@ measured p99 of single rounds. Rounds are kept in --samples, so that several
 short calls add up (on a machine that must not be occupied for long).
 """
 
-import contextlib
 import json
 import math
 import os
@@ -27,7 +26,9 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.serving.client import Client, ProcessorTime, option_parser  # noqa: E402
+from bench.serving.client import (  # noqa: E402
+    Client, ProcessorTime, option_parser, workplace, write_result,
+)
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
 # The calibration load, as a part of the capacity: queues are short, and a few
@@ -63,17 +64,6 @@ def parse_arguments():
     return arguments
 
 
-def make_repository(arguments, folder):
-    exported = repositories.export(
-        arguments.model, folder / arguments.model, "--tables-gib", "0.05",
-        preset="default",
-    )
-    repositories.add_model(folder / "repository", arguments.model,
-                           exported / f"{arguments.model}.pt2",
-                           method="heuristic")
-    return folder / "repository"
-
-
 def request_ms(line):
     """Milliseconds of a trace's request; None: no GPU node executed it."""
     spans = {
@@ -98,15 +88,13 @@ class Pair:
             sys.exit("needs two processors")
         self.traces = folder / "traces.jsonl"
         os.sched_setaffinity(0, processors[1:])  # inherited by the HN
-        self.hn = nodes.gpu_node(repository, "--instances", 1)
-        stack.callback(self.hn.close)
+        self.hn = stack.enter_context(nodes.gpu_node(repository, "--instances", 1))
         os.sched_setaffinity(0, processors[:1])
-        self.cn = nodes.cpu_node(
+        self.cn = stack.enter_context(nodes.cpu_node(
             repository, [self.hn.address], "--workers", 1,
             "--trace-config", f"triton,file={self.traces}",
             "--trace-config", "rate=1",
-        )
-        stack.callback(self.cn.close)
+        ))
         self.folder = folder
         self.client = Client(folder, self.cn, arguments.model, arguments.items)
         self.client.run(50, 1, arguments.seed)
@@ -150,11 +138,10 @@ def calibrate(pair, qps, duration, seed, file):
 
 
 def measure(arguments, kept, samples):
-    with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(
-            stack.enter_context(tempfile.TemporaryDirectory())
+    with workplace() as (stack, folder):
+        repository = arguments.repository or repositories.zoo_repository(
+            folder, arguments.model, "--tables-gib", "0.05", preset="default"
         )
-        repository = arguments.repository or make_repository(arguments, folder)
         pair = Pair(stack, arguments, folder, repository)
         if "capacity" not in kept:
             kept["capacity"] = pair.client.capacity(arguments.seed)
@@ -272,14 +259,11 @@ def compare(kept, samples):
 
 def main():
     arguments = parse_arguments()
-    with contextlib.ExitStack() as stack:
-        samples = arguments.samples or pathlib.Path(
-            stack.enter_context(tempfile.TemporaryDirectory()))
+    with workplace(arguments.samples) as (_, samples):
         run(arguments, samples)
 
 
 def run(arguments, samples):
-    samples.mkdir(parents=True, exist_ok=True)
     table = samples / "samples.json"
     kept = {"model": arguments.model, "items": arguments.items, "rounds": []}
     if table.exists():
@@ -316,12 +300,13 @@ def run(arguments, samples):
         revision = subprocess.run(
             ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, text=True,
             capture_output=True, check=False).stdout.strip()
-        arguments.json.write_text(json.dumps(
-            {"benchmark": "predicted_p99", "revision": revision,
-             "processor": kept["processor"], "model": kept["model"],
-             "items": kept["items"], "rounds": len(kept["rounds"]),
-             "objective_p99_ms": objective, "knee_per_s": knee,
-             "points": points}, indent=1) + "\n")
+        write_result(arguments, {
+            "benchmark": "predicted_p99", "revision": revision,
+            "processor": kept["processor"], "model": kept["model"],
+            "items": kept["items"], "rounds": len(kept["rounds"]),
+            "objective_p99_ms": objective, "knee_per_s": knee,
+            "points": points,
+        })
 
 
 if __name__ == "__main__":

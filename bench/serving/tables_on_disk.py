@@ -30,7 +30,9 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 import tritonclient.grpc as triton  # noqa: E402
 
-from bench.serving.client import Client, option_parser, quartiles  # noqa: E402
+from bench.serving.client import (  # noqa: E402
+    Client, option_parser, quartiles, write_result,
+)
 from models.zoo import safetensors_io  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
@@ -89,9 +91,7 @@ def own_group():
 def start_node(stack, mib, *arguments):
     """A CPU node in a control group of `mib` MiB; None: without a limit."""
     if mib is None:
-        node = nodes.cpu_node(*arguments)
-        stack.callback(node.close)
-        return node
+        return stack.enter_context(nodes.cpu_node(*arguments))
     parent = own_group()
     group = pathlib.Path(tempfile.mkdtemp(prefix="refract_bench_", dir=parent))
     stack.callback(group.rmdir)  # after the node's end
@@ -102,11 +102,9 @@ def start_node(stack, mib, *arguments):
     # A process that this one starts is in its group.
     (group / "cgroup.procs").write_text(str(os.getpid()))
     try:
-        node = nodes.cpu_node(*arguments)
+        return stack.enter_context(nodes.cpu_node(*arguments))
     finally:
         (parent / "cgroup.procs").write_text(str(os.getpid()))
-    stack.callback(node.close)
-    return node
 
 
 def write_tables(path, pattern, rows):
@@ -250,10 +248,7 @@ def main():
         prefix="refract-disk-", dir=arguments.folder
     ) as folder:
         result = measure(arguments, pathlib.Path(folder))
-    if arguments.json:
-        arguments.json.write_text(
-            json.dumps({"benchmark": "tables_on_disk", **result}, indent=1) + "\n"
-        )
+    write_result(arguments, {"benchmark": "tables_on_disk", **result})
 
 
 if __name__ == "__main__":

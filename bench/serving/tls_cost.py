@@ -10,35 +10,23 @@ a round, between the medians of its two blocks. The client sends bytes made befo
 Both answers are compared first.
 """
 
-import contextlib
-import json
 import pathlib
 import subprocess
 import sys
-import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from bench.serving import http_cost  # noqa: E402
-from bench.serving.client import option_parser, quartiles  # noqa: E402
+from bench.serving.client import quartiles, spread, workplace, write_result  # noqa: E402
 from scripts.lib import nodes  # noqa: E402
 
 
 def parse_arguments():
-    parser = option_parser(__doc__)
-    parser.add_argument("--model", default="dlrm")
-    parser.add_argument("--preset", default="tiny")
-    parser.add_argument("--items", type=int, default=33)
+    parser = http_cost.block_parser(__doc__)
     parser.add_argument("--link", choices=("tcp", "shm"),
                         help="TLS between CPU node and GPU node over this path")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--requests", type=int, default=300, metavar="N",
-                        help="per block")
-    arguments = parser.parse_args()
-    if arguments.rounds < 3:
-        parser.error("--rounds must be at least 3")
-    return arguments
+    return parser.parse_args()
 
 
 def certificate(folder):
@@ -63,12 +51,10 @@ def link_calls(stack, repository, arguments, tensors, cert, key):
                  "--node-tls-ca", cert)),
         ("plain", ()),
     ):
-        hn = nodes.gpu_node(repository, *flags)
-        stack.callback(hn.close)
-        cn = nodes.cpu_node(
+        hn = stack.enter_context(nodes.gpu_node(repository, *flags))
+        cn = stack.enter_context(nodes.cpu_node(
             repository, [hn.address], "--transport", arguments.link, *flags
-        )
-        stack.callback(cn.close)
+        ))
         call = http_cost.lean_grpc(cn, arguments.model, tensors)
         nodes.wait_until(call, f"an answer over {kind} connections")
         calls[kind] = call
@@ -79,10 +65,10 @@ def client_calls(stack, repository, arguments, tensors, cert, key):
     """The same with one CPU node each and TLS for clients."""
     import grpc
 
-    plain = nodes.cpu_node(repository, [])
-    stack.callback(plain.close)
-    secure = nodes.cpu_node(repository, [], "--tls-cert", cert, "--tls-key", key)
-    stack.callback(secure.close)
+    plain = stack.enter_context(nodes.cpu_node(repository, []))
+    secure = stack.enter_context(
+        nodes.cpu_node(repository, [], "--tls-cert", cert, "--tls-key", key)
+    )
     credentials = grpc.ssl_channel_credentials(cert.read_bytes())
     return {
         "tls": http_cost.lean_grpc(secure, arguments.model, tensors, credentials),
@@ -92,8 +78,7 @@ def client_calls(stack, repository, arguments, tensors, cert, key):
 
 def main():
     arguments = parse_arguments()
-    with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    with workplace() as (stack, folder):
         repository, tensors = http_cost.model_and_request(
             folder, arguments, "heuristic" if arguments.link else "all-cn"
         )
@@ -102,7 +87,7 @@ def main():
         calls = make_calls(stack, repository, arguments, tensors, cert, key)
         if calls["tls"]() != calls["plain"]():
             sys.exit("the two nodes give different bytes")
-        rounds = http_cost.take_turns(calls, arguments.rounds, arguments.requests)
+        rounds = http_cost.take_turns(calls, arguments)
         result = {
             "benchmark": "tls_cost",
             "model": arguments.model,
@@ -111,13 +96,8 @@ def main():
             "tls_over_plain_p50": quartiles([r["ratio"] for r in rounds]),
             "rounds": rounds,
         }
-        ratio = result["tls_over_plain_p50"]
-        print(
-            f"TLS / plain, p50: {ratio['median']:.3f} "
-            f"({ratio['q25']:.3f} to {ratio['q75']:.3f})"
-        )
-        if arguments.json:
-            arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+        print(f"TLS / plain, p50: {spread(result['tls_over_plain_p50'], 3)}")
+        write_result(arguments, result)
 
 
 if __name__ == "__main__":

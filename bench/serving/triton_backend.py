@@ -20,7 +20,6 @@ import socket
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import time
 import urllib.request
 
@@ -30,7 +29,9 @@ sys.path.insert(0, str(ROOT))
 import numpy  # noqa: E402
 from safetensors.numpy import load_file  # noqa: E402
 
-from bench.serving.client import option_parser, quartiles  # noqa: E402
+from bench.serving.client import (  # noqa: E402
+    in_turn, option_parser, quartiles, spread, workplace, write_result,
+)
 from python.refract.client import Client  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
@@ -232,8 +233,7 @@ def main():
         map(str, cpus[: max(1, len(cpus) // 2)])
     )
     workers = len(server_cpus.split(","))
-    with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    with workplace() as (stack, folder):
         name = arguments.model
         size = ["--tables-gib", arguments.tables_gib] if arguments.tables_gib else []
         exported = repositories.export(
@@ -245,15 +245,12 @@ def main():
 
         @contextlib.contextmanager
         def refract_server():
-            node = nodes.cpu_node(folder / "refract", [], "--workers", workers)
-            subprocess.run(
-                ["taskset", "-acp", server_cpus, str(node.process.pid)],
-                check=True, stdout=subprocess.DEVNULL,
-            )
-            try:
+            with nodes.cpu_node(folder / "refract", [], "--workers", workers) as node:
+                subprocess.run(
+                    ["taskset", "-acp", server_cpus, str(node.process.pid)],
+                    check=True, stdout=subprocess.DEVNULL,
+                )
                 yield node.address, f"127.0.0.1:{node.http_port}"
-            finally:
-                node.close()
 
         log = stack.enter_context(open(folder / "triton.log", "w", encoding="utf-8"))
 
@@ -303,7 +300,7 @@ def main():
         rounds = []
         for number in range(arguments.rounds):
             found = {}
-            for kind in list(servers)[:: 1 if number % 2 == 0 else -1]:
+            for kind in in_turn(servers, number):
                 found[kind] = highest_rate(servers[kind], number + 1)
             found["ratio"] = found["refract"] / found["triton"]
             rounds.append(found)
@@ -315,23 +312,15 @@ def main():
         ratio = quartiles([found["ratio"] for found in rounds])
         print(
             f"highest rate with p99 <= {arguments.slo_ms:g} ms, Refract / "
-            f"Triton's Python backend: {ratio['median']:.2f} "
-            f"({ratio['q25']:.2f} to {ratio['q75']:.2f})"
+            f"Triton's Python backend: {spread(ratio)}"
         )
-        if arguments.json:
-            arguments.json.write_text(
-                json.dumps(
-                    {
-                        "benchmark": "triton_backend",
-                        "model": name,
-                        "slo_ms": arguments.slo_ms,
-                        "refract_over_triton": ratio,
-                        "rounds": rounds,
-                    },
-                    indent=1,
-                )
-                + "\n"
-            )
+        write_result(arguments, {
+            "benchmark": "triton_backend",
+            "model": name,
+            "slo_ms": arguments.slo_ms,
+            "refract_over_triton": ratio,
+            "rounds": rounds,
+        })
 
 
 if __name__ == "__main__":

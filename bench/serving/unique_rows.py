@@ -12,13 +12,11 @@ namespace of this process's own: with the kernel's token buckets (tc, htb) on th
 ports of the GPU nodes. It takes root's rights. Clients are not slowed down.
 """
 
-import contextlib
 import json
 import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 
@@ -28,7 +26,9 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 import tritonclient.grpc as triton  # noqa: E402
 
-from bench.serving.client import option_parser, quartiles  # noqa: E402
+from bench.serving.client import (  # noqa: E402
+    option_parser, quartiles, workplace, write_result,
+)
 from models.zoo import safetensors_io  # noqa: E402
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
@@ -127,14 +127,12 @@ class Served:
             "partition", repository / MODEL, "--method", "heuristic", "--write",
             *flags,
         )
-        hn = nodes.gpu_node(repository)
-        stack.callback(hn.close)
+        hn = stack.enter_context(nodes.gpu_node(repository))
         if link:
             link.add(hn.port)
-        self.cn = nodes.cpu_node(
+        self.cn = stack.enter_context(nodes.cpu_node(
             repository, [hn.address], "--transport", arguments.transport
-        )
-        stack.callback(self.cn.close)
+        ))
         self.client = triton.InferenceServerClient(self.cn.address)
         nodes.wait_until(lambda: self.client.is_model_ready(MODEL), "ready")
 
@@ -230,12 +228,10 @@ def measure(arguments, folder, stack, link):
 def main():
     arguments = parse_arguments()
     link = SlowLink(arguments.mbit) if arguments.mbit else None
-    with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    with workplace() as (stack, folder):
         result = measure(arguments, folder, stack, link)
     print(json.dumps(result, indent=1))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(arguments, result)
 
 
 if __name__ == "__main__":

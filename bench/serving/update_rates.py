@@ -13,13 +13,11 @@ and renamed into the folders during the load: a trainer would make them on anoth
 machine. Ratios are formed within windows of a few seconds.
 """
 
-import contextlib
 import json
 import pathlib
 import re
 import shutil
 import sys
-import tempfile
 import time
 import urllib.request
 
@@ -28,7 +26,9 @@ import numpy
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.serving.client import Client, option_parser, quartiles  # noqa: E402
+from bench.serving.client import (  # noqa: E402
+    Client, option_parser, quartiles, workplace, write_result,
+)
 from scripts.lib import deltas, nodes, repository as repositories  # noqa: E402
 
 MODEL = "dlrm"
@@ -139,12 +139,9 @@ def prepare(arguments, folder):
     """The repository; a folder that has one is taken as it is."""
     repository = folder / "repository"
     if not repository.exists():
-        exported = repositories.export(
-            MODEL, folder / MODEL, "--tables-gib", arguments.tables_gib,
-            preset="default",
-        )
-        repositories.add_model(
-            repository, MODEL, exported / f"{MODEL}.pt2", method="all-cn"
+        repositories.zoo_repository(
+            folder, MODEL, "--tables-gib", arguments.tables_gib, preset="default",
+            method="all-cn",
         )
     shutil.rmtree(folder / "deltas", ignore_errors=True)
     return repository
@@ -155,8 +152,7 @@ def measure(arguments, folder, stack):
     were brought, and those of them that were applied when the load ended."""
     repository = prepare(arguments, folder)
     tables = tables_of(repository / MODEL / "1", folder)
-    hn = nodes.gpu_node(repository)
-    stack.callback(hn.close)
+    hn = stack.enter_context(nodes.gpu_node(repository))
     running, clients, writers = {}, {}, {}
     for number, (label, rate) in enumerate(arguments.labels.items()):
         own = folder / "deltas" / label
@@ -164,11 +160,10 @@ def measure(arguments, folder, stack):
             deltas.Folder(own / MODEL / "1", MODEL, 1), tables, rate,
             arguments.duration, arguments.seed + number,
         )
-        running[label] = nodes.cpu_node(
+        running[label] = stack.enter_context(nodes.cpu_node(
             repository, [hn.address], "--workers", 1, "--deltas-folder", own,
             *arguments.cn.split(),
-        )
-        stack.callback(running[label].close)
+        ))
         clients[label] = Client(own, running[label], MODEL, arguments.items)
     qps = arguments.qps or (
         clients[STEADY].capacity(arguments.seed) / 2 / len(running)
@@ -244,14 +239,9 @@ def summary(arguments, qps, found):
 
 def main():
     arguments = parse_arguments()
-    with contextlib.ExitStack() as stack:
-        folder = arguments.work
-        if folder is None:
-            folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        folder.mkdir(parents=True, exist_ok=True)
+    with workplace(arguments.work) as (stack, folder):
         report = summary(arguments, *measure(arguments, folder, stack))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report))
+    write_result(arguments, report)
     for label, rate in report["rates"].items():
         p50, p99 = rate["p50_over_steady"], rate["p99_over_steady"]
         print(

@@ -23,14 +23,15 @@ import math
 import os
 import pathlib
 import sys
-import tempfile
 import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.serving.client import Client, option_parser, quartiles  # noqa: E402
+from bench.serving.client import (  # noqa: E402
+    Client, in_turn, option_parser, quartiles, workplace, write_result,
+)
 from scripts.lib import nodes, repository as repositories  # noqa: E402
 
 MODEL = "dlrm"
@@ -104,13 +105,11 @@ class Pair:
         import tritonclient.grpc as triton
 
         explicit = ("--model-control-mode", "explicit")
-        self.hn = nodes.gpu_node(repository, *explicit)
-        stack.callback(self.hn.close)
-        self.cn = nodes.cpu_node(
+        self.hn = stack.enter_context(nodes.gpu_node(repository, *explicit))
+        self.cn = stack.enter_context(nodes.cpu_node(
             repository, [self.hn.address], *explicit, "--keep-versions", keep,
             *arguments.cn.split(),
-        )
-        stack.callback(self.cn.close)
+        ))
         self.client = triton.InferenceServerClient(self.cn.address)
         self.load(1)
 
@@ -123,14 +122,13 @@ class Pair:
 
 
 def start(arguments, repository, folder, stack):
-    hn = nodes.gpu_node(repository)
-    stack.callback(hn.close)
+    hn = stack.enter_context(nodes.gpu_node(repository))
     programs = {"new": "refract-cpu-node"}
     if arguments.older:
         programs["older"] = str(arguments.older.resolve())
     rounds = {kind: [] for kind in programs}
     for number in range(arguments.rounds):
-        for kind in list(programs)[:: -1 if number % 2 else 1]:
+        for kind in in_turn(programs, number):
             if arguments.cold:
                 drop_tables(repository, 2)
             found = start_once(arguments, repository, folder, hn, programs[kind], number)
@@ -161,9 +159,8 @@ def start_once(arguments, repository, folder, hn, program, number):
 
     begin = time.monotonic()
     policy = ("--model-control-mode", "none")
-    cn = nodes.cpu_node(repository, [hn.address], *policy, *arguments.cn.split(),
-                        program=program)
-    with contextlib.closing(cn):
+    with nodes.cpu_node(repository, [hn.address], *policy, *arguments.cn.split(),
+                        program=program) as cn:
         asked = triton.InferenceServerClient(cn.address)
         nodes.wait_until(lambda: asked.is_model_ready(MODEL), f"{MODEL} is ready")
         ready = time.monotonic() - begin
@@ -247,8 +244,7 @@ def load(arguments, repository, folder, stack):
     rounds, count = [], 0
     for number in range(arguments.rounds):
         found = {}
-        # In turn, so that a drift of the machine favours neither.
-        for kind in ("steady", "changing")[:: -1 if number % 2 else 1]:
+        for kind in in_turn(("steady", "changing"), number):
             client.start(
                 arguments.qps, arguments.duration, arguments.seed + number, timeout=30
             )
@@ -287,11 +283,7 @@ def back(arguments, repository, folder, stack):
 
 def main():
     arguments = parse_arguments()
-    with contextlib.ExitStack() as stack:
-        folder = arguments.work or pathlib.Path(
-            stack.enter_context(tempfile.TemporaryDirectory())
-        )
-        folder.mkdir(parents=True, exist_ok=True)
+    with workplace(arguments.work) as (_, folder):
         repository = prepare(arguments, folder)
         if arguments.prepare:
             return
@@ -306,8 +298,7 @@ def main():
             with contextlib.ExitStack() as running:
                 result[part] = measures[part](arguments, repository, folder, running)
             print(part, json.dumps(result[part]), flush=True)
-        if arguments.json:
-            arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+        write_result(arguments, result)
 
 
 if __name__ == "__main__":

@@ -121,6 +121,12 @@ class Node:
             lambda: pattern.search(self.output()), f"{pattern.pattern!r} is logged"
         )
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
     def kill(self):
         """kill -9."""
         if self.process.poll() is None:

@@ -110,3 +110,12 @@ def add_model(repository, name, file, method="heuristic", golden=False):
         "partition", pathlib.Path(repository) / name, "--method", method,
         "--write",
     )
+
+
+def zoo_repository(folder, model, *arguments, name=None, preset="tiny",
+                   method="heuristic"):
+    """folder/repository with a zoo model, exported to folder/model: its path."""
+    exported = export(model, folder / model, *arguments, preset=preset)
+    add_model(folder / "repository", name or model, exported / f"{model}.pt2",
+              method=method)
+    return folder / "repository"
