@@ -18,65 +18,75 @@ namespace refract::placement {
 namespace {
 
 constexpr double kMostSeconds = 1e12;
+constexpr int32_t kMostPerNode = 1'000'000;
 
-// Reads fields of a row by the names of their columns, for all formats.
+// Reads fields of a row by the names of their columns, for all formats. After a
+// wrong field the others mean nothing: status() has the first error.
 class RowReader {
  public:
-  RowReader(const CsvTable& table, Cluster& cluster)
-      : table_(table), cluster_(cluster) {}
+  RowReader(const CsvTable& table, Cluster& cluster, InstanceList& list)
+      : table_(table), cluster_(cluster), list_(list) {}
+
+  void Begin(int row) { row_ = row; }
+  const absl::Status& status() const { return status_; }
 
   // The number in column `name`; `otherwise` if the column or the field is
   // missing, an error where `otherwise` is absent.
-  absl::StatusOr<double> Number(int row, absl::string_view name, double least,
-                                double most,
-                                std::optional<double> otherwise) const {
-    const std::optional<int> column = table_.Column(name);
-    if (otherwise && (!column || table_.Text(row, *column).empty())) {
-      return *otherwise;
-    }
-    return table_.Number(row, *column, least, most);
+  double Number(absl::string_view name, double least, double most,
+                std::optional<double> otherwise = std::nullopt) {
+    if (otherwise && Text(name).empty()) return *otherwise;
+    return Take(table_.Number(row_, *table_.Column(name), least, most));
   }
-  absl::StatusOr<int64_t> Int(int row, absl::string_view name, double least,
-                              double most,
-                              std::optional<int64_t> otherwise) const {
-    const std::optional<int> column = table_.Column(name);
-    if (otherwise && (!column || table_.Text(row, *column).empty())) {
-      return *otherwise;
-    }
-    return table_.Int(row, *column, static_cast<int64_t>(least),
-                      static_cast<int64_t>(most));
+  int64_t Int(absl::string_view name, int64_t least, int64_t most,
+              std::optional<int64_t> otherwise = std::nullopt) {
+    if (otherwise && Text(name).empty()) return *otherwise;
+    return Take(table_.Int(row_, *table_.Column(name), least, most));
   }
-  absl::string_view Text(int row, absl::string_view name) const {
+  int32_t Int32(absl::string_view name, int32_t least, int32_t most,
+                std::optional<int32_t> otherwise = std::nullopt) {
+    return static_cast<int32_t>(Int(name, least, most, otherwise));
+  }
+  absl::string_view Text(absl::string_view name) const {
     const std::optional<int> column = table_.Column(name);
-    return column ? table_.Text(row, *column) : absl::string_view();
+    return column ? table_.Text(row_, *column) : absl::string_view();
   }
 
   // "V100M16|V100M32" → bits.
-  absl::StatusOr<uint64_t> GpuModels(int row, absl::string_view name) {
+  uint64_t GpuModels(absl::string_view name) {
     uint64_t models = 0;
     for (const absl::string_view model :
-         absl::StrSplit(Text(row, name), '|', absl::SkipEmpty())) {
+         absl::StrSplit(Text(name), '|', absl::SkipEmpty())) {
       const int index = GpuModelIndex(cluster_, model);
       if (index < 0) {
-        return table_.Wrong(
-            row, *table_.Column(name),
-            absl::StrCat("more than ", kMaxGpuModels, " GPU models"));
+        Wrong(name, absl::StrCat("more than ", kMaxGpuModels, " GPU models"));
+        return 0;
       }
       models |= uint64_t{1} << index;
     }
     return models;
   }
 
-  int App(absl::string_view name, InstanceList& list) {
-    if (name.empty()) return -1;
+  MigProfile Mig(absl::string_view name) {
+    const absl::string_view text = Text(name);
+    if (text.empty()) return MigProfile::kNone;
+    const std::optional<MigProfile> profile = MigProfileFromName(text);
+    if (!profile) {
+      Wrong(name, absl::StrCat(text, " is none of 1g, 2g, 3g, 4g, 7g"));
+    }
+    return profile.value_or(MigProfile::kNone);
+  }
+
+  int App(absl::string_view name) {
+    const absl::string_view text = Text(name);
+    if (text.empty()) return -1;
     const auto [at, is_new] =
-        apps_.try_emplace(name, static_cast<int>(list.apps.size()));
-    if (is_new) list.apps.emplace_back(name);
+        apps_.try_emplace(text, static_cast<int>(list_.apps.size()));
+    if (is_new) list_.apps.emplace_back(text);
     return at->second;
   }
 
-  absl::StatusOr<Role> RoleOf(int row, absl::string_view name) const {
-    const absl::string_view text = Text(row, name);
+  Role RoleOf(absl::string_view name) {
+    const absl::string_view text = Text(name);
     if (text.empty()) return Role::kWhole;
     for (const Role role : {Role::kWhole, Role::kCn, Role::kHn}) {
       if (absl::AsciiStrToLower(text) ==
@@ -84,146 +94,99 @@ class RowReader {
         return role;
       }
     }
-    return table_.Wrong(row, *table_.Column(name),
-                        absl::StrCat(text, " is none of CN, HN, whole"));
+    Wrong(name, absl::StrCat(text, " is none of CN, HN, whole"));
+    return Role::kWhole;
   }
 
  private:
+  template <typename T>
+  T Take(const absl::StatusOr<T>& field) {
+    status_.Update(field.status());
+    return field.value_or(0);
+  }
+  void Wrong(absl::string_view name, const std::string& why) {
+    status_.Update(table_.Wrong(row_, *table_.Column(name), why));
+  }
+
   const CsvTable& table_;
   Cluster& cluster_;
+  InstanceList& list_;
   absl::flat_hash_map<std::string, int> apps_;
+  int row_ = 0;
+  absl::Status status_;
 };
 
 // A reader per format. Columns without a default are those by which
 // InstanceFormatOf() recognises the format, so they exist.
-absl::StatusOr<Instance> ReadRefract(const CsvTable& table, RowReader& reader,
-                                     int row, InstanceList& list) {
+Instance ReadRefract(RowReader& reader) {
   Instance instance;
   Demand& demand = instance.demand;
-  instance.name = std::string(reader.Text(row, "name"));
-  REFRACT_ASSIGN_OR_RETURN(
-      demand.cpu_milli,
-      reader.Int(row, "cpu_milli", 0, kMostCpuMilli, std::nullopt));
-  REFRACT_ASSIGN_OR_RETURN(
-      demand.memory_mib,
-      reader.Int(row, "memory_mib", 0, kMostMib, std::nullopt));
-  REFRACT_ASSIGN_OR_RETURN(const int64_t gpus,
-                           reader.Int(row, "gpus", 0, kMaxGpus, std::nullopt));
-  demand.gpus = static_cast<int32_t>(gpus);
-  REFRACT_ASSIGN_OR_RETURN(demand.disk_mib,
-                           reader.Int(row, "disk_mib", 0, kMostMib, 0));
+  instance.name = std::string(reader.Text("name"));
+  demand.cpu_milli = reader.Int("cpu_milli", 0, kMostCpuMilli);
+  demand.memory_mib = reader.Int("memory_mib", 0, kMostMib);
+  demand.gpus = reader.Int32("gpus", 0, kMaxGpus);
+  demand.disk_mib = reader.Int("disk_mib", 0, kMostMib, 0);
   // GPU shares follow from the profile, or are whole, where the list has none;
   // Check() refuses figures that contradict the profile.
-  const absl::string_view mig = reader.Text(row, "mig");
-  if (!mig.empty()) {
-    const std::optional<MigProfile> profile = MigProfileFromName(mig);
-    if (!profile) {
-      return table.Wrong(row, *table.Column("mig"),
-                         absl::StrCat(mig, " is none of 1g, 2g, 3g, 4g, 7g"));
-    }
-    demand.mig = *profile;
-  }
-  REFRACT_ASSIGN_OR_RETURN(
-      const int64_t gpu_milli,
-      reader.Int(row, "gpu_milli", 0, kWholeGpu,
-                 demand.mig != MigProfile::kNone ? MigGpuMilli(demand.mig)
-                 : gpus > 0                      ? kWholeGpu
-                                                 : 0));
-  demand.gpu_milli = static_cast<int32_t>(gpu_milli);
-  REFRACT_ASSIGN_OR_RETURN(const int64_t nic,
-                           reader.Int(row, "nic_percent", 0, kWholeNic, 0));
-  demand.nic_percent = static_cast<int32_t>(nic);
-  REFRACT_ASSIGN_OR_RETURN(demand.gpu_models,
-                           reader.GpuModels(row, "gpu_models"));
-  REFRACT_ASSIGN_OR_RETURN(const int64_t most,
-                           reader.Int(row, "max_per_node", -1, 1e6, -1));
-  instance.max_per_node = static_cast<int>(most);
-  REFRACT_ASSIGN_OR_RETURN(instance.role, reader.RoleOf(row, "role"));
-  instance.app = reader.App(reader.Text(row, "app"), list);
-  REFRACT_ASSIGN_OR_RETURN(
-      instance.created,
-      reader.Number(row, "created", 0, kMostSeconds, kBeforeStart));
-  REFRACT_ASSIGN_OR_RETURN(
-      instance.deleted,
-      reader.Number(row, "deleted", 0, kMostSeconds, kNeverDeleted));
+  demand.mig = reader.Mig("mig");
+  demand.gpu_milli =
+      reader.Int32("gpu_milli", 0, kWholeGpu,
+                   demand.mig != MigProfile::kNone ? MigGpuMilli(demand.mig)
+                   : demand.gpus > 0               ? kWholeGpu
+                                                   : 0);
+  demand.nic_percent = reader.Int32("nic_percent", 0, kWholeNic, 0);
+  demand.gpu_models = reader.GpuModels("gpu_models");
+  instance.max_per_node = reader.Int32("max_per_node", -1, kMostPerNode, -1);
+  instance.role = reader.RoleOf("role");
+  instance.app = reader.App("app");
+  instance.created = reader.Number("created", 0, kMostSeconds, kBeforeStart);
+  instance.deleted = reader.Number("deleted", 0, kMostSeconds, kNeverDeleted);
   return instance;
 }
 
 // This trace has no apps, roles or NICs.
-absl::StatusOr<Instance> ReadV2023(const CsvTable& table, RowReader& reader,
-                                   int row, InstanceList& list) {
+Instance ReadV2023(RowReader& reader) {
   Instance instance;
   Demand& demand = instance.demand;
-  instance.name = std::string(reader.Text(row, "name"));
-  REFRACT_ASSIGN_OR_RETURN(
-      demand.cpu_milli,
-      reader.Int(row, "cpu_milli", 0, kMostCpuMilli, std::nullopt));
-  REFRACT_ASSIGN_OR_RETURN(
-      demand.memory_mib,
-      reader.Int(row, "memory_mib", 0, kMostMib, std::nullopt));
-  REFRACT_ASSIGN_OR_RETURN(
-      const int64_t gpus,
-      reader.Int(row, "num_gpu", 0, kMaxGpus, std::nullopt));
-  REFRACT_ASSIGN_OR_RETURN(
-      const int64_t gpu_milli,
-      reader.Int(row, "gpu_milli", 0, kWholeGpu, std::nullopt));
-  demand.gpus = static_cast<int32_t>(gpus);
-  demand.gpu_milli = static_cast<int32_t>(gpu_milli);
-  REFRACT_ASSIGN_OR_RETURN(demand.gpu_models,
-                           reader.GpuModels(row, "gpu_spec"));
-  REFRACT_ASSIGN_OR_RETURN(
-      instance.created,
-      reader.Number(row, "creation_time", 0, kMostSeconds, kBeforeStart));
-  REFRACT_ASSIGN_OR_RETURN(
-      instance.deleted,
-      reader.Number(row, "deletion_time", 0, kMostSeconds, kNeverDeleted));
+  instance.name = std::string(reader.Text("name"));
+  demand.cpu_milli = reader.Int("cpu_milli", 0, kMostCpuMilli);
+  demand.memory_mib = reader.Int("memory_mib", 0, kMostMib);
+  demand.gpus = reader.Int32("num_gpu", 0, kMaxGpus);
+  demand.gpu_milli = reader.Int32("gpu_milli", 0, kWholeGpu);
+  demand.gpu_models = reader.GpuModels("gpu_spec");
+  instance.created =
+      reader.Number("creation_time", 0, kMostSeconds, kBeforeStart);
+  instance.deleted =
+      reader.Number("deletion_time", 0, kMostSeconds, kNeverDeleted);
   return instance;
 }
 
 // This trace counts cores and GiB, whole GPUs, and percent of a NIC.
-absl::StatusOr<Instance> ReadV2025(const CsvTable& table, RowReader& reader,
-                                   int row, InstanceList& list) {
+Instance ReadV2025(RowReader& reader) {
   Instance instance;
   Demand& demand = instance.demand;
-  instance.name = std::string(reader.Text(row, "instance_sn"));
-  REFRACT_ASSIGN_OR_RETURN(instance.role, reader.RoleOf(row, "role"));
-  instance.app = reader.App(reader.Text(row, "app_name"), list);
-  REFRACT_ASSIGN_OR_RETURN(const double cores,
-                           reader.Number(row, "cpu_request", 0,
-                                         kMostCpuMilli / 1000.0, std::nullopt));
-  demand.cpu_milli = std::llround(cores * 1000);
-  REFRACT_ASSIGN_OR_RETURN(
-      const double memory_gib,
-      reader.Number(row, "memory_request", 0, kMostMib / 1024.0, std::nullopt));
-  demand.memory_mib = std::llround(memory_gib * 1024);
-  REFRACT_ASSIGN_OR_RETURN(
-      const double disk_gib,
-      reader.Number(row, "disk_request", 0, kMostMib / 1024.0, std::nullopt));
-  demand.disk_mib = std::llround(disk_gib * 1024);
-  REFRACT_ASSIGN_OR_RETURN(
-      const int64_t gpus,
-      reader.Int(row, "gpu_request", 0, kMaxGpus, std::nullopt));
-  demand.gpus = static_cast<int32_t>(gpus);
-  demand.gpu_milli = gpus > 0 ? kWholeGpu : 0;
-  REFRACT_ASSIGN_OR_RETURN(
-      const int64_t nic,
-      reader.Int(row, "rdma_request", 0, kWholeNic, std::nullopt));
-  demand.nic_percent = static_cast<int32_t>(nic);
-  REFRACT_ASSIGN_OR_RETURN(
-      const int64_t most,
-      reader.Int(row, "max_instance_per_node", -1, 1e6, std::nullopt));
-  instance.max_per_node = static_cast<int>(most);
-  REFRACT_ASSIGN_OR_RETURN(
-      instance.created,
-      reader.Number(row, "creation_time", 0, kMostSeconds, kBeforeStart));
-  REFRACT_ASSIGN_OR_RETURN(
-      instance.deleted,
-      reader.Number(row, "deletion_time", 0, kMostSeconds, kNeverDeleted));
+  instance.name = std::string(reader.Text("instance_sn"));
+  instance.role = reader.RoleOf("role");
+  instance.app = reader.App("app_name");
+  demand.cpu_milli =
+      std::llround(1000 * reader.Number("cpu_request", 0, kMostCpuMilli / 1e3));
+  demand.memory_mib = std::llround(
+      1024 * reader.Number("memory_request", 0, kMostMib / 1024.0));
+  demand.disk_mib =
+      std::llround(1024 * reader.Number("disk_request", 0, kMostMib / 1024.0));
+  demand.gpus = reader.Int32("gpu_request", 0, kMaxGpus);
+  demand.gpu_milli = demand.gpus > 0 ? kWholeGpu : 0;
+  demand.nic_percent = reader.Int32("rdma_request", 0, kWholeNic);
+  instance.max_per_node =
+      reader.Int32("max_instance_per_node", -1, kMostPerNode);
+  instance.created =
+      reader.Number("creation_time", 0, kMostSeconds, kBeforeStart);
+  instance.deleted =
+      reader.Number("deletion_time", 0, kMostSeconds, kNeverDeleted);
   return instance;
 }
 
-using ReadRow = absl::StatusOr<Instance> (*)(const CsvTable&, RowReader&, int,
-                                             InstanceList&);
+using ReadRow = Instance (*)(RowReader& reader);
 
 ReadRow InstanceFormatOf(const CsvTable& table) {
   if (table.HasColumns({"name", "cpu_milli", "memory_mib", "gpus"})) {
@@ -263,11 +226,13 @@ absl::StatusOr<InstanceList> InstancesFromTable(const CsvTable& table,
         "memory_mib, gpus, or those of an Alibaba trace"));
   }
   InstanceList list;
-  RowReader reader(table, cluster);
+  RowReader reader(table, cluster, list);
   // Names identify instances in lists of placements, so they must be unique.
   absl::flat_hash_map<std::string, int> rows;  // of names
   for (int row = 0; row < table.rows(); ++row) {
-    REFRACT_ASSIGN_OR_RETURN(Instance instance, read(table, reader, row, list));
+    reader.Begin(row);
+    Instance instance = read(reader);
+    if (!reader.status().ok()) return reader.status();
     if (instance.name.empty()) return table.Wrong(row, 0, "is empty");
     if (!rows.try_emplace(instance.name, row).second) {
       return table.Wrong(
