@@ -9,10 +9,15 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 import tempfile
+import time
 
 from scripts.lib import fork_server
 from scripts.lib.nodes import BUILD, SOURCE, program
+
+# No test run takes that long: whoever copies such an export touched it before.
+OLD_EXPORT_S = 14 * 24 * 3600
 
 
 def run(*command, check=True, timeout=300, **kwargs):
@@ -55,33 +60,69 @@ def refract(*arguments, **kwargs):
 def export(model, folder, *arguments, preset="tiny"):
     """Exports a zoo model, a tiny one by default; returns the folder.
 
-    Tests share exports in a folder of the build (REFRACT_BUILD_DIR is set): an
-    export takes seconds, and its files depend on models/zoo, PyTorch and the
-    arguments alone. Exports run in this process, since most of the seconds of a process of
-    its own would be the start of PyTorch.
+    Tests share exports (kept_export): their files depend on models/zoo, PyTorch and
+    the arguments alone. Exports run in this process, since most of the seconds of a
+    process of its own would be the start of PyTorch.
     """
     folder = pathlib.Path(folder)
     command = ["--model", model, "--preset", preset, *map(str, arguments)]
     if "REFRACT_BUILD_DIR" not in os.environ:
         _export(command, folder)
         return folder
-    version = importlib.metadata.version("torch")
-    digest = hashlib.sha256(repr([*command, version]).encode())
-    for source in sorted((SOURCE / "models" / "zoo").glob("*.py")):
-        digest.update(source.read_bytes())
-    exports = BUILD / "tests" / "exports"
-    exports.mkdir(parents=True, exist_ok=True)
-    kept = exports / f"{model}-{digest.hexdigest()[:20]}"
+    sources = (SOURCE / "models" / "zoo").glob("*.py")
+    kept_export(model, command, sources, folder, lambda fresh: _export(command, fresh))
+    return folder
+
+
+def exports_folder():
+    """For the exports of all clones; of this build where a user has no cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    folder = pathlib.Path(base) / "refract" / "exports"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        folder = BUILD / "tests" / "exports"
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def kept_export(name, arguments, sources, folder, make):
+    """Copies to `folder` what make(FOLDER) wrote, in this run or in an earlier one.
+
+    torch.export takes seconds for a model, in every clean clone again. What it writes
+    depends on PyTorch, Python, `arguments` and the files `sources` alone, and is kept
+    under a digest of all of them, as ccache keeps objects.
+    """
+    digest = hashlib.sha256()
+    for part in (importlib.metadata.version("torch"), sys.version, *map(str, arguments)):
+        digest.update(part.encode() + b"\0")
+    for source in sorted(sources):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    exports = exports_folder()
+    kept = exports / f"{name}-{digest.hexdigest()[:20]}"
     with open(exports / f"{kept.name}.lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not kept.exists():
+        if kept.exists():
+            os.utime(kept)
+        else:
+            _drop_old_exports(exports)
             # A folder under its final name is complete.
             fresh = pathlib.Path(tempfile.mkdtemp(dir=exports))
-            _export(command, fresh)
-            fresh.rename(kept)
-    # A copy: tests change files in place.
-    shutil.copytree(kept, folder, dirs_exist_ok=True)
-    return folder
+            try:
+                make(fresh)
+                fresh.rename(kept)
+            finally:
+                shutil.rmtree(fresh, ignore_errors=True)
+        # A copy: tests change files in place.
+        shutil.copytree(kept, folder, dirs_exist_ok=True)
+
+
+def _drop_old_exports(exports):
+    """Of sources that changed, and of processes that were killed."""
+    for path in exports.iterdir():
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > OLD_EXPORT_S:
+                path.unlink() if path.is_file() else shutil.rmtree(path)
 
 
 def _export(command, folder):

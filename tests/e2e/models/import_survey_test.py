@@ -78,7 +78,7 @@ class ImportSurvey(unittest.TestCase):
         try:
             files = forms.export(
                 case, form, self.folder / case.name / form, survey.BATCHES,
-                self.seed,
+                self.seed, keep="REFRACT_BUILD_DIR" in os.environ,
             )
         except forms.CannotExport as error:
             self.fail(f"export: {error}")
@@ -87,7 +87,8 @@ class ImportSurvey(unittest.TestCase):
 
     def check_refused(self, case, form, text):
         files = forms.export(
-            case, form, self.folder / "refused" / case.name / form, (), self.seed
+            case, form, self.folder / "refused" / case.name / form, (), self.seed,
+            keep="REFRACT_BUILD_DIR" in os.environ,
         )
         outcome = survey.check(case, files)
         self.assertEqual(outcome.step, "import", outcome.why)

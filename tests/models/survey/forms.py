@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import json
 import re
 import warnings
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from torch.export.graph_signature import InputKind, TensorArgument
 from torch.utils import _pytree as pytree
 
 from models.zoo import safetensors_io
+from scripts.lib import repository
 
 SAMPLE_BATCH = 5
 # As exported; lowered to core ATen; traced; traced and frozen; scripted and
@@ -20,6 +22,8 @@ SAMPLE_BATCH = 5
 FORMS = ("pt2", "decomposed", "trace", "frozen", "script")
 SCRIPTED = ("trace", "frozen", "script", "unfrozen")
 TRACED = ("trace", "frozen")
+# What a kept model depends on.
+SOURCES = [*Path(__file__).parent.glob("*.py")]
 
 
 @dataclass
@@ -212,8 +216,26 @@ def make(case, form, module, example, path):
     return leaves
 
 
-def export(case, form, folder, batches, seed):
-    """Writes model, sample and requests. CannotExport: PyTorch refuses."""
+def make_or_copy(case, form, module, example, path, seed):
+    """make(), or a copy of what it wrote in an earlier run: torch.export's symbolic
+    sizes take nine tenths of the processor time of a case."""
+    if form in SCRIPTED:
+        return make(case, form, module, example, path)
+
+    def fresh(folder):
+        names = make(case, form, module, example, folder / path.name)
+        (folder / "names.json").write_text(json.dumps(names))
+
+    repository.kept_export(
+        f"survey-{case.name}-{form}", [case.name, form, seed], SOURCES, path.parent, fresh
+    )
+    return json.loads((path.parent / "names.json").read_text())
+
+
+def export(case, form, folder, batches, seed, keep=False):
+    """Writes model, sample and requests. CannotExport: PyTorch refuses.
+
+    keep: the model is kept for later runs, for cases of this folder."""
     folder = Path(folder)
     folder.mkdir(parents=True)
     torch.manual_seed(seed)
@@ -223,7 +245,8 @@ def export(case, form, folder, batches, seed):
     example = case.inputs(SAMPLE_BATCH, generator)
     path = folder / ("model.pt" if form in SCRIPTED else "model.pt2")
     try:
-        names = make(case, form, copy.deepcopy(module), example, path)
+        arguments_of_make = case, form, copy.deepcopy(module), example, path
+        names = make_or_copy(*arguments_of_make, seed) if keep else make(*arguments_of_make)
     except Exception as error:  # PyTorch raises whatever it likes.
         raise CannotExport(str(error).strip() or type(error).__name__) from error
     files = Exported(path, folder / "sample.safetensors")
