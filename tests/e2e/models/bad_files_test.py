@@ -185,7 +185,7 @@ class BadFiles(unittest.TestCase):
             ):
                 if name == "refract-cpu-node":
                     arguments = [*arguments, "--gpu-nodes", "127.0.0.1:1"]
-                done = support.run(
+                done = support.start_once(
                     support.program(name), *arguments, check=False
                 )
                 self.assertEqual(done.returncode, 2, done.stderr)

@@ -382,7 +382,7 @@ class DiscoveryTest(unittest.TestCase):
             (["--dns-servers", "no server"], "--dns-servers: 'no server' is not"),
             (["--gpu-nodes-refresh", "0"], "--gpu-nodes-refresh"),
         ):
-            done = support.run(
+            done = support.start_once(
                 support.program("refract-cpu-node"),
                 "--model-repository", self.repository, *arguments, check=False,
             )

@@ -375,12 +375,9 @@ class Metrics(unittest.TestCase):
                 ("refract-gpu-node", ["--host", "127.0.0.1", "--port", 0]),
                 ("refract-cpu-node", ["--grpc-host", "127.0.0.1", "--grpc-port", 0]),
             ):
-                done = subprocess.run(
-                    [
-                        support.program(name), "--model-repository",
-                        str(self.repository), *map(str, own + arguments),
-                    ],
-                    capture_output=True, text=True, timeout=60,
+                done = support.start_once(
+                    support.program(name), "--model-repository", self.repository,
+                    *own, *arguments, check=False,
                 )
                 self.assertEqual(done.returncode, status, done.stderr)
                 self.assertIn(said, done.stderr.splitlines()[-1])

@@ -5,7 +5,6 @@ import pathlib
 import shutil
 import socket
 import ssl
-import subprocess
 import tempfile
 import threading
 import unittest
@@ -288,10 +287,9 @@ class NodeTls(unittest.TestCase):
                 (self.flags("hn", "nothing"), ["--node-tls-ca", "nothing.crt"]),
                 (self.flags("hn")[:4], ["--node-tls-cert", "--node-tls-ca"]),
             ):
-                done = subprocess.run(
-                    [support.program(name), "--model-repository", self.repository,
-                     *flags],
-                    capture_output=True, text=True, timeout=60, check=False,
+                done = support.start_once(
+                    support.program(name), "--model-repository", self.repository,
+                    *flags, check=False,
                 )
                 self.assertEqual(done.returncode, 2, done)
                 for word in words:

@@ -22,6 +22,7 @@ import textwrap
 import unittest
 
 from scripts.lib.nodes import BUILD, SOURCE, program
+from scripts.lib.repository import start_once
 
 HOW_TO = SOURCE / "docs" / "how-to"
 # Each goes on where the page before it ends.
@@ -112,10 +113,9 @@ class Pages(unittest.TestCase):
 
         def help_of(*words):
             if words not in helps:
-                helps[words] = subprocess.run(
-                    [program(words[0]), *words[1:], "--help"],
-                    capture_output=True, text=True, check=True,
-                ).stdout  # fmt: skip
+                helps[words] = start_once(
+                    program(words[0]), *words[1:], "--help"
+                ).stdout
             return helps[words]
 
         seen, wrong = 0, []

@@ -14,7 +14,7 @@ PROGRAMS = ("refract", "refract-cpu-node", "refract-gpu-node")
 
 def complete(program, *words):
     """What bash offers for the last of `words`."""
-    script = support.run(support.program(program), "--completion", "bash").stdout
+    script = support.start_once(support.program(program), "--completion", "bash").stdout
     function = "_" + program.replace("-", "_")
     quoted = " ".join(f"'{word}'" for word in (program, *words))
     done = subprocess.run(
@@ -41,7 +41,7 @@ class ProgramPages(unittest.TestCase):
     def test_shells_read_their_scripts(self):
         for shell in ("bash", "zsh", "fish"):
             for program in PROGRAMS:
-                script = support.run(
+                script = support.start_once(
                     support.program(program), "--completion", shell
                 ).stdout
                 self.assertIn(program, script)
@@ -53,8 +53,8 @@ class ProgramPages(unittest.TestCase):
     def test_man_pages_have_every_option_of_help(self):
         for program in PROGRAMS:
             path = support.program(program)
-            page = support.run(path, "--man").stdout
-            told = support.run(path, "--help").stdout
+            page = support.start_once(path, "--man").stdout
+            told = support.start_once(path, "--help").stdout
             options = {
                 word.partition("{")[0]
                 for line in told.splitlines()

@@ -221,11 +221,10 @@ class Security(unittest.TestCase):
             ("names", "server.key", ["names"]),
             ("missing", "server.key", ["missing"]),
         ):
-            done = subprocess.run(
-                [support.program("refract-cpu-node"), "--model-repository",
-                 self.repository, "--tls-cert", self.folder / certificate,
-                 "--tls-key", self.folder / key],
-                capture_output=True, text=True, timeout=60, check=False,
+            done = support.start_once(
+                support.program("refract-cpu-node"), "--model-repository",
+                self.repository, "--tls-cert", self.folder / certificate,
+                "--tls-key", self.folder / key, check=False,
             )
             self.assertEqual(done.returncode, 2, done)
             for word in words:

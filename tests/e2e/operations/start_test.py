@@ -5,7 +5,6 @@ import json
 import pathlib
 import shutil
 import socket
-import subprocess
 import tempfile
 import unittest
 import urllib.error
@@ -53,10 +52,7 @@ class Start(unittest.TestCase):
 
     def ends(self, program, *arguments):
         """Runs a daemon that ends by itself: (status, stderr)."""
-        done = subprocess.run(
-            [support.program(program), *map(str, arguments)],
-            capture_output=True, text=True, timeout=120,
-        )
+        done = support.start_once(support.program(program), *arguments, check=False)
         return done.returncode, done.stderr
 
     def start(self, program, *arguments):

@@ -5,7 +5,6 @@ import http.server
 import json
 import pathlib
 import statistics
-import subprocess
 import threading
 import unittest
 import urllib.error
@@ -317,10 +316,9 @@ class Tracing(Deployment, unittest.TestCase):
 
     def test_wrong_settings_end_the_program(self):
         for text in ("rate=x", "triton,file=/no/such/folder/t"):
-            done = subprocess.run(
-                [support.program("refract-cpu-node"), "--model-repository",
-                 self.repository, "--trace-config", text],
-                capture_output=True, text=True, timeout=60, check=False,
+            done = support.start_once(
+                support.program("refract-cpu-node"), "--model-repository",
+                self.repository, "--trace-config", text, check=False,
             )
             self.assertEqual(done.returncode, 2, done)
             self.assertIn(text, done.stderr)

@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import subprocess
 import tempfile
 import unittest
 
@@ -47,9 +46,9 @@ class Topology(unittest.TestCase):
 
     def refuse(self, name, *arguments):
         """The line of a daemon that ends at start with status 2."""
-        command = [nodes.program(name), "--model-repository", self.folder / "repo"]
-        done = subprocess.run(
-            [*command, *arguments], capture_output=True, text=True, timeout=60
+        done = support.start_once(
+            nodes.program(name), "--model-repository", self.folder / "repo",
+            *arguments, check=False,
         )
         self.assertEqual(done.returncode, 2, done.stderr)
         return done.stderr.splitlines()[-1]
@@ -58,10 +57,7 @@ class Topology(unittest.TestCase):
         """An override that gives the last usable CPU, and a NIC, to NUMA node 1."""
         cpus = sorted(os.sched_getaffinity(0))
         path = self.folder / "here.json"
-        subprocess.run(
-            [nodes.program("refract"), "topology", "--json", path],
-            check=True, capture_output=True,
-        )
+        support.refract("topology", "--json", path)
         here = json.loads(path.read_text())
         if len(cpus) < 2 or len(here["numa_nodes"]) != 1 or not here["nics"]:
             self.skipTest(

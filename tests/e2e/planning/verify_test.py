@@ -11,6 +11,7 @@ import signal
 import subprocess
 import tempfile
 import unittest
+import unittest.mock
 
 from tests.e2e import chromium, support
 from scripts.lib.nodes import program, wait_until
@@ -65,9 +66,8 @@ class VerifyTest(unittest.TestCase):
 
     @classmethod
     def refract(cls, *arguments, **kwargs):
-        return support.refract(
-            *arguments, env=cls.environment, **kwargs
-        )
+        with unittest.mock.patch.dict(os.environ, cls.environment):
+            return support.refract(*arguments, **kwargs)
 
     def tearDown(self):
         self.assertEqual(list(self.scratch.iterdir()), [])

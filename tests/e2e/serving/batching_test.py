@@ -279,7 +279,7 @@ class BatchingTest(unittest.TestCase):
             ("--weight-memory-mib", "nan"),
             ("--drain-timeout-s", "nan"),
         ):
-            done = support.run(
+            done = support.start_once(
                 support.program("refract-gpu-node"), "--model-repository",
                 self.repository, flag, value, check=False,
             )

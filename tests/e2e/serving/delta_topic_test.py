@@ -99,7 +99,7 @@ class DeltaTopic(deltas_test.Deltas):
              "--deltas-kafka-config: property 'security.protocol'"),
         ):
             with self.subTest(reason):
-                failed = support.run(
+                failed = support.start_once(
                     support.program("refract-cpu-node"), "--model-repository",
                     self.repository, *arguments, check=False,
                 )

@@ -159,7 +159,7 @@ class Hedging(unittest.TestCase):
             (("--hedge-after-ms", "0"), "--hedge-after-ms"),
             (("--hedge-quantile", "0.9", "--hedge-after-ms", "5"), "excludes"),
         ):
-            done = support.run(
+            done = support.start_once(
                 support.program("refract-cpu-node"), "--model-repository",
                 self.folder, *flags, check=False,
             )

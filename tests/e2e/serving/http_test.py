@@ -278,25 +278,19 @@ class Http(HttpTest):
         )
         # The default port may be taken; a port that was asked for may not.
         taken = str(self.cn.http_port)
-        done = subprocess.run(
-            [
-                support.program("refract-cpu-node"), "--model-repository",
-                str(self.repository), "--grpc-port", "0", "--metrics-port",
-                "off", "--http-port", taken,
-            ],
-            capture_output=True, text=True, timeout=60, check=False,
+        done = support.start_once(
+            support.program("refract-cpu-node"), "--model-repository", self.repository,
+            "--grpc-port", "0", "--metrics-port", "off", "--http-port", taken,
+            check=False,
         )
         self.assertEqual(done.returncode, 1, done)
         self.assertIn(taken, done.stderr.splitlines()[-1])
         for flag, value in (("--http-port", "80000"),
                             ("--http-max-input-size", "0"),
                             ("--http-max-connections", "x")):
-            done = subprocess.run(
-                [
-                    support.program("refract-cpu-node"), "--model-repository",
-                    str(self.repository), flag, value,
-                ],
-                capture_output=True, text=True, timeout=60, check=False,
+            done = support.start_once(
+                support.program("refract-cpu-node"), "--model-repository",
+                self.repository, flag, value, check=False,
             )
             self.assertEqual(done.returncode, 2, done)
             self.assertIn(flag, done.stderr)

@@ -213,12 +213,9 @@ class Limits(unittest.TestCase):
 
     def test_a_wrong_size_on_the_command_line(self):
         for size in ("12Apples", "-1", "0", "1KiB"):
-            done = subprocess.run(
-                [
-                    support.program("refract-cpu-node"), "--model-repository",
-                    self.repository, "--request-memory", size,
-                ],
-                capture_output=True, text=True, timeout=60, check=False,
+            done = support.start_once(
+                support.program("refract-cpu-node"), "--model-repository",
+                self.repository, "--request-memory", size, check=False,
             )
             self.assertEqual(done.returncode, 2, done)
             self.assertIn("--request-memory", done.stderr)
