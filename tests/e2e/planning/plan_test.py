@@ -20,7 +20,7 @@ DATA = re.compile(
 )
 
 
-class Planned(unittest.TestCase):
+class PlanTest(unittest.TestCase):
     """The plan of the documented example, with few requests."""
 
     @classmethod
@@ -44,8 +44,6 @@ class Planned(unittest.TestCase):
         cls.json = json.loads(report.read_text(encoding="utf-8"))
         cls.html = cls.page.read_text(encoding="utf-8")
 
-
-class PlanTest(Planned):
     def test_the_answer_holds_and_nothing_can_be_left_out(self):
         service = self.json["services"][0]
         answer, slo = service["answer"], service["slo_p99_ms"]
@@ -115,11 +113,9 @@ class PlanTest(Planned):
         self.assertIn("borrow 6 of 12 training nodes for 140 HNs", out)
         self.assertIn("whole models would take 70 nodes: 91.4 % fewer", out)
 
-
-@unittest.skipUnless(
-    chromium.find(), "no browser: Debian package chromium is not installed"
-)
-class BrowserTest(Planned):
+    @unittest.skipUnless(
+        chromium.find(), "no browser: Debian package chromium is not installed"
+    )
     def test_the_page_draws_itself(self):
         browser = chromium.Page()
         self.addCleanup(browser.close)

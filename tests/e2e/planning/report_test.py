@@ -54,9 +54,9 @@ class Reported(unittest.TestCase):
     """The model and its report."""
 
     @classmethod
-    def setUpClass(cls):
+    def make(cls):
         temporary = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(temporary.cleanup)
+        unittest.addModuleCleanup(temporary.cleanup)
         cls.folder = pathlib.Path(temporary.name)
         torch.manual_seed(0)
         ids = torch.randint(0, 20, (6, FIELDS))
@@ -74,6 +74,11 @@ class Reported(unittest.TestCase):
         cls.html = cls.page.read_text(encoding="utf-8")
         cls.json = json.loads(report.read_text(encoding="utf-8"))
         cls.data = json.loads(DATA.search(cls.html).group(2))
+
+
+def setUpModule():
+    """Both classes read the same files."""
+    Reported.make()
 
 
 class ReportTest(Reported):
@@ -137,7 +142,6 @@ class BrowserTest(Reported):
 
     @classmethod
     def setUpClass(cls):
-        super().setUpClass()
         cls.browser = chromium.Page()
         cls.addClassCleanup(cls.browser.close)
 
