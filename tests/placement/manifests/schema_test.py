@@ -7,6 +7,7 @@ Without it the test checks the fields that it knows, and that pod specs inside t
 objects are pod specs.
 """
 
+import functools
 import os
 import pathlib
 import re
@@ -23,6 +24,11 @@ try:
 except ImportError as error:
     print(f"skipped: {error} (scripts/test.sh installs kubernetes-validate)")
     sys.exit(77)
+
+# Else each validation parses the megabyte of definitions of its release anew.
+kubernetes_validate.utils.schema_contents = functools.cache(
+    kubernetes_validate.utils.schema_contents
+)
 
 SOURCE = pathlib.Path(os.environ["REFRACT_SOURCE_DIR"])
 BUILD = pathlib.Path(os.environ["REFRACT_BUILD_DIR"])
