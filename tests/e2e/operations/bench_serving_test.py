@@ -312,7 +312,8 @@ class Targets(Bench):
         for i, at in enumerate(due):
             self.assertAlmostEqual(at, i / 100, places=5)
         done = self.bench(
-            *self.LOAD, "--processes", 2, check=False, target="127.0.0.1:1",
+            *self.LOAD, "--processes", 2, "--wait", 0.2, check=False,
+            target="127.0.0.1:1",
         )
         self.assertEqual(done.returncode, 1)
         self.assertIn("127.0.0.1:1: no connection", done.stderr)
@@ -550,11 +551,10 @@ class Recording(Bench):
             (("--record", self.folder / "x", "--record-redact-key", "/absent"),
              "--record-redact-key"),
         ):
-            done = subprocess.run(
-                [support.program("refract-cpu-node"), "--model-repository",
-                 self.repository, "--grpc-port", "0", "--http-port", "off",
-                 "--metrics-port", "off", *map(str, flags)],
-                capture_output=True, text=True, timeout=60, check=False,
+            done = support.start_once(
+                support.program("refract-cpu-node"), "--model-repository",
+                self.repository, "--grpc-port", "0", "--http-port", "off",
+                "--metrics-port", "off", *flags, check=False,
             )
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(message, done.stderr.splitlines()[-1])
