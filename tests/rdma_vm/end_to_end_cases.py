@@ -27,6 +27,7 @@ HN_PORT = 8100
 PATIENCE_S = 120
 # No request hangs: the most time that a lost node costs the client.
 REQUEST_LIMIT_S = 30
+REFUSED_PAUSE_S = 0.1
 # Errors that a client may get while a node or a link is lost. Everything else,
 # and above all a wrong score, is a defect.
 LOST_NODE = {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
@@ -145,7 +146,12 @@ class Load(threading.Thread):
         while not self._ending.is_set():
             for (inputs, _), scores in self._work:
                 begin = time.monotonic()
-                self.outcomes[self._send(inputs, scores)] += 1
+                outcome = self._send(inputs, scores)
+                self.outcomes[outcome] += 1
+                if outcome != "equal":
+                    # Refusals of a lost node come at once: without a pause they
+                    # take the processors that its successor starts on.
+                    self._ending.wait(REFUSED_PAUSE_S)
                 self.slowest_s = max(
                     self.slowest_s, time.monotonic() - begin
                 )
