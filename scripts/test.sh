@@ -8,6 +8,9 @@
 #   --no-install  use installed packages only
 #   --jobs N      compile jobs (default: one per core, fewer when memory is short)
 #
+# Compiled objects are kept by ccache, and models that tests export in
+# ~/.cache/refract/exports: a later run, also in another clone, is faster.
+#
 # Ends with "N passed, M failed, K skipped" and the reason of every skip. Exit
 # status 0 when nothing failed, 1 otherwise.
 set -euo pipefail
