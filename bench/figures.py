@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Writes the tables of docs/measurements whose reports are in bench/results.
 
-    python3 bench/figures.py            # writes them
+    python3 bench/figures.py            # writes them, lays the reports out
     python3 bench/figures.py --check    # fails where a page differs from its report
 
+A report is kept with seven digits of each number and a line per record that fits in one.
 A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`. Figures in
 other text are compared with bench/results/quoted.json (bench/quotes.py).
 """
@@ -25,6 +26,22 @@ MARKED = re.compile(
     r"(?P<begin><!-- table: (?P<name>[\w.]+) -->\n).*?(?P<end><!-- end of table -->)",
     re.DOTALL,
 )
+
+
+def laid_out(value, indent=""):
+    """`value` as JSON: seven digits of each number, a line per record that fits in one."""
+    if isinstance(value, float):
+        return json.dumps(float(f"{value:.7g}"))
+    if not value or not isinstance(value, (dict, list)):
+        return json.dumps(value)
+    deeper = indent + " "
+    parts = ([laid_out(part, deeper) for part in value] if isinstance(value, list) else
+             [f"{json.dumps(key)}: {laid_out(part, deeper)}" for key, part in value.items()])
+    begin, end = "[]" if isinstance(value, list) else "{}"
+    line = begin + ", ".join(parts) + end
+    if len(indent + line) <= 100 and "\n" not in line:
+        return line
+    return f"{begin}\n" + ",\n".join(deeper + part for part in parts) + f"\n{indent}{end}"
 
 
 def report(name):
@@ -224,6 +241,12 @@ def main():
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args()
     names, wrong = set(), []
+    for kept in sorted(RESULTS.rglob("*.json")):
+        text = kept.read_text(encoding="utf-8")
+        if text != laid_out(json.loads(text)) + "\n":
+            wrong.append(str(kept.relative_to(RESULTS)))
+            if not options.check:
+                kept.write_text(laid_out(json.loads(text)) + "\n", encoding="utf-8")
     for page in sorted(PAGES.glob("*.md")):
         text = page.read_text(encoding="utf-8")
         names.update(found["name"] for found in MARKED.finditer(text))
@@ -236,7 +259,7 @@ def main():
         print(f"no page has the table {name}")
         return 1
     for name in wrong:
-        print(f"{name}: {'differs from its reports' if options.check else 'written'}")
+        print(f"{name}: {'is not as this script writes it' if options.check else 'written'}")
     found = quotes.problems(ROOT)
     for problem in found:
         print(problem)
