@@ -11,7 +11,7 @@ Checks, over the files that git tracks:
 - messages quoted by docs/how-to/troubleshooting.md: the programs have them;
 - README.md: links every page below docs/.
 
-CHANGELOG.md is history: only its links are checked.
+CHANGELOG.md names files that are gone, too: only its links are checked.
 """
 
 import argparse
