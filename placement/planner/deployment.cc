@@ -1,5 +1,6 @@
 #include "placement/planner/deployment.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -75,11 +76,39 @@ bool IsDnsLabel(absl::string_view name) {
          !absl::StrContains(name, '.');
 }
 
+namespace {
+
+// Whether `key` can be the key of a Kubernetes label, such as zone or
+// example.com/leaf.
+bool IsLabelKey(absl::string_view key) {
+  absl::string_view name = key;
+  if (const size_t slash = key.find('/'); slash != key.npos) {
+    if (!IsObjectName(key.substr(0, slash))) return false;
+    name = key.substr(slash + 1);
+  }
+  const auto inside = [](char c) {
+    return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
+  };
+  return !name.empty() && name.size() <= kLongestLabel &&
+         std::all_of(name.begin(), name.end(), inside) &&
+         absl::ascii_isalnum(name.front()) && absl::ascii_isalnum(name.back());
+}
+
+}  // namespace
+
 absl::Status Check(const Deployment& deployment) {
   if (!IsDnsLabel(deployment.name)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "deployment '", deployment.name,
         "': name: is no DNS label (a-z, 0-9, '-', 63 at the most)"));
+  }
+  for (const std::string& key : deployment.tier_keys) {
+    if (!IsLabelKey(key)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "labels of the fabric: '", key,
+          "' is no key of a node label (a name of a-z, A-Z, 0-9, '-', '_' and "
+          "'.', 63 at the most, after a DNS name and '/' or alone)"));
+    }
   }
   if (deployment.services.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -77,7 +77,8 @@ bool IsObjectName(absl::string_view name);
 bool IsDnsLabel(absl::string_view name);
 
 // InvalidArgument names the service and the field: a name that is no DNS label
-// or occurs twice, replicas or ports out of range, a CN with GPUs.
+// or occurs twice, replicas or ports out of range, a CN with GPUs; a tier key
+// that is no key of a label.
 absl::Status Check(const Deployment& deployment);
 
 }  // namespace refract::placement

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -125,9 +126,11 @@ void AddService(const PlanSpec& spec, const ServiceSpec& service,
   for (const Sensitivity& one : plan.sensitivity) {
     absl::StrAppendFormat(text, "  %s × %.3g: ", one.input, one.factor);
     if (one.met) {
-      absl::StrAppendFormat(text, "%d CN, %d HN, %.4g %s/h (%+.0f %%)\n",
-                            one.cns, one.hns, one.price, spec.currency,
-                            (one.price / plan.answer.sizing.price - 1) * 100);
+      absl::StrAppendFormat(
+          text, "%d CN, %d HN, %.4g %s/h (%+.0f %%)\n", one.cns, one.hns,
+          one.price, spec.currency,
+          // 0.0 takes the sign from a change that rounds to zero.
+          std::round((one.price / plan.answer.sizing.price - 1) * 100) + 0.0);
     } else {
       absl::StrAppend(text, "no number of nodes meets the objective\n");
     }

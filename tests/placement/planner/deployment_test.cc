@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -50,6 +51,18 @@ TEST(Deployment, IsCheckedFieldByField) {
               HasSubstr("deployment '-x'"));
   EXPECT_THAT(refused([](D& d) { d.services.clear(); }),
               HasSubstr("services: there are none"));
+  for (const char* key :
+       {"", "a//b", "-leaf", "example.com/", "Example.com/leaf", "a b"}) {
+    EXPECT_THAT(
+        refused([&](D& d) {
+          d.tier_keys = {"zone", key};
+        }),
+        HasSubstr(absl::StrCat("'", key, "' is no key of a node label")));
+  }
+  EXPECT_EQ(refused([](D& d) {
+              d.tier_keys = {"zone", "example.com/Leaf_1.x"};
+            }),
+            "");
 }
 
 }  // namespace
