@@ -10,7 +10,8 @@ REFRACT_PACKAGES=(
   g++ cmake ninja-build pkg-config git ccache ca-certificates curl
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libabsl-dev libgoogle-glog-dev libcli11-dev nlohmann-json3-dev libxxhash-dev
-  libboost-dev libgtest-dev libgmock-dev libibverbs-dev liburing-dev librdkafka-dev prometheus-cpp-dev
+  libboost-dev libgtest-dev libgmock-dev libhwloc-dev libibverbs-dev liburing-dev
+  librdkafka-dev prometheus-cpp-dev
   # The CMake files of gRPC's package look for these.
   libc-ares-dev libre2-dev libssl-dev zlib1g-dev
 )
