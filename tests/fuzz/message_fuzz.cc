@@ -15,7 +15,7 @@ namespace {
 
 using transport::kHeaderBytes;
 using transport::MessageHeader;
-using transport::WireTensor;
+using transport::TensorTable;
 
 constexpr uint64_t kMaxTotalBytes = uint64_t{1} << 20;
 constexpr uint8_t kFixChecksum = 1;
@@ -24,13 +24,16 @@ constexpr uint8_t kFixChecksum = 1;
 using Wide = unsigned __int128;
 
 void CheckTensors(const MessageHeader& header, absl::string_view table,
-                  const std::vector<WireTensor>& tensors) {
-  CHECK_EQ(tensors.size(), header.tensor_count);
+                  const TensorTable& decoded) {
+  CHECK_EQ(decoded.tensors.size(), header.tensor_count);
+  CHECK_EQ(decoded.offsets.size(), header.tensor_count);
   Wide end = 0;
   std::vector<base::TensorSpec> specs;
   transport::MessageLayout layout;
   layout.table_bytes = table.size();
-  for (const WireTensor& tensor : tensors) {
+  for (size_t i = 0; i < decoded.tensors.size(); ++i) {
+    const base::TensorView& tensor = decoded.tensors[i];
+    const size_t offset = decoded.offsets[i];
     Wide bytes = base::SizeOf(tensor.dtype);
     for (const int64_t dim : tensor.dims) {
       CHECK_GE(dim, 0);
@@ -39,12 +42,12 @@ void CheckTensors(const MessageHeader& header, absl::string_view table,
       if (bytes > Wide{1} << 64) bytes = Wide{1} << 64;
     }
     CHECK(bytes == tensor.bytes);
-    CHECK(Wide{tensor.offset} >= end);
-    end = Wide{tensor.offset} + tensor.bytes;
+    CHECK(Wide{offset} >= end);
+    end = Wide{offset} + tensor.bytes;
     CHECK(end <= header.payload_bytes());
-    CHECK_EQ(tensor.offset % transport::kPayloadAlign, 0u);
+    CHECK_EQ(offset % transport::kPayloadAlign, 0u);
     specs.push_back({tensor.dtype, tensor.dims});
-    layout.tensor_offsets.push_back(tensor.offset);
+    layout.tensor_offsets.push_back(offset);
   }
   // One meaning, one encoding.
   std::string again(table.size(), '\xee');

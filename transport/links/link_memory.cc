@@ -99,8 +99,6 @@ void IncomingMessage::Recycle::operator()(Impl* impl) const {
   impl->slot.reset();
   impl->pulled.Reset();
   impl->held.Reset();
-  impl->tensors.clear();
-  impl->offsets.clear();
   impl->times.reset();
   memory->incoming.Give(std::unique_ptr<Impl>(impl));
 }

@@ -101,7 +101,7 @@ struct OutgoingMessage::Impl {
 };
 
 // Tensors lie in a slot or in the pull arena. Recycled through LinkMemory.
-struct IncomingMessage::Impl {
+struct IncomingMessage::Impl : TensorTable {
   // True: pulled by this side into memory that no peer can reach.
   bool settled() const { return !slot.has_value(); }
 
@@ -109,8 +109,6 @@ struct IncomingMessage::Impl {
   std::optional<uint16_t> slot;        // slot to return
   ArenaBlock pulled;
   base::ByteBudget::Hold held;  // budget of `pulled`
-  std::vector<base::TensorView> tensors;
-  std::vector<size_t> offsets;  // of pulled tensors, from the payload's begin
   std::optional<CallTimes> times;
 };
 

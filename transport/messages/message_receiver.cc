@@ -81,8 +81,10 @@ absl::Status MessageReceiver::OnMessage(SlotGrant grant, absl::Time now) {
   }
   copy_.assign(slot + kHeaderBytes,
                slot + kHeaderBytes + header.table_bytes + header.text_bytes);
-  REFRACT_RETURN_IF_ERROR(DecodeTable(
-      absl::MakeConstSpan(copy_).first(header.table_bytes), header, &tensors_));
+  IncomingMessage::ImplPtr message = NewIncoming(setup_->memory);
+  REFRACT_RETURN_IF_ERROR(
+      DecodeTable(absl::MakeConstSpan(copy_).first(header.table_bytes), header,
+                  message.get()));
   const absl::string_view text(
       reinterpret_cast<const char*>(copy_.data()) + header.table_bytes,
       header.text_bytes);
@@ -94,25 +96,18 @@ absl::Status MessageReceiver::OnMessage(SlotGrant grant, absl::Time now) {
     return absl::OkStatus();
   }
   counters_->bytes_received += header.total_bytes;
-  if (header.pulled) return StartPull(grant.slot, header, text, now);
-  IncomingMessage::ImplPtr message = NewIncoming(setup_->memory);
-  message->slot = grant.slot;
-  const std::byte* payload = slot + header.payload_begin();
-  message->tensors.resize(tensors_.size());
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    const WireTensor& tensor = tensors_[i];
-    base::TensorView& view = message->tensors[i];
-    view.dtype = tensor.dtype;
-    view.dims = tensor.dims;
-    view.data = payload + tensor.offset;
-    view.bytes = tensor.bytes;
+  if (header.pulled) {
+    return StartPull(grant.slot, header, text, std::move(message), now);
   }
+  message->slot = grant.slot;
+  message->Place(slot + header.payload_begin());
   return sink_->OnMessage(header, text, std::move(message));
 }
 
 absl::Status MessageReceiver::StartPull(uint16_t slot,
                                         const MessageHeader& header,
                                         absl::string_view text,
+                                        IncomingMessage::ImplPtr message,
                                         absl::Time now) {
   const size_t bytes = header.payload_bytes();
   const absl::Time deadline = sink_->DeadlineOf(header, now);
@@ -122,15 +117,9 @@ absl::Status MessageReceiver::StartPull(uint16_t slot,
   pull.ended = false;
   pull.refusal = absl::OkStatus();
   pull.header = header;
-  // copy_ and tensors_ serve the next message as well, so the pull keeps
-  // copies.
+  // copy_ serves the next message as well, so the pull keeps a copy.
   pull.text.assign(text.data(), text.size());
-  pull.message = NewIncoming(setup_->memory);
-  for (const WireTensor& tensor : tensors_) {
-    pull.message->tensors.push_back(
-        {tensor.dtype, tensor.dims, nullptr, tensor.bytes});
-    pull.message->offsets.push_back(tensor.offset);
-  }
+  pull.message = std::move(message);
   pull.requested = 0;
   // Before the sink admits it: admission may count the request as arriving.
   absl::Status admitted = HoldMemory(pull);
@@ -178,13 +167,7 @@ absl::Status MessageReceiver::EndPull(PulledMessage& pull) {
 
 absl::Status MessageReceiver::Deliver(PulledMessage& pull) {
   IncomingMessage::Impl& message = *pull.message;
-  const std::byte* payload =
-      message.pulled.valid() ? message.pulled.data() : nullptr;
-  for (size_t i = 0; i < message.tensors.size(); ++i) {
-    if (payload != nullptr) {
-      message.tensors[i].data = payload + message.offsets[i];
-    }
-  }
+  if (message.pulled.valid()) message.Place(message.pulled.data());
   return sink_->OnMessage(pull.header, pull.text, std::move(pull.message));
 }
 

@@ -108,7 +108,8 @@ class MessageReceiver final : public PullConnection {
 
   absl::Status ResumeWaiting();
   absl::Status StartPull(uint16_t slot, const MessageHeader& header,
-                         absl::string_view text, absl::Time now);
+                         absl::string_view text,
+                         IncomingMessage::ImplPtr message, absl::Time now);
   absl::Status HoldMemory(PulledMessage& pull) const;
   PullConnection::Post EndEarly(PulledMessage& pull, absl::Status refusal);
   uint16_t SlotOf(const PulledMessage& pull) const {
@@ -137,7 +138,6 @@ class MessageReceiver final : public PullConnection {
   // Private copy of the table and text in a slot: the peer may still write to
   // the slot.
   std::vector<std::byte> copy_;
-  std::vector<WireTensor> tensors_;
 
   ReceiveSlots slots_;
   std::vector<uint16_t> returned_;

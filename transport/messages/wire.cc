@@ -255,11 +255,10 @@ void EncodeTable(absl::Span<const base::TensorSpec> tensors,
 }
 
 absl::Status DecodeTable(absl::Span<const std::byte> table,
-                         const MessageHeader& header,
-                         std::vector<WireTensor>* out) {
-  std::vector<WireTensor>& tensors = *out;
+                         const MessageHeader& header, TensorTable* out) {
   // Entries are filled in place, so that their dims keep their memory.
-  tensors.resize(header.tensor_count);
+  out->tensors.resize(header.tensor_count);
+  out->offsets.resize(header.tensor_count);
   // Each entry is checked completely before it is kept: later code indexes the
   // payload by it without further checks.
   const uint64_t payload_bytes = header.payload_bytes();
@@ -277,7 +276,7 @@ absl::Status DecodeTable(absl::Span<const std::byte> table,
         LoadLittle<uint32_t>(in + 4) != 0) {
       return BadTensor(i, "reserved field is set");
     }
-    WireTensor& tensor = tensors[i];
+    base::TensorView& tensor = out->tensors[i];
     tensor.dtype = static_cast<base::DType>(dtype);
     const auto offset = LoadLittle<uint64_t>(in + 8);
     const auto bytes = LoadLittle<uint64_t>(in + 16);
@@ -314,8 +313,9 @@ absl::Status DecodeTable(absl::Span<const std::byte> table,
                           " is outside the payload of ", payload_bytes, " B"));
     }
     previous_end = offset + bytes;
-    tensor.offset = offset;
+    tensor.data = nullptr;
     tensor.bytes = bytes;
+    out->offsets[i] = offset;
   }
   if (!table.empty()) {
     return absl::InvalidArgumentError(

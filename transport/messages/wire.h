@@ -123,25 +123,28 @@ inline absl::StatusOr<MessageLayout> LayoutMessage(
 void EncodeTable(absl::Span<const base::TensorSpec> tensors,
                  const MessageLayout& layout, std::byte* out);
 
-// A validated entry of the table.
-struct WireTensor {
-  base::DType dtype = base::DType::kUnknown;
-  base::Dims dims;
-  size_t offset = 0;  // from the payload's begin
-  size_t bytes = 0;
+// The validated tensors of a message. Keeps its memory when it is used again.
+struct TensorTable {
+  std::vector<base::TensorView> tensors;  // `data` null before Place()
+  std::vector<size_t> offsets;            // from the payload's begin
+
+  // Call when it is known where the payload lies.
+  void Place(const std::byte* payload) {
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      tensors[i].data = payload + offsets[i];
+    }
+  }
 };
 
 // `table` is a private copy of the header.table_bytes after the header.
 // InvalidArgument names the tensor and its fault: dtype, rank, dims, length,
-// alignment, order (so no overlap), or a range outside the
-// payload.
-// `tensors` is replaced, and its capacity reused.
+// alignment, order (so no overlap), or a range outside the payload. Replaces
+// the contents of `out`; after an error they mean nothing.
 absl::Status DecodeTable(absl::Span<const std::byte> table,
-                         const MessageHeader& header,
-                         std::vector<WireTensor>* tensors);
-inline absl::StatusOr<std::vector<WireTensor>> DecodeTable(
+                         const MessageHeader& header, TensorTable* out);
+inline absl::StatusOr<TensorTable> DecodeTable(
     absl::Span<const std::byte> table, const MessageHeader& header) {
-  std::vector<WireTensor> tensors;
+  TensorTable tensors;
   const absl::Status status = DecodeTable(table, header, &tensors);
   if (!status.ok()) return status;
   return tensors;

@@ -199,12 +199,16 @@ TEST(TableTest, GoldenBytes) {
   header.tensor_count = 3;
   header.table_bytes = static_cast<uint32_t>(layout->table_bytes);
   header.total_bytes = layout->total_bytes;
-  const auto tensors = DecodeTable(table, header);
-  ASSERT_TRUE(tensors.ok()) << tensors.status();
-  ASSERT_EQ(tensors->size(), 3u);
-  EXPECT_EQ((*tensors)[0].dims, (base::Dims{2, 3}));
-  EXPECT_EQ((*tensors)[1].offset, 64u);
-  EXPECT_EQ((*tensors)[2].bytes, 1u);
+  auto decoded = DecodeTable(table, header);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  ASSERT_EQ(decoded->tensors.size(), 3u);
+  EXPECT_EQ(decoded->tensors[0].dims, (base::Dims{2, 3}));
+  EXPECT_EQ(decoded->tensors[0].data, nullptr);
+  EXPECT_EQ(decoded->tensors[2].bytes, 1u);
+  EXPECT_EQ(decoded->offsets, (std::vector<size_t>{0, 64, 128}));
+  const std::vector<std::byte> payload(129);
+  decoded->Place(payload.data());
+  EXPECT_EQ(decoded->tensors[1].data, payload.data() + 64);
   // One byte of payload less.
   header.total_bytes -= 1;
   EXPECT_FALSE(DecodeTable(table, header).ok());
@@ -287,18 +291,20 @@ TEST(TableTest, FuzzedTablesNeverYieldBadTensors) {
     if (!decoded.ok()) continue;
     ++accepted;
     size_t end = 0;
-    for (const WireTensor& tensor : *decoded) {
-      ASSERT_EQ(tensor.offset % 64, 0u);
-      ASSERT_GE(tensor.offset, end);
+    for (size_t i = 0; i < decoded->tensors.size(); ++i) {
+      const base::TensorView& tensor = decoded->tensors[i];
+      const size_t offset = decoded->offsets[i];
+      ASSERT_EQ(offset % 64, 0u);
+      ASSERT_GE(offset, end);
       ASSERT_LE(tensor.bytes, header.payload_bytes());
-      ASSERT_LE(tensor.offset, header.payload_bytes() - tensor.bytes);
+      ASSERT_LE(offset, header.payload_bytes() - tensor.bytes);
       size_t bytes = base::SizeOf(tensor.dtype);
       for (const int64_t dim : tensor.dims) {
         ASSERT_GE(dim, 0);
         bytes *= static_cast<size_t>(dim);
       }
       ASSERT_EQ(bytes, tensor.bytes);
-      end = tensor.offset + tensor.bytes;
+      end = offset + tensor.bytes;
     }
   }
   EXPECT_GT(accepted, 10'000);
