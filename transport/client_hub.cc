@@ -118,10 +118,13 @@ void ClientHub::Run() {
     // Requests first: a round may sleep, and a request that was submitted
     // before must be on its link by then.
     StartRequests();
-    const absl::Time now = options_.clock->Now();
+    const absl::Time now = loop_->Now();
     // Either an outside call or a timer of a client; links have timers of their
     // own.
-    if (attention_->Take() || now >= next_look_) LookAfterClients(now);
+    if (attention_->Take() || now >= next_look_) {
+      LookAfterClients(now);
+      loop_->ForgetNow();
+    }
     loop_->Round(next_look_);
   }
 }

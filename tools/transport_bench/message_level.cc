@@ -9,6 +9,7 @@
 #include "tools/transport_bench/levels.h"
 #include "tools/transport_bench/pattern.h"
 #include "transport/links/link.h"
+#include "transport/loop/round_clock.h"
 #include "transport/messages/endpoint.h"
 #include "transport/paths/path_resources.h"
 #include "transport/paths/path_setup.h"
@@ -94,9 +95,9 @@ class Flow : public transport::MessageSink {
                 work_.point.bytes);
   }
   // One round of progress. DataLoss: a message has wrong contents.
-  absl::Status Step(int* worked) {
+  absl::Status Step(absl::Time now, int* worked) {
     int heard = 0;
-    return endpoint_.Progress(base::Clock::Real().Now(), worked, &heard);
+    return endpoint_.Progress(now, worked, &heard);
   }
 
   absl::Status OnMessage(const MessageHeader& header, absl::string_view,
@@ -179,14 +180,21 @@ class MessageSession : public Session {
     // call.
     for (int round = 0; round < 2; ++round) {
       int worked = 0;
-      for (const auto& flow : flows_) {
-        REFRACT_RETURN_IF_ERROR(flow->Step(&worked));
-      }
+      REFRACT_RETURN_IF_ERROR(Round(&worked));
     }
     return absl::OkStatus();
   }
 
  private:
+  // As PollLoop's.
+  absl::Status Round(int* worked) {
+    for (const auto& flow : flows_) {
+      REFRACT_RETURN_IF_ERROR(flow->Step(clock_.Now(), worked));
+    }
+    clock_.EndRound(*worked > 0);
+    return absl::OkStatus();
+  }
+
   absl::Status SendRequests(Recorder& recorder) {
     const bool stream = IsStream(work_.point.op);
     const auto count = static_cast<int>(flows_.size());
@@ -216,9 +224,7 @@ class MessageSession : public Session {
   absl::Status Until(Condition done) {
     while (!done()) {
       int worked = 0;
-      for (const auto& flow : flows_) {
-        REFRACT_RETURN_IF_ERROR(flow->Step(&worked));
-      }
+      REFRACT_RETURN_IF_ERROR(Round(&worked));
       if (worked > 0) {
         waiter_.Worked();
       } else if (work_.point.mode != Mode::kEvent) {
@@ -226,6 +232,7 @@ class MessageSession : public Session {
       } else if (flows_.front()->path().Arm()) {
         // Only a single flow works in mode event.
         REFRACT_RETURN_IF_ERROR(Waiter::Sleep(flows_.front()->path().fd()));
+        clock_.Forget();
       }
     }
     return absl::OkStatus();
@@ -233,6 +240,7 @@ class MessageSession : public Session {
 
   const std::vector<std::unique_ptr<Flow>> flows_;
   const Side side_;
+  transport::RoundClock clock_{&base::Clock::Real()};
   Work work_;
   Waiter waiter_;
 };

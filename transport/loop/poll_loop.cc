@@ -161,6 +161,7 @@ absl::StatusOr<std::unique_ptr<PollLoop>> PollLoop::Create(base::Clock* clock,
 PollLoop::PollLoop(base::Clock* clock, size_t capacity, UniqueFd epoll,
                    std::shared_ptr<ThreadWaker> waker)
     : clock_(clock),
+      round_clock_(clock),
       epoll_(std::move(epoll)),
       waker_(std::move(waker)),
       ready_(std::make_shared<ReadySet>(capacity, waker_)),
@@ -275,7 +276,7 @@ void PollLoop::HeatDue(absl::Time now) {
 }
 
 void PollLoop::Round(absl::Time wake_at) {
-  const absl::Time now = clock_->Now();
+  const absl::Time now = round_clock_.Now();
   const absl::Time real = RealNow(now);
   const bool woken = waker_->Take();
   if (woken || signalled_) HeatSignalled();
@@ -285,13 +286,14 @@ void PollLoop::Round(absl::Time wake_at) {
   }
   HeatDue(now);
   const bool stepped = !hot_.empty();
-  StepHot(now, real);
+  round_clock_.EndRound(StepHot(now, real));
   // Returns before it sleeps: the caller first handles the results of steps and
   // the reason of a wake-up, and either can change `wake_at`.
   if (!stepped && !woken) Sleep(std::min(wake_at, next_timer_));
 }
 
-void PollLoop::StepHot(absl::Time now, absl::Time real) {
+bool PollLoop::StepHot(absl::Time now, absl::Time real) {
+  bool worked = false;
   size_t kept = 0;
   // Steps may heat other tasks, which then have their turn in the next round.
   const size_t count = hot_.size();
@@ -299,6 +301,7 @@ void PollLoop::StepHot(absl::Time now, absl::Time real) {
     const size_t index = hot_[i];
     Entry& entry = entries_[index];
     const PollTask::Result result = entry.task->Step(now);
+    worked |= result != PollTask::Result::kIdle;
     if (result == PollTask::Result::kDone) {
       Remove(index);
       continue;
@@ -320,6 +323,7 @@ void PollLoop::StepHot(absl::Time now, absl::Time real) {
   }
   hot_.erase(hot_.begin() + static_cast<ptrdiff_t>(kept),
              hot_.begin() + static_cast<ptrdiff_t>(count));
+  return worked;
 }
 
 // Spins for a window after the last work. The window doubles if spinning found
@@ -356,6 +360,7 @@ void PollLoop::Sleep(absl::Time until) {
   }
   TakeEvents(timeout);
   waker_->Disarm();
+  round_clock_.Forget();
 }
 
 void PollLoop::TakeEvents(absl::Duration timeout) {

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "transport/loop/fd.h"
+#include "transport/loop/round_clock.h"
 #include "transport/loop/waker.h"
 
 namespace refract::transport {
@@ -110,6 +111,10 @@ class PollLoop {
   // Wake() was not called, it sleeps until that changes, a task's timer is due,
   // or `wake_at`.
   void Round(absl::Time wake_at);
+  // The time of the next Round, as its tasks see it (RoundClock).
+  absl::Time Now() { return round_clock_.Now(); }
+  // Call after work outside of rounds: the next Now() reads the clock.
+  void ForgetNow() { round_clock_.Forget(); }
   // Makes every task take a step in the next round.
   void WakeAll();
   // `visit` must not add or remove tasks.
@@ -140,7 +145,8 @@ class PollLoop {
   void Heat(size_t index);
   void HeatSignalled();
   void HeatDue(absl::Time now);
-  void StepHot(absl::Time now, absl::Time real);
+  // Whether a task did work.
+  bool StepHot(absl::Time now, absl::Time real);
   // True: the task stays hot.
   bool KeepHot(Entry& entry, PollTask::Result result, absl::Time real);
   void Remove(size_t index);
@@ -149,6 +155,7 @@ class PollLoop {
   void Release(size_t index);
 
   base::Clock* const clock_;
+  RoundClock round_clock_;
   const UniqueFd epoll_;
   const std::shared_ptr<ThreadWaker> waker_;
   const std::shared_ptr<ReadySet> ready_;
