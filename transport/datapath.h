@@ -125,6 +125,10 @@ class DataPath {
   // The next put will probably go to `offset` of `to`. A path may make that put
   // faster; nothing else changes.
   virtual void ExpectPut(const RemoteRegion& to, uint64_t offset) {}
+  // The next notification will probably follow a put to `place`, which lies in
+  // a Region of this DataPath. A path may make reading that put faster; nothing
+  // else changes.
+  virtual void ExpectNotify(const std::byte* place) {}
 
   // Makes progress and takes up to out.size() completions. Returns how many.
   virtual size_t Poll(absl::Span<Completion> out) = 0;

@@ -37,10 +37,12 @@ absl::Status Endpoint::Progress(absl::Time now, int* worked, int* heard) {
   const size_t count = path_->Poll(absl::MakeSpan(completions_));
   bool put_completed = false;
   bool get_completed = false;
+  bool notified = false;
   for (size_t i = 0; i < count; ++i) {
     put_completed |= completions_[i].kind == Completion::Kind::kPut;
     get_completed |= completions_[i].kind == Completion::Kind::kGet;
     // A get that the peer's hardware answers is no sign of life of its process.
+    notified |= completions_[i].kind == Completion::Kind::kNotify;
     const bool by_peer = completions_[i].kind == Completion::Kind::kNotify ||
                          (completions_[i].kind == Completion::Kind::kGet &&
                           !path_->capabilities().one_sided);
@@ -57,6 +59,7 @@ absl::Status Endpoint::Progress(absl::Time now, int* worked, int* heard) {
   if (receiver_.credits_are_due()) {
     REFRACT_RETURN_IF_ERROR(receiver_.PostCredits());
   }
+  if (notified) receiver_.ExpectNext();
   // Gets last: bulk must not delay short messages.
   REFRACT_RETURN_IF_ERROR(receiver_.PostGets(now, worked));
   return WatchPath(put_completed, get_completed, now);

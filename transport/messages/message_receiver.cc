@@ -294,6 +294,13 @@ void MessageReceiver::Owe(uint16_t slot, bool now) {
   pay_now_ |= now || owed_.size() >= CreditThreshold(setup_->num_slots);
 }
 
+void MessageReceiver::ExpectNext() {
+  const std::optional<uint16_t> next = slots_.Expected();
+  if (!next.has_value()) return;
+  path_->ExpectNotify(setup_->memory->slots.data() +
+                      *next * setup_->slot_bytes);
+}
+
 absl::Status MessageReceiver::PostCredits() {
   while (!owed_.empty()) {
     const SlotGrant grant = owed_.front();
@@ -309,6 +316,7 @@ absl::Status MessageReceiver::PostCredits() {
       return PostError("credit");
     }
     owed_.pop_front();
+    slots_.Credited(grant.slot);
   }
   pay_now_ = false;
   return absl::OkStatus();

@@ -85,6 +85,8 @@ class MessageReceiver final : public PullConnection {
   // Whether enough credits are owed, or the sender needs them now.
   bool credits_are_due() const { return pay_now_; }
   absl::Status PostCredits();
+  // Tells the path where the next message probably comes.
+  void ExpectNext();
   // When PostGets is due if no event comes before: a get is overdue.
   absl::Time next_timer() const { return scheduler_->OverdueAt(*this); }
   // Lets the scheduler post gets, for the connection whose turn it is. Adds

@@ -2,6 +2,8 @@
 
 #include <glog/logging.h>
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 
 namespace refract::transport {
@@ -41,7 +43,12 @@ absl::Status SendSlots::Credit(SlotGrant grant) {
   return absl::OkStatus();
 }
 
-ReceiveSlots::ReceiveSlots(int num_slots) : slots_(num_slots) {}
+ReceiveSlots::ReceiveSlots(int num_slots) : slots_(num_slots) {
+  credited_.reserve(num_slots);
+  for (int i = num_slots - 1; i >= 0; --i) {
+    credited_.push_back(static_cast<uint16_t>(i));
+  }
+}
 
 absl::Status ReceiveSlots::Fill(SlotGrant grant) {
   if (grant.slot >= slots_.size()) return Bad("message in unknown", grant);
@@ -51,6 +58,7 @@ absl::Status ReceiveSlots::Fill(SlotGrant grant) {
   }
   slot.filled = true;
   ++num_filled_;
+  if (!credited_.empty() && credited_.back() == grant.slot) Unlist();
   return absl::OkStatus();
 }
 
@@ -61,6 +69,22 @@ SlotGrant ReceiveSlots::Release(uint16_t slot) {
   --num_filled_;
   ++slots_[slot].generation;
   return {slot, slots_[slot].generation};
+}
+
+void ReceiveSlots::Credited(uint16_t slot) {
+  if (std::exchange(slots_[slot].listed, true)) return;
+  credited_.push_back(slot);
+}
+
+void ReceiveSlots::Unlist() {
+  slots_[credited_.back()].listed = false;
+  credited_.pop_back();
+}
+
+std::optional<uint16_t> ReceiveSlots::Expected() {
+  while (!credited_.empty() && slots_[credited_.back()].filled) Unlist();
+  if (credited_.empty()) return std::nullopt;
+  return credited_.back();
 }
 
 }  // namespace refract::transport

@@ -77,6 +77,11 @@ class ReceiveSlots {
   absl::Status Fill(SlotGrant grant);
   // Ends the use of a filled slot and returns the new grant for the sender.
   SlotGrant Release(uint16_t slot);
+  // Call when the credit of a released slot was sent.
+  void Credited(uint16_t slot);
+  // The slot that the sender probably takes next: the one it was granted last,
+  // as SendSlots does. nullopt: none is granted.
+  std::optional<uint16_t> Expected();
 
   int num_slots() const { return static_cast<int>(slots_.size()); }
   size_t num_filled() const { return num_filled_; }
@@ -85,9 +90,14 @@ class ReceiveSlots {
   struct Slot {
     uint16_t generation = 0;
     bool filled = false;
+    bool listed = true;  // in credited_
   };
+  void Unlist();  // the top of credited_
   std::vector<Slot> slots_;
   size_t num_filled_ = 0;
+  // The sender's free slots, the last granted on top. A slot that is filled out
+  // of this order stays until it is the top.
+  std::vector<uint16_t> credited_;
 };
 
 }  // namespace refract::transport

@@ -72,13 +72,14 @@ class RingReader {
  public:
   explicit RingReader(RingMemory* ring) : ring_(ring) {}
 
-  // nullopt: empty, or broken().
-  std::optional<uint32_t> Pop() {
-    if (position_ == known_written_) {
-      known_written_ = ring_->written.load(std::memory_order_acquire);
-      if (known_written_ - position_ > RingMemory::kCapacity) broken_ = true;
-      if (broken_ || position_ == known_written_) return std::nullopt;
-    }
+  // Whether Pop() may be called. False: empty, or broken().
+  bool HasEntry() {
+    if (position_ != known_written_) return true;
+    known_written_ = ring_->written.load(std::memory_order_acquire);
+    if (known_written_ - position_ > RingMemory::kCapacity) broken_ = true;
+    return !broken_ && position_ != known_written_;
+  }
+  uint32_t Pop() {
     const uint32_t imm =
         ring_->immediates[position_ % RingMemory::kCapacity].load(
             std::memory_order_relaxed);

@@ -49,6 +49,12 @@ void PrefetchForStores(std::byte* begin, size_t bytes) {
   }
 }
 
+void PrefetchForLoads(const std::byte* begin) {
+  for (size_t at = 0; at < kExpectedBytes; at += kCacheLineBytes) {
+    __builtin_prefetch(begin + at);
+  }
+}
+
 RingMemory* AsRing(const Mapping& memory) {
   // Zeroed pages are the initial state of every field.
   return reinterpret_cast<RingMemory*>(memory.data());
@@ -295,10 +301,13 @@ size_t ShmPath::Poll(absl::Span<Completion> out) {
     --(out[i].kind == Completion::Kind::kPut ? outstanding_puts_
                                              : outstanding_gets_);
   }
-  while (count < out.size() && status_.ok()) {
-    const std::optional<uint32_t> imm = reader_.Pop();
-    if (!imm.has_value()) break;
-    out[count++] = {Completion::Kind::kNotify, *imm, 0};
+  while (count < out.size() && status_.ok() && reader_.HasEntry()) {
+    // The lines of the put come together with the line of the notification,
+    // instead of after it.
+    if (expected_ != nullptr) {
+      PrefetchForLoads(std::exchange(expected_, nullptr));
+    }
+    out[count++] = {Completion::Kind::kNotify, reader_.Pop(), 0};
   }
   if (reader_.broken()) {
     Break(absl::InvalidArgumentError("the peer's ring position is impossible"));

@@ -33,6 +33,7 @@ class ShmPath final : public DataPath {
   PostResult Get(const RemoteRegion& from, uint64_t offset,
                  absl::Span<std::byte> destination, uint64_t context) override;
   void ExpectPut(const RemoteRegion& to, uint64_t offset) override;
+  void ExpectNotify(const std::byte* place) override { expected_ = place; }
   size_t Poll(absl::Span<Completion> out) override;
   bool Arm() override;
   int fd() const override { return epoll_.get(); }
@@ -84,6 +85,7 @@ class ShmPath final : public DataPath {
   std::shared_ptr<const Mapping> own_ring_;   // written by the peer
   std::shared_ptr<const Mapping> peer_ring_;  // null until Import
   RingReader reader_;
+  const std::byte* expected_ = nullptr;  // ExpectNotify's, until an entry comes
   std::optional<RingWriter> writer_;
 
   RingQueue<Notification> waiting_;  // for room in the peer's ring

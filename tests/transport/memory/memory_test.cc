@@ -195,9 +195,28 @@ TEST(SlotsTest, GrantsFollowCreditsInAnyOrder) {
         ASSERT_TRUE(sender.Credit(credit).ok());
         // A repeated credit is recognised.
         ASSERT_FALSE(sender.Credit(credit).ok());
+        receiver.Credited(credit.slot);
       }
     }
+    // Nothing is on its way here, so the receiver knows the next slot.
+    ASSERT_EQ(receiver.Expected(), sender.next());
   }
+}
+
+// What a sender does out of order costs the receiver a wrong guess, no more.
+TEST(SlotsTest, SlotsFilledOutOfOrderAreNotExpected) {
+  ReceiveSlots receiver(3);
+  EXPECT_EQ(receiver.Expected(), 0);
+  ASSERT_TRUE(receiver.Fill({1, 0}).ok());
+  EXPECT_EQ(receiver.Expected(), 0);
+  ASSERT_TRUE(receiver.Fill({0, 0}).ok());
+  EXPECT_EQ(receiver.Expected(), 2);
+  ASSERT_TRUE(receiver.Fill({2, 0}).ok());
+  EXPECT_EQ(receiver.Expected(), std::nullopt);
+  receiver.Release(1);
+  EXPECT_EQ(receiver.Expected(), std::nullopt) << "not credited yet";
+  for (int repeat = 0; repeat < 2; ++repeat) receiver.Credited(1);
+  EXPECT_EQ(receiver.Expected(), 1);
 }
 
 TEST(SlotsTest, ForgedNumbersAreRefused) {
