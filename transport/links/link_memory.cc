@@ -125,18 +125,22 @@ absl::StatusOr<OutgoingMessage::ImplPtr> NewMessage(
   message->header.total_bytes = layout.total_bytes;
   // Unused bytes up to the payload are sent too, and so are the gaps between
   // tensors: clears them, so that they reveal nothing of earlier messages.
+  // A whole line each, whose length the compiler knows; the line before the
+  // payload first, because table and text may reach into it. The last tensor
+  // has no gap after it.
   std::byte* data = block->data();
-  const size_t text_end = kHeaderBytes + layout.table_bytes + text.size();
-  std::memset(data + text_end, 0, layout.payload_begin - text_end);
+  std::byte* payload = data + layout.payload_begin;
+  std::memset(payload - kPayloadAlign, 0, kPayloadAlign);
   EncodeTable(tensors, layout, data + kHeaderBytes);
-  std::copy_n(reinterpret_cast<const std::byte*>(text.data()), text.size(),
-              data + kHeaderBytes + layout.table_bytes);
-  const size_t payload = layout.total_bytes - layout.payload_begin;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const size_t next =
-        i + 1 < tensors.size() ? layout.tensor_offsets[i + 1] : payload;
-    const size_t gap = std::min(next - layout.tensor_offsets[i], kPayloadAlign);
-    std::memset(data + layout.payload_begin + next - gap, 0, gap);
+  if (!text.empty()) {
+    std::memcpy(data + kHeaderBytes + layout.table_bytes, text.data(),
+                text.size());
+  }
+  for (size_t i = 1; i < tensors.size(); ++i) {
+    const size_t next = layout.tensor_offsets[i];
+    // Equal: the tensor before is empty.
+    if (next == layout.tensor_offsets[i - 1]) continue;
+    std::memset(payload + next - kPayloadAlign, 0, kPayloadAlign);
   }
   message->block = *std::move(block);
   return message;

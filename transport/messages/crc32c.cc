@@ -62,8 +62,7 @@ uint32_t Crc32cByTable(absl::Span<const std::byte> bytes) {
 
 uint32_t Crc32c(absl::Span<const std::byte> bytes) {
 #ifdef __x86_64__
-  static const bool has_instruction = __builtin_cpu_supports("sse4.2") != 0;
-  if (has_instruction) return ByInstruction(bytes);
+  if (__builtin_cpu_supports("sse4.2") != 0) return ByInstruction(bytes);
 #endif
   return internal::Crc32cByTable(bytes);
 }

@@ -15,6 +15,10 @@
 namespace refract::transport {
 namespace {
 
+// Table and text of most messages: a table of one tensor has 24 to 88 B.
+constexpr size_t kUsualBytes = 64;
+static_assert(kHeaderBytes + kUsualBytes <= kMinSlotBytes);
+
 // The context of a get: which pull, and how many bytes.
 constexpr int kPullShift = 32;
 uint64_t GetContext(uint16_t slot, size_t bytes) {
@@ -56,14 +60,14 @@ absl::Status MessageReceiver::OnMessage(SlotGrant grant, absl::Time now) {
   REFRACT_RETURN_IF_ERROR(slots_.Fill(grant));
   const std::byte* slot =
       setup_->memory->slots.data() + grant.slot * setup_->slot_bytes;
-  // The table's cache line comes from the peer's processor, as the header's
-  // does: both are fetched at once.
-  __builtin_prefetch(slot + kHeaderBytes);
-  std::array<std::byte, kHeaderBytes> header_copy;
-  std::memcpy(header_copy.data(), slot, kHeaderBytes);
+  // The header, and as much as most tables have. Their lines come from the
+  // peer's processor, both at once.
+  std::array<std::byte, kHeaderBytes + kUsualBytes> first;
+  std::memcpy(first.data(), slot, first.size());
   MessageHeader header;
   REFRACT_RETURN_IF_ERROR(
-      DecodeHeader(header_copy, setup_->max_receive_bytes, &header));
+      DecodeHeader(absl::MakeConstSpan(first).first(kHeaderBytes),
+                   setup_->max_receive_bytes, &header));
   if (header.kind != setup_->receives) {
     return absl::InvalidArgumentError("message in the wrong direction");
   }
@@ -79,14 +83,17 @@ absl::Status MessageReceiver::OnMessage(SlotGrant grant, absl::Time now) {
     return absl::InvalidArgumentError(
         "pulled payload outside of the source arena");
   }
-  copy_.assign(slot + kHeaderBytes,
-               slot + kHeaderBytes + header.table_bytes + header.text_bytes);
+  const size_t rest = header.table_bytes + header.text_bytes;
+  const std::byte* copy = first.data() + kHeaderBytes;
+  if (rest > kUsualBytes) {
+    copy_.assign(slot + kHeaderBytes, slot + kHeaderBytes + rest);
+    copy = copy_.data();
+  }
   IncomingMessage::ImplPtr message = NewIncoming(setup_->memory);
   REFRACT_RETURN_IF_ERROR(
-      DecodeTable(absl::MakeConstSpan(copy_).first(header.table_bytes), header,
-                  message.get()));
+      DecodeTable({copy, header.table_bytes}, header, message.get()));
   const absl::string_view text(
-      reinterpret_cast<const char*>(copy_.data()) + header.table_bytes,
+      reinterpret_cast<const char*>(copy) + header.table_bytes,
       header.text_bytes);
   // A message of an earlier connection is dropped, and its slot returned at
   // once. Its fields were checked first, because a broken message ends the
@@ -117,7 +124,7 @@ absl::Status MessageReceiver::StartPull(uint16_t slot,
   pull.ended = false;
   pull.refusal = absl::OkStatus();
   pull.header = header;
-  // copy_ serves the next message as well, so the pull keeps a copy.
+  // `text` is the caller's, so the pull keeps a copy.
   pull.text.assign(text.data(), text.size());
   pull.message = std::move(message);
   pull.requested = 0;

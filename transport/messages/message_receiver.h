@@ -137,8 +137,8 @@ class MessageReceiver final : public PullConnection {
   bool any_ended_ = false;
   absl::Status post_status_;  // error of a get that PostChunk could not post
 
-  // Private copy of the table and text in a slot: the peer may still write to
-  // the slot.
+  // Private copy of a long table and text in a slot: the peer may still write
+  // to the slot.
   std::vector<std::byte> copy_;
 
   ReceiveSlots slots_;

@@ -4,12 +4,14 @@
 
 #include <utility>
 
+#include "absl/base/attributes.h"
 #include "absl/strings/str_cat.h"
 
 namespace refract::transport {
 namespace {
 
-absl::Status Bad(absl::string_view what, SlotGrant grant) {
+ABSL_ATTRIBUTE_NOINLINE ABSL_ATTRIBUTE_COLD absl::Status Bad(
+    absl::string_view what, SlotGrant grant) {
   return absl::InvalidArgumentError(absl::StrCat(
       what, " slot ", grant.slot, " generation ", grant.generation));
 }

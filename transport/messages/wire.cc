@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/base/attributes.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "transport/messages/byte_order.h"
@@ -38,20 +39,30 @@ enum HeaderField : size_t {
   kCrcAt = 60,
 };
 
-absl::Status Bad(absl::string_view what, uint64_t value) {
+// Errors are rare, and their texts would make the functions that check larger.
+ABSL_ATTRIBUTE_NOINLINE ABSL_ATTRIBUTE_COLD absl::Status Bad(
+    absl::string_view what, uint64_t value) {
   return absl::InvalidArgumentError(
       absl::StrCat("message header: ", what, " ", value));
 }
 
-absl::Status BadTensor(size_t index, absl::string_view what) {
+ABSL_ATTRIBUTE_NOINLINE ABSL_ATTRIBUTE_COLD absl::Status BadTensor(
+    size_t index, absl::string_view what) {
   return absl::InvalidArgumentError(
       absl::StrCat("message tensor ", index, ": ", what));
 }
 
+ABSL_ATTRIBUTE_NOINLINE ABSL_ATTRIBUTE_COLD absl::Status RareByteSize(
+    base::DType dtype, absl::Span<const int64_t> dims, size_t* bytes) {
+  const absl::StatusOr<size_t> judged = base::ByteSize(dtype, dims);
+  if (judged.ok()) *bytes = *judged;
+  return judged.status();
+}
+
 // As base::ByteSize, which judges shapes that are rare in messages: StatusOr
 // costs more than the product.
-absl::Status ByteSize(base::DType dtype, absl::Span<const int64_t> dims,
-                      size_t* bytes) {
+inline absl::Status ByteSize(base::DType dtype, absl::Span<const int64_t> dims,
+                             size_t* bytes) {
   constexpr size_t kCommonBytes = size_t{1} << 40;  // far above any message
   size_t product = base::SizeOf(dtype);
   bool common = true;
@@ -63,9 +74,7 @@ absl::Status ByteSize(base::DType dtype, absl::Span<const int64_t> dims,
     *bytes = product;
     return absl::OkStatus();
   }
-  const absl::StatusOr<size_t> judged = base::ByteSize(dtype, dims);
-  if (judged.ok()) *bytes = *judged;
-  return judged.status();
+  return RareByteSize(dtype, dims, bytes);
 }
 
 }  // namespace
@@ -284,7 +293,8 @@ absl::Status DecodeTable(absl::Span<const std::byte> table,
     if (table.size() < size_t{8} * rank) {
       return BadTensor(i, "table too short for its dims");
     }
-    tensor.dims.resize(rank);
+    // Mostly equal: a message has the shapes of an earlier one.
+    if (tensor.dims.size() != rank) tensor.dims.resize(rank);
     for (size_t d = 0; d < rank; ++d) {
       tensor.dims[d] = LoadLittle<int64_t>(table.data() + 8 * d);
     }
