@@ -43,14 +43,17 @@ class RingWriter {
     ring_->immediates[position_ % RingMemory::kCapacity].store(
         imm, std::memory_order_relaxed);
     ++position_;
-    // Sequentially consistent against ReaderSleeps: either the reader sees the
-    // entry before it sleeps, or we see that it sleeps.
-    ring_->written.store(position_, std::memory_order_seq_cst);
+    ring_->written.store(position_, std::memory_order_release);
     return true;
   }
-  // True once per sleep of the reader: signal the reader.
+  // Call after Push. True once per sleep of the reader: signal the reader.
+  //
+  // Both sides change the flag only by exchanges: either this one sees that the
+  // reader sleeps, or the reader's comes later, and with it the entry is seen.
+  // The barrier is here and not at `written`, whose line then comes from the
+  // reader's processor together with the entry's, not after it.
   bool ReaderSleeps() {
-    return ring_->reader_sleeps.load(std::memory_order_seq_cst) != 0 &&
+    return ring_->reader_sleeps.fetch_add(0, std::memory_order_acq_rel) != 0 &&
            ring_->reader_sleeps.exchange(0) != 0;
   }
   // Call after Push failed: the reader will signal when there is room. False:
@@ -102,15 +105,15 @@ class RingReader {
 
   // Call before sleeping. False: an entry came, do not sleep.
   bool PrepareSleep() {
-    ring_->reader_sleeps.store(1, std::memory_order_seq_cst);
-    if (ring_->written.load(std::memory_order_seq_cst) == position_) {
+    ring_->reader_sleeps.exchange(1, std::memory_order_acq_rel);
+    if (ring_->written.load(std::memory_order_acquire) == position_) {
       return true;
     }
-    ring_->reader_sleeps.store(0, std::memory_order_relaxed);
+    ring_->reader_sleeps.exchange(0, std::memory_order_acq_rel);
     return false;
   }
   void AwakeAgain() {
-    ring_->reader_sleeps.store(0, std::memory_order_relaxed);
+    ring_->reader_sleeps.exchange(0, std::memory_order_acq_rel);
   }
 
  private:
