@@ -37,12 +37,10 @@ absl::Status Endpoint::Progress(absl::Time now, int* worked, int* heard) {
   const size_t count = path_->Poll(absl::MakeSpan(completions_));
   bool put_completed = false;
   bool get_completed = false;
-  bool notified = false;
   for (size_t i = 0; i < count; ++i) {
     put_completed |= completions_[i].kind == Completion::Kind::kPut;
     get_completed |= completions_[i].kind == Completion::Kind::kGet;
     // A get that the peer's hardware answers is no sign of life of its process.
-    notified |= completions_[i].kind == Completion::Kind::kNotify;
     const bool by_peer = completions_[i].kind == Completion::Kind::kNotify ||
                          (completions_[i].kind == Completion::Kind::kGet &&
                           !path_->capabilities().one_sided);
@@ -50,7 +48,10 @@ absl::Status Endpoint::Progress(absl::Time now, int* worked, int* heard) {
     REFRACT_RETURN_IF_ERROR(OnCompletion(completions_[i], now));
   }
   *worked += static_cast<int>(count);
-  if (count == 0 && !path_->status().ok()) return path_->status();
+  if (count == 0) {
+    if (!path_->status().ok()) return path_->status();
+    receiver_.ExpectNext();
+  }
 
   // Messages before returned slots and credits: each credit is an operation of
   // its own, for which a message need not wait. Only due credits are posted.
@@ -59,7 +60,6 @@ absl::Status Endpoint::Progress(absl::Time now, int* worked, int* heard) {
   if (receiver_.credits_are_due()) {
     REFRACT_RETURN_IF_ERROR(receiver_.PostCredits());
   }
-  if (notified) receiver_.ExpectNext();
   // Gets last: bulk must not delay short messages.
   REFRACT_RETURN_IF_ERROR(receiver_.PostGets(now, worked));
   return WatchPath(put_completed, get_completed, now);

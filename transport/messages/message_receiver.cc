@@ -58,6 +58,7 @@ MessageReceiver::~MessageReceiver() {
 // once, and only the copies are used.
 absl::Status MessageReceiver::OnMessage(SlotGrant grant, absl::Time now) {
   REFRACT_RETURN_IF_ERROR(slots_.Fill(grant));
+  expects_ = false;
   const std::byte* slot =
       setup_->memory->slots.data() + grant.slot * setup_->slot_bytes;
   // The header, and as much as most tables have. Their lines come from the
@@ -89,7 +90,8 @@ absl::Status MessageReceiver::OnMessage(SlotGrant grant, absl::Time now) {
     copy_.assign(slot + kHeaderBytes, slot + kHeaderBytes + rest);
     copy = copy_.data();
   }
-  IncomingMessage::ImplPtr message = NewIncoming(setup_->memory);
+  IncomingMessage::ImplPtr message =
+      next_ != nullptr ? std::move(next_) : NewIncoming(setup_->memory);
   REFRACT_RETURN_IF_ERROR(
       DecodeTable({copy, header.table_bytes}, header, message.get()));
   const absl::string_view text(
@@ -301,7 +303,8 @@ void MessageReceiver::Owe(uint16_t slot, bool now) {
   pay_now_ |= now || owed_.size() >= CreditThreshold(setup_->num_slots);
 }
 
-void MessageReceiver::ExpectNext() {
+void MessageReceiver::PrepareNext() {
+  if (next_ == nullptr) next_ = NewIncoming(setup_->memory);
   const std::optional<uint16_t> next = slots_.Expected();
   if (!next.has_value()) return;
   path_->ExpectNotify(setup_->memory->slots.data() +
@@ -324,6 +327,7 @@ absl::Status MessageReceiver::PostCredits() {
     }
     owed_.pop_front();
     slots_.Credited(grant.slot);
+    expects_ = false;
   }
   pay_now_ = false;
   return absl::OkStatus();

@@ -85,8 +85,13 @@ class MessageReceiver final : public PullConnection {
   // Whether enough credits are owed, or the sender needs them now.
   bool credits_are_due() const { return pay_now_; }
   absl::Status PostCredits();
-  // Tells the path where the next message probably comes.
-  void ExpectNext();
+  // Call in a round without completions: does what need not happen between the
+  // next message's arrival and the sink.
+  void ExpectNext() {
+    if (expects_) return;
+    expects_ = true;
+    PrepareNext();
+  }
   // When PostGets is due if no event comes before: a get is overdue.
   absl::Time next_timer() const { return scheduler_->OverdueAt(*this); }
   // Lets the scheduler post gets, for the connection whose turn it is. Adds
@@ -108,6 +113,7 @@ class MessageReceiver final : public PullConnection {
     size_t requested = 0;  // bytes of the payload requested
   };
 
+  void PrepareNext();
   absl::Status ResumeWaiting();
   absl::Status StartPull(uint16_t slot, const MessageHeader& header,
                          absl::string_view text,
@@ -140,11 +146,13 @@ class MessageReceiver final : public PullConnection {
   // Private copy of a long table and text in a slot: the peer may still write
   // to the slot.
   std::vector<std::byte> copy_;
+  IncomingMessage::ImplPtr next_;  // for the next message; may be null
 
   ReceiveSlots slots_;
   std::vector<uint16_t> returned_;
   RingQueue<SlotGrant> owed_;
   bool pay_now_ = false;
+  bool expects_ = false;        // PrepareNext()'s guess is the latest
   bool sender_is_dry_ = false;  // as last told to LinkMemory::returns
   // By the slot of the descriptor, which is returned when the pull ends.
   std::vector<PulledMessage> pulls_;
