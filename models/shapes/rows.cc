@@ -33,6 +33,8 @@ bool Close(double a, double b) {
 bool SameFirstRow(const base::Tensor& a, int64_t a_rows, const base::Tensor& b,
                   int64_t b_rows) {
   if (b.dims().empty() || b.dims()[0] != b_rows) return true;
+  // A constant with as many entries as one of the batches has rows.
+  if (a_rows != b_rows && a.dims() == b.dims()) return true;
   if (a.dims().size() != b.dims().size() || a.dims()[0] != a_rows ||
       a.bytes() * b_rows != b.bytes() * a_rows) {
     return false;

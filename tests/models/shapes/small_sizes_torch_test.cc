@@ -103,6 +103,23 @@ TEST(CheckRowsTest, SqueezeThatTakesTheBatchAwayIsPadded) {
   EXPECT_THAT(model.notes[0], HasSubstr("requests need 2 rows or more"));
 }
 
+// Constants beside the scores may have as many entries as a batch that is run.
+TEST(CheckRowsTest, ConstantsAreNoRows) {
+  for (const int size : {1, 2, 3}) {
+    SCOPED_TRACE(size);
+    Model model(absl::Substitute(R"(
+      def forward(self, x):
+        return x.sum(1), self.weight[0, :$0] * 2
+    )",
+                                 size));
+    ASSERT_TRUE(model.Infer({{"x", Floats({4, 13})}}).ok());
+    ASSERT_TRUE(model.Check().ok());
+    EXPECT_NE(model.graph().rows.use, RowUse::kTogether);
+    EXPECT_EQ(model.graph().min_batch, 1);
+    EXPECT_THAT(model.notes, IsEmpty());
+  }
+}
+
 TEST(CheckRowsTest, FailureForOneRowIsPadded) {
   Model model(R"(
     def forward(self, x):
