@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "models/passes/name_sizes.h"
+#include "models/torch_export/tree_names.h"
 
 namespace refract::models::torch_export {
 namespace {
@@ -53,8 +54,7 @@ std::optional<SymExpr> TakeInputSize(absl::string_view& text,
   if (error != std::errc() || end != index.data() + index.size()) {
     return std::nullopt;
   }
-  // torch.export names inputs of nested containers so.
-  const std::string name = absl::StrJoin(path, "_");
+  const std::string name = AsWord(absl::StrJoin(path, "_"));
   for (ValueId id : graph.inputs) {
     const Value& value = graph.value(id);
     if (value.name == name && dim < value.shape.size()) {

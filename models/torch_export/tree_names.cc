@@ -36,14 +36,6 @@ std::string Cleaned(absl::string_view key) {
   return name;
 }
 
-// As torch.export makes names of inputs, but for the case of letters
-// (torch/_export/utils.py, placeholder_naming_pass).
-std::string AsWord(absl::string_view key) {
-  std::string word(key);
-  for (char& c : word) c = absl::ascii_isalnum(c) ? c : '_';
-  return word;
-}
-
 std::string Joined(const std::string& prefix, const std::string& key) {
   return prefix.empty() ? key : absl::StrCat(prefix, "_", key);
 }
@@ -173,6 +165,16 @@ bool IsCount(absl::string_view rest) {
 }
 
 }  // namespace
+
+std::string AsWord(absl::string_view key) {
+  std::string word;
+  for (const char c : key) {
+    // One '_' for a character of several bytes.
+    if ((static_cast<unsigned char>(c) & 0xc0) == 0x80) continue;
+    word.push_back(absl::ascii_isalnum(c) ? c : '_');
+  }
+  return word;
+}
 
 std::optional<std::vector<std::string>> DictOutputNames(
     const Json& graph_module) {

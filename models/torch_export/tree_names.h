@@ -9,9 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "models/torch_export/json.h"
 
 namespace refract::models::torch_export {
+
+// "user_id" for "user.id", as torch.export makes names of inputs but for the
+// case of letters (torch/_export/utils.py, placeholder_naming_pass).
+std::string AsWord(absl::string_view key);
 
 // Names of the leaves of out_spec. nullopt unless out_spec is a dict whose keys
 // give every leaf its own name.

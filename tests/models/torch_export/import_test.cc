@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/torch_export/tree_names.h"
@@ -330,6 +331,21 @@ TEST(TorchExportTest, TurnsGuardsIntoBoundsAndNotes) {
       ElementsAre(HasSubstr("L['ids'].size()[0] % 2 == 0"), HasSubstr("2 < 1"),
                   HasSubstr("dimension 0 of ids >= 3"),
                   HasSubstr("dimension 0 of dense >= 2")));
+}
+
+// Keys of a dictionary of features need not be words.
+TEST(TorchExportTest, GuardsNameInputsByAnyKey) {
+  Pt2Archive archive;
+  archive.program = Json::parse(absl::StrReplaceAll(
+      archive.program.dump(), {{"\"dense\"", "\"f____item_id\""}}));
+  archive.program["guards_code"] = {
+      "L['f']['用户/item.id'].size()[0] != 1",
+      "L['off'].size()[0] == L['f']['用户/item.id'].size()[0]"};
+  const auto model = ImportBytes(archive.Bytes());
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->graph.min_batch, 2);
+  EXPECT_THAT(model->notes,
+              ElementsAre(HasSubstr("dimension 0 of f____item_id >= 2")));
 }
 
 TEST(TorchExportTest, CountsItemsByOffsetsOfBags) {
