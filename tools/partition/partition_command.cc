@@ -321,10 +321,15 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
   // The plan of an earlier run will be replaced, so it may be damaged.
   REFRACT_ASSIGN_OR_RETURN(const auto model,
                            LoadModel(options.model, {.with_plan = false}));
+  // The default batch is changed to what the model takes; a batch that was
+  // given is not changed silently.
+  for (const models::SymbolRange& range : model->graph.symbols) {
+    if (options.batch_given || range.symbol != model->graph.batch_symbol)
+      continue;
+    options.conditions.batch = std::min(options.conditions.batch, range.max);
+  }
   REFRACT_RETURN_IF_ERROR(
       partitioner::CheckConditionOptions(options.conditions, model->graph));
-  // The default batch is raised to what the model needs; a batch that was given
-  // is not changed silently.
   if (const int64_t least = runtime::SmallestBatch(model->graph);
       options.conditions.batch < least) {
     if (options.batch_given) {

@@ -63,10 +63,12 @@ absl::Status CheckOptions(ProfileOptions& options, const models::Graph& graph) {
     if (range.symbol == graph.batch_symbol) most = std::min(most, range.max);
   }
   const int64_t least = runtime::SmallestBatch(graph);
-  // Defaults below the model's smallest batch are raised to it; duplicates that
-  // this makes go away below.
+  // Defaults are changed to what the model takes; duplicates that this makes go
+  // away below.
   if (!options.batches_given) {
-    for (int64_t& batch : options.batches) batch = std::max(batch, least);
+    for (int64_t& batch : options.batches) {
+      batch = std::max(std::min(batch, most), least);
+    }
   }
   std::sort(options.batches.begin(), options.batches.end());
   options.batches.erase(

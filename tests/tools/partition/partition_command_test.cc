@@ -253,6 +253,19 @@ TEST_F(CommandLineTest, ARequestBeyondAMessageIsNoted) {
       "");
 }
 
+TEST_F(CommandLineTest, TheDefaultBatchIsOneThatTheModelTakes) {
+  models::ImportedModel tiny = TinyModel::Make(folder_);
+  tiny.graph.symbols[0].max = 100;
+  ASSERT_TRUE(
+      models::Repository(folder_ / "repo").AddVersion("tiny", tiny, {}).ok());
+  const std::string model = folder_ / "repo/tiny";
+  const Ran ran = Refract({"partition", model});
+  EXPECT_EQ(ran.exit_status, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("batch 100,"));
+  EXPECT_THAT(Refused({"partition", model, "--batch", "101"}),
+              HasSubstr("takes at most 100"));
+}
+
 TEST_F(CommandLineTest, VersionsAreListedAndRemoved) {
   const std::string model = AddModel();
   AddModel(0.25f);

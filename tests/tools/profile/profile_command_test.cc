@@ -191,6 +191,15 @@ TEST_F(ProfileCommandTest, TheMachineIsDescribedForPartition) {
               HasSubstr("no/such/file"));
 }
 
+TEST_F(ProfileCommandTest, DefaultBatchesAreThoseThatTheModelTakes) {
+  models::ImportedModel tiny = TinyModel::Make(folder_);
+  tiny.graph.symbols[0].max = 100;
+  ASSERT_TRUE(
+      models::Repository(folder_ / "repo").AddVersion("small", tiny, {}).ok());
+  EXPECT_THAT(Run({"profile", folder_ / "repo/small", "--repeat", "9"}),
+              HasSubstr("batch 1, 16, 64, 100, 9 repetitions each"));
+}
+
 TEST_F(ProfileCommandTest, BadOptionsAreNamed) {
   EXPECT_THAT(Refused({"profile"}), HasSubstr("model"));
   EXPECT_THAT(Refused({"profile", folder_ / "repo/absent"}),
