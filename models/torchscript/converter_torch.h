@@ -198,6 +198,11 @@ class Converter {
 absl::Status MakeClassInputs(const Examples& examples, const KeyLists& keys,
                              torch::jit::Graph& graph);
 
+// Replaces arguments of forward() that are no tensors by their defaults, where
+// they have some. Returns a note for each.
+std::vector<std::string> TakeDefaults(const c10::FunctionSchema& forward,
+                                      torch::jit::Graph& graph);
+
 // "weights0.1" → "weights0": TorchScript numbers the versions of a name.
 absl::string_view NameWithoutVersion(absl::string_view name);
 // A short name for a node, from the Python variable where there is one.

@@ -4,6 +4,7 @@
 #include <torch/csrc/jit/passes/inline_fork_wait.h>
 #include <torch/csrc/jit/passes/inliner.h>
 
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <string>
@@ -133,6 +134,37 @@ void TakeNumbersForConstants(torch::jit::Block& block) {
   }
 }
 
+bool HasNoSubtypes(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::TensorType:
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::FloatType:
+    case c10::TypeKind::BoolType:
+    case c10::TypeKind::StringType:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Decides isinstance() where the argument's type says the answer: an inlined
+// function may take more types than its caller gives, as
+// pack_padded_sequence() does.
+void DecideTypes(torch::jit::Block& block) {
+  for (torch::jit::Node* node : block.nodes()) {
+    for (torch::jit::Block* inner : node->blocks()) DecideTypes(*inner);
+    if (node->kind() != c10::prim::isinstance) continue;
+    const c10::Type& type = *node->input()->type();
+    if (!HasNoSubtypes(type)) continue;
+    const auto& types = node->tys(c10::attr::types);
+    const bool is = std::any_of(
+        types.begin(), types.end(),
+        [&type](const auto& each) { return type.isSubtypeOf(*each); });
+    const torch::jit::WithInsertPoint before(node);
+    node->output()->replaceAllUsesWith(node->owningGraph()->insertConstant(is));
+  }
+}
+
 // The module's forward() as IR. Everything that constants decide is decided
 // here: attributes, branches, loops, lists, arithmetic; with `examples` also
 // everything that ranks, dtypes and lengths of lists decide. Unimplemented
@@ -145,11 +177,19 @@ absl::StatusOr<Converted> Convert(const Archive& archive,
   if (!method)
     return absl::InvalidArgumentError("the module has no method forward()");
   const std::shared_ptr<torch::jit::Graph> source = method->graph()->copy();
+  const std::vector<std::string> notes =
+      TakeDefaults(method->function().getSchema(), *source);
+  const auto finish = [&notes](Converter& converter) {
+    Converted result = converter.Finish();
+    result.notes.insert(result.notes.begin(), notes.begin(), notes.end());
+    return result;
+  };
   REFRACT_RETURN_IF_ERROR(MakeClassInputs(examples, keys, *source));
   torch::jit::Inline(*source);
   torch::jit::InlineForkWait(source);
   REFRACT_RETURN_IF_ERROR(ResolveContexts(source));
   TakeNumbersForConstants(*source->block());
+  DecideTypes(*source->block());
   torch::jit::EliminateDeadCode(source);
   absl::flat_hash_set<const JitNode*> whole_loops;
   while (true) {
@@ -158,11 +198,11 @@ absl::StatusOr<Converted> Convert(const Archive& archive,
     // Each aborted walk adds a loop to `whole_loops`, so this ends.
     if (absl::IsAborted(traced.status())) continue;
     if (!traced.ok()) return traced.status();
-    if (traced->opaque.empty()) return tracer.Finish();
+    if (traced->opaque.empty()) return finish(tracer);
     Converter converter(archive, examples);
     REFRACT_RETURN_IF_ERROR(
         converter.Emit(*traced, PlanRegions(traced->graph, traced->opaque)));
-    return converter.Finish();
+    return finish(converter);
   }
 }
 

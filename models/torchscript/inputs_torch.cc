@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -127,6 +128,28 @@ bool CanBeInput(const c10::Type& type) {
 
 }  // namespace
 
+std::vector<std::string> TakeDefaults(const c10::FunctionSchema& forward,
+                                      torch::jit::Graph& graph) {
+  std::vector<std::string> notes;
+  const torch::jit::WithInsertPoint first(*graph.nodes().begin());
+  for (size_t i = graph.inputs().size(); i-- > 1;) {
+    const std::string name(NameWithoutVersion(graph.inputs()[i]->debugName()));
+    const auto index = forward.argumentIndexWithName(name);
+    if (!index) continue;
+    const c10::Argument& argument = forward.arguments()[*index];
+    const auto& value = argument.default_value();
+    if (!value || value->isNone() || CanBeInput(*argument.type())) continue;
+    graph.inputs()[i]->replaceAllUsesWith(graph.insertConstant(*value));
+    graph.eraseInput(i);
+    std::ostringstream text;
+    text << *value;
+    notes.push_back(absl::StrCat(
+        "input ", name, " is not a tensor; it has its default, ", text.str()));
+  }
+  std::reverse(notes.begin(), notes.end());
+  return notes;
+}
+
 absl::StatusOr<Item> Converter::InputOf(const c10::Type& type,
                                         const std::string& name) {
   // Names are built outside in, "xs_0_user"; the sample answers at each level
@@ -171,8 +194,8 @@ absl::StatusOr<Item> Converter::InputOf(const c10::Type& type,
   }
   return absl::UnimplementedError(absl::StrCat(
       "input ", name, " is a ", type.str(),
-      ", and requests hold tensors only; make it a constant of the module (an "
-      "argument of __init__), or a tensor"));
+      ", and requests hold tensors only; give it a default, make it a constant "
+      "of the module (an argument of __init__), or a tensor"));
 }
 
 absl::StatusOr<Item> Converter::DictInput(const c10::DictType& type,

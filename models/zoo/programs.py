@@ -324,6 +324,11 @@ class ScriptProgram:
         self.slots = []
         for argument in self._module.forward.schema.arguments[1:]:
             text = argument.type.annotation_str
+            if argument.has_default_value() and "Tensor" not in text:
+                # As import takes it.
+                default = argument.default_value
+                self.slots.append(Slot(argument.name, "constant", constant=default))
+                continue
             kind = self._KINDS.get(text)
             tuple_of = re.fullmatch(r"Tuple\[(Tensor(?:, Tensor)*)\]", text)
             if tuple_of:

@@ -46,6 +46,42 @@ TEST(PythonValuesTest, WhatConstantsDecideIsDecided) {
   EXPECT_THAT(Ops(model.graph), ElementsAre("aten.mul.Scalar"));
 }
 
+TEST(PythonValuesTest, ArgumentsThatAreNoTensorsHaveTheirDefaults) {
+  const ImportedModel model = Check(Define(R"(
+    def forward(self, x, scale: float=2.0, flip: bool=False, k: Optional[int]=3):
+      if flip:
+        x = -x
+      if k is not None:
+        x = x[:, :k]
+      return x * scale
+  )"),
+                                    {Seeded({3, 4})});
+  EXPECT_THAT(
+      Ops(model.graph),
+      ElementsAre("aten.slice.Tensor", "aten.slice.Tensor", "aten.mul.Scalar"));
+  EXPECT_THAT(model.notes,
+              ElementsAre(HasSubstr("input scale"), HasSubstr("input flip"),
+                          HasSubstr("input k is not a tensor; it has its "
+                                    "default, 3")));
+}
+
+TEST(PythonValuesTest, TypesOfArgumentsOfFunctionsAreDecided) {
+  const ImportedModel model = Check(Define(R"(
+    def lengths(self, x: Union[Tensor, List[int]]):
+      if not isinstance(x, Tensor):
+        y = torch.tensor(x)
+      else:
+        y = x * 2
+      return y
+
+    def forward(self, x):
+      return x + self.lengths(x)
+  )"),
+                                    {Seeded({3})});
+  EXPECT_THAT(Ops(model.graph),
+              ElementsAre("aten.mul.Scalar", "aten.add.Tensor"));
+}
+
 TEST(PythonValuesTest, OutputsOfTuplesListsAndDictsAreNumbered) {
   torch::jit::Module module = Define(R"(
     def forward(self, x):

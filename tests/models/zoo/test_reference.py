@@ -35,8 +35,14 @@ class AcrossRows(torch.nn.Module):
 class Listed(torch.nn.Module):
     """Arguments that a trace cannot have."""
 
-    def forward(self, xs: list[torch.Tensor], y: torch.Tensor, k: int):
-        return xs[0] + xs[1], {"k": y * k}
+    def forward(
+        self,
+        xs: list[torch.Tensor],
+        y: torch.Tensor,
+        k: int,
+        scale: float = 3.0,
+    ):
+        return xs[0] + xs[1], {"k": y * k * scale}
 
 
 class Keyed(torch.nn.Module):
@@ -133,7 +139,7 @@ class CommandTest(unittest.TestCase):
         )
         self.assertEqual((code, errors), (0, ""))
         torch.testing.assert_close(
-            outputs, {"output_0": a + b, "output_1": y * 2}
+            outputs, {"output_0": a + b, "output_1": y * 6}
         )
 
 
