@@ -50,13 +50,11 @@ Measurement Measure(absl::Span<const PlannedQuery> schedule,
   absl::Duration end = warmup + duration;
   std::vector<absl::Duration> latencies, latenesses;
   for (size_t i = 0; i < schedule.size(); ++i) {
-    // The window ends with the last answer, if that comes after the planned
-    // end: rates of an overloaded server would be too high otherwise. Dropped
-    // and failed queries count as queries, and their latencies are left out.
+    // Dropped and failed queries count as queries, and their latencies are left
+    // out.
     if (schedule[i].at < warmup) continue;
     ++result.queries;
     latenesses.push_back(results[i].lateness);
-    end = std::max(end, schedule[i].at + results[i].latency);
     if (results[i].dropped) {
       ++result.dropped;
       continue;
@@ -66,6 +64,10 @@ Measurement Measure(absl::Span<const PlannedQuery> schedule,
       continue;
     }
     ++result.succeeded;
+    // The window ends with the last answer, if that comes after the planned
+    // end: rates of an overloaded server would be too high otherwise. The
+    // timeout of a query that got no answer is no time of work.
+    end = std::max(end, schedule[i].at + results[i].latency);
     result.items += schedule[i].items;
     latencies.push_back(results[i].latency);
     if (slo && results[i].latency <= *slo) ++result.within_slo;

@@ -68,6 +68,16 @@ TEST(MeasureTest, ABacklogLengthensTheWindow) {
   EXPECT_DOUBLE_EQ(m.achieved_qps, 5);
 }
 
+// One lost query of ten must not make the rate a sixth.
+TEST(MeasureTest, ATimeoutLengthensNoWindow) {
+  OneRun run = Steady();
+  run.results[19] = {.code = absl::StatusCode::kDeadlineExceeded,
+                     .latency = absl::Seconds(5)};
+  const Measurement m = run.Measured();
+  EXPECT_EQ(m.window, absl::Seconds(1));
+  EXPECT_DOUBLE_EQ(m.achieved_qps, 9);
+}
+
 TEST(MeasureTest, ErrorsCountAgainstTheSloAndNotAsLatencies) {
   OneRun run = Steady();
   run.results[12] = {.code = absl::StatusCode::kUnavailable,
