@@ -1,7 +1,5 @@
 #include "tools/bench_serving/bench_serving_json.h"
 
-#include <algorithm>
-
 #include "nlohmann/json.hpp"
 #include "tools/bench_json.h"
 #include "tools/loadgen/output/series.h"
@@ -46,9 +44,6 @@ Json OptionsJson(const ServingOptions& options, const ServingReport& report) {
           {"memory_mib", options.memory_mib}};
 }
 
-// Most points of a timeline; each stands for 100 ms at least.
-constexpr int kTimelinePoints = 120;
-
 void AddSeries(const ServingOptions& options, const ServingReport& report,
                Json& json) {
   const auto ms = absl::ToDoubleMilliseconds;
@@ -59,8 +54,7 @@ void AddSeries(const ServingOptions& options, const ServingReport& report,
        loadgen::PercentileCurve(run.schedule, run.results, warmup)) {
     json["percentiles"].push_back({point.fraction, ms(point.latency)});
   }
-  const absl::Duration width =
-      std::max(absl::Milliseconds(100), report.duration / kTimelinePoints);
+  const absl::Duration width = loadgen::TimelineWidth(report.duration);
   json["timeline_width_s"] = absl::ToDoubleSeconds(width);
   json["timeline"] = Json::array();
   for (const loadgen::TimelinePoint& point :

@@ -41,6 +41,14 @@ std::vector<PercentilePoint> PercentileCurve(
   return curve;
 }
 
+absl::Duration TimelineWidth(absl::Duration duration) {
+  constexpr int64_t kMostPoints = 120;
+  const int64_t points =
+      std::clamp<int64_t>(duration / absl::Milliseconds(100), 1, kMostPoints);
+  // Upwards: a rest of the division would be one more point, without a query.
+  return absl::Ceil(duration / points, absl::Nanoseconds(1));
+}
+
 std::vector<TimelinePoint> Timeline(absl::Span<const PlannedQuery> schedule,
                                     absl::Span<const QueryResult> results,
                                     absl::Duration warmup,

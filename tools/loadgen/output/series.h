@@ -31,6 +31,9 @@ struct TimelinePoint {
   int64_t succeeded = 0;
   absl::Duration p50, p99, max;  // of queries that succeeded
 };
+// Of equal stretches that cover `duration`: 120 at most, each of 100 ms or
+// more.
+absl::Duration TimelineWidth(absl::Duration duration);
 // Stretches of `width` > 0 that cover the schedule after the warm-up.
 std::vector<TimelinePoint> Timeline(absl::Span<const PlannedQuery> schedule,
                                     absl::Span<const QueryResult> results,

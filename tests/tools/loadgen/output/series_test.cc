@@ -1,5 +1,6 @@
 #include "tools/loadgen/output/series.h"
 
+#include <algorithm>
 #include <sstream>
 
 #include "gmock/gmock.h"
@@ -61,6 +62,19 @@ TEST(SeriesTest, TimelineCountsWhatWasDue) {
                      absl::Seconds(3))[1]
                 .queries,
             0);
+}
+
+// A shorter last stretch would look like a rate that falls.
+TEST(SeriesTest, TimelineEndsWithAWholeStretch) {
+  for (const double seconds : {0.05, 0.25, 7.53, 10.0, 13.0, 60.0, 100.7}) {
+    const absl::Duration duration = absl::Seconds(seconds);
+    const absl::Duration width = TimelineWidth(duration);
+    const auto points = Timeline({}, {}, kWarmup, duration, width);
+    EXPECT_LE(points.size(), 120u);
+    EXPECT_GE(width, std::min(duration, absl::Milliseconds(100)));
+    EXPECT_LT(points.back().at + width - duration, absl::Microseconds(1))
+        << seconds;
+  }
 }
 
 TEST(SeriesTest, CsvHasALinePerQuery) {
