@@ -5,6 +5,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 
@@ -22,7 +23,9 @@ std::string ModelsToText(const Cluster& cluster, uint64_t models) {
 
 std::string TimeToText(double time) {
   // An empty field reads back as the default: before the start, or never.
-  return time < 0 || time == kNeverDeleted ? "" : absl::StrCat(time);
+  // Seconds since 1970 have ten digits, of which absl::StrCat() keeps six.
+  return time < 0 || time == kNeverDeleted ? ""
+                                           : absl::StrFormat("%.15g", time);
 }
 
 // "0|3" → bits, each below `count`.

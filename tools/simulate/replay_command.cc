@@ -50,7 +50,8 @@ std::string SamplesCsv(const std::vector<placement::ReplaySample>& samples) {
       "time_s,cns,hns,wholes,waiting,cpu_allocated,gpu_allocated,"
       "gpu_fragment\n";
   for (const placement::ReplaySample& s : samples) {
-    absl::StrAppend(&text, s.time, ",", s.cns, ",", s.hns, ",", s.wholes, ",",
+    absl::StrAppendFormat(&text, "%.15g", s.time);
+    absl::StrAppend(&text, ",", s.cns, ",", s.hns, ",", s.wholes, ",",
                     s.waiting, ",", s.cpu_allocated, ",");
     absl::StrAppend(&text, s.gpu_allocated, ",", s.gpu_fragment, "\n");
   }

@@ -5,6 +5,7 @@
 
 #include "gtest/gtest.h"
 #include "placement/cluster/lists.h"
+#include "placement/cluster/stay.h"
 #include "placement/simulator/validate.h"
 #include "tests/placement/clusters.h"
 #include "tests/placement/traces.h"
@@ -60,6 +61,19 @@ TEST(Replay, PlacesWaitsAndGivesUpByHand) {
 }
 
 // No instance ever leaves: a waiting instance gives up all the same.
+// Times of a trace keep their seconds, also as seconds since 1970.
+TEST(PlacementsToCsv, KeepsEverySecond) {
+  ClusterBuilder builder;
+  builder.Add(16, 1);
+  InstanceList list;
+  list.instances = {At(12537496, 1765432109.5, Asks(4, 1))};
+  const std::string csv = PlacementsToCsv(
+      builder.cluster(), list,
+      {{.instance = 0, .node = 0, .from = 12537496, .to = 1765432109.5}});
+  EXPECT_NE(csv.find(",12537496,1765432109.5,"), std::string::npos) << csv;
+  EXPECT_NE(csv.find(",12537496,1765432109.5\n"), std::string::npos) << csv;
+}
+
 TEST(Replay, GivesUpWhereNobodyLeaves) {
   ClusterBuilder builder;
   builder.Add(16, 1);
