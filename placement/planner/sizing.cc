@@ -71,16 +71,21 @@ double Scv(const ModelCosts& costs, const std::vector<double>& rows,
   return squares * count / (sum * sum) * spread - 1;
 }
 
-// HN seconds of a request of average size in batches of the largest allowed
-// size.
+// HN seconds of a request of average size in the cheapest batches: a lower
+// bound of what any batches need.
 double BatchedHnSeconds(const SizingInput& input, const RequestCost& mean) {
   const ModelCosts& costs = input.service->costs;
   if (input.configuration.batching_window_us < 0) return mean.hn_s;
   const auto most = static_cast<double>(input.service->hn.max_batch_rows);
-  // The best of doubling batch sizes: the time of the whole batch, shared among
-  // the requests that it holds.
+  // Costs are lines between points, so the time per row is least at a point, or
+  // in the smallest or the largest batch.
+  const std::vector<double>& requests = input.service->traffic.rows;
+  std::vector<double> sizes = {
+      most, *std::min_element(requests.begin(), requests.end())};
+  for (const RequestCost& point : costs.points) sizes.push_back(point.rows);
   double best = mean.hn_s;
-  for (double rows = mean.rows; rows <= most; rows *= 2) {
+  for (const double rows : sizes) {
+    if (rows > most) continue;
     best = std::min(best,
                     costs.At(rows).hn_s * costs.hn.Mean() * mean.rows / rows);
   }
@@ -182,8 +187,12 @@ class Sizer {
     return std::max({result.cn_busy, result.hn_busy, result.cn_nic_busy,
                      result.hn_nic_busy}) < kIdle;
   }
+  // Queues of overloaded instances grow without end, which a run of 20
+  // objectives does not show.
   bool Meets(int cns, int hns) {
-    return Result(cns, hns).p99_s.mean <= input_.service->slo_p99_s;
+    return cns >= sizing_.analytic.least_cns &&
+           hns >= sizing_.analytic.least_hns &&
+           Result(cns, hns).p99_s.mean <= input_.service->slo_p99_s;
   }
 
   // The least n in [least, met] with meets(n), by bisection; meets(met) holds.
@@ -490,7 +499,14 @@ Sizing Size(const SizingInput& input, const SizingOptions& options,
 double FindKnee(const SizingInput& input, int cns, int hns, double meets,
                 const SizingOptions& options) {
   const SimulatedSystem system = SystemOf(input, cns, hns);
+  const AnalyticSizing formula = SizeByFormula(input, 0);
+  // Parts of the instances that the design rate keeps busy.
+  const double busy =
+      std::max(formula.least_cns / cns, formula.least_hns / hns);
+  const double design = DesignRate(*input.service);
   const auto good = [&](double rate) {
+    // A run that ends does not show that queues grow.
+    if (rate / design * busy > 1) return false;
     return SimulateRepeatedly(input.service->costs, system,
                               LoadOf(*input.service, rate, options),
                               options.seeds)

@@ -52,14 +52,16 @@ void AddAnswer(const PlanSpec& spec, const ServiceSpec& service,
       mean.hn_wait_s * 1e3, mean.hn_s * 1e3, mean.cn_busy * 100,
       mean.hn_busy * 100, mean.cn_nic_busy * 100, mean.hn_nic_busy * 100);
   // Absent where there is only one instance.
-  if (sizing.one_cn_less) {
-    absl::StrAppendFormat(text, "  one CN less: p99 %s\n",
-                          Ms(sizing.one_cn_less->p99_s));
-  }
-  if (sizing.one_hn_less) {
-    absl::StrAppendFormat(text, "  one HN less: p99 %s\n",
-                          Ms(sizing.one_hn_less->p99_s));
-  }
+  const auto add_less = [&](const char* kind,
+                            const std::optional<RepeatedResult>& result,
+                            int left, double least) {
+    if (!result) return;
+    absl::StrAppendFormat(text, "  one %s less: p99 %s%s\n", kind,
+                          Ms(result->p99_s),
+                          left < least ? " and growing: overloaded" : "");
+  };
+  add_less("CN", sizing.one_cn_less, sizing.cns - 1, sizing.analytic.least_cns);
+  add_less("HN", sizing.one_hn_less, sizing.hns - 1, sizing.analytic.least_hns);
   absl::StrAppendFormat(
       text,
       "  formulas: at least %.2f CN (%s) and %.2f HN (%s), %d and %d with "
@@ -126,11 +128,15 @@ void AddService(const PlanSpec& spec, const ServiceSpec& service,
   for (const Sensitivity& one : plan.sensitivity) {
     absl::StrAppendFormat(text, "  %s × %.3g: ", one.input, one.factor);
     if (one.met) {
-      absl::StrAppendFormat(
-          text, "%d CN, %d HN, %.4g %s/h (%+.0f %%)\n", one.cns, one.hns,
-          one.price, spec.currency,
-          // 0.0 takes the sign from a change that rounds to zero.
-          std::round((one.price / plan.answer.sizing.price - 1) * 100) + 0.0);
+      absl::StrAppendFormat(text, "%d CN, %d HN, %.4g %s/h", one.cns, one.hns,
+                            one.price, spec.currency);
+      // Nodes may cost nothing. 0.0 takes the sign from a change that rounds to
+      // zero.
+      if (const double price = plan.answer.sizing.price; price > 0) {
+        absl::StrAppendFormat(text, " (%+.0f %%)",
+                              std::round((one.price / price - 1) * 100) + 0.0);
+      }
+      absl::StrAppend(text, "\n");
     } else {
       absl::StrAppend(text, "no number of nodes meets the objective\n");
     }

@@ -47,8 +47,13 @@ function verdict(parent, service) {
       `${significant(a.price_per_h)} ${money}/h for the instances, ` +
       `${significant(a.nodes_price_per_h)} ${money}/h for whole nodes ` +
       `(${a.cn_nodes} and ${a.hn_nodes}).`);
-  if (a.one_cn_less) add(parent, "p", `One CN less: p99 ${estimate(a.one_cn_less.p99_ms)}.`, "soft");
-  if (a.one_hn_less) add(parent, "p", `One HN less: p99 ${estimate(a.one_hn_less.p99_ms)}.`, "soft");
+  const less = (kind, result, left, least) => {
+    if (!result) return;
+    add(parent, "p", `One ${kind} less: p99 ${estimate(result.p99_ms)}` +
+        (left < least ? " and growing: overloaded." : "."), "soft");
+  };
+  less("CN", a.one_cn_less, a.cns - 1, a.formulas.least_cns);
+  less("HN", a.one_hn_less, a.hns - 1, a.formulas.least_hns);
   add(parent, "p", `Knee: ${significant(a.knee)} queries/s. Costs: ${service.costs_from}.`, "soft");
   if (a.configuration.slowdown_is_assumed) {
     add(parent, "p", `The time on a slice is assumed: ${significant(a.configuration.slowdown)} times ` +
@@ -104,7 +109,7 @@ function sensitivityChart(parent, service) {
   add(parent, "h3", "Sensitivity of the price");
   const base = service.answer.price_per_h;
   barChart(parent, { unit: "%", zero: 100, rows: service.sensitivity.map((s) => {
-    const value = s.met ? 100 * s.price_per_h / base : 100;
+    const value = s.met && base > 0 ? 100 * s.price_per_h / base : 100;
     return { name: `${s.input} × ${s.factor}`,
       label: s.met ? `${significant(value - 100, 2)} %: ${s.cns} CN, ${s.hns} HN` : "not met",
       parts: [{ value, color: value > 100 ? color("p99") : color("hn") }] };

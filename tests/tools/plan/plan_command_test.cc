@@ -26,6 +26,18 @@ class PlanCommandTest : public CommandLineTest {
   }
 };
 
+TEST_F(PlanCommandTest, ChangesOfNoPriceHaveNoPercentage) {
+  const std::string spec = Write(
+      "spec.json",
+      absl::StrReplaceAll(placement::kSpecText,
+                          {{"\"price_per_h\": 3,", "\"price_per_h\": 0,"},
+                           {"\"price_per_h\": 24}", "\"price_per_h\": 0}"}}));
+  const Ran ran = Refract({"plan", spec, "--seeds", "1", "--requests", "1000"});
+  ASSERT_EQ(ran.exit_status, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("rate × 1.25: "));
+  EXPECT_EQ(ran.out.find("nan"), std::string::npos) << ran.out;
+}
+
 TEST_F(PlanCommandTest, PlansFromAFileAndWritesEveryForm) {
   const std::string spec = Write("spec.json", placement::kSpecText);
   const std::string json = folder_ / "plan.json";
