@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <utility>
@@ -300,23 +301,49 @@ void AddMonolith(const PlanSpec& spec, const ServiceSpec& service,
   plan.monolith = std::move(answer);
 }
 
-// Nodes of each type, over all services.
+// Nodes that hold these parts of nodes: the largest first, each on the first
+// node with room.
+int SharedNodes(std::vector<double> parts) {
+  std::sort(parts.begin(), parts.end(), std::greater<>());
+  std::vector<double> taken;
+  for (const double part : parts) {
+    const auto node = std::find_if(
+        taken.begin(), taken.end(),
+        [&](double already) { return already + part <= 1 + 1e-9; });
+    if (node == taken.end()) {
+      taken.push_back(part);
+    } else {
+      *node += part;
+    }
+  }
+  return static_cast<int>(taken.size());
+}
+
+// Nodes of each type, over all services. What a kind of instances leaves of its
+// last node holds instances of other kinds, as far as the parts of the node
+// that they take add up to one: then every resource suffices.
 absl::Status AddNodes(const PlanSpec& spec, Plan& plan) {
   for (const NodeType& type : spec.nodes) {
     NodeUse use{.type = type.name, .available = type.count};
     // The resource that binds for the last service on this type of node.
     std::string bound_by;
+    std::vector<double>
+        parts;  // of a node, that the last nodes' instances take
     for (size_t s = 0; s < spec.services.size(); ++s) {
       const Answer& answer = plan.services[s].answer;
-      const auto add = [&](const std::string& node, int nodes,
+      const auto add = [&](const std::string& node, int instances,
                            const Packing& packing) {
         if (node != type.name) return;
-        use.nodes += nodes;
+        use.nodes += instances / packing.per_node;
+        if (const int rest = instances % packing.per_node; rest > 0) {
+          parts.push_back(static_cast<double>(rest) / packing.per_node);
+        }
         bound_by = packing.bound_by;
       };
-      add(spec.services[s].cn.node, answer.cn_nodes, answer.input.cn);
-      add(spec.services[s].hn.node, answer.hn_nodes, answer.input.hn);
+      add(spec.services[s].cn.node, answer.sizing.cns, answer.input.cn);
+      add(spec.services[s].hn.node, answer.sizing.hns, answer.input.hn);
     }
+    use.nodes += SharedNodes(std::move(parts));
     if (type.count >= 0 && use.nodes > type.count) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "nodes '%s': count: the services together need %d, there are %d; %s "

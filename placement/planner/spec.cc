@@ -125,9 +125,13 @@ absl::Status CheckService(const PlanSpec& spec, const std::string& field,
   REFRACT_RETURN_IF_ERROR(Fits(absl::StrCat(whole_field, ".cores"),
                                service.monolith->cores, whole_node->cores,
                                " cores", *whole_node));
-  return Fits(absl::StrCat(whole_field, ".memory_gib"),
-              service.monolith->memory_gib, whole_node->memory_gib, " GiB",
-              *whole_node);
+  const std::string memory_field = absl::StrCat(whole_field, ".memory_gib");
+  REFRACT_RETURN_IF_ERROR(Fits(memory_field, service.monolith->memory_gib,
+                               whole_node->memory_gib, " GiB", *whole_node));
+  // Not given: memory is no limit.
+  if (service.monolith->memory_gib == 0) return absl::OkStatus();
+  return HoldsModel(memory_field, service.monolith->memory_gib,
+                    service.costs.cn_memory_bytes);
 }
 
 }  // namespace

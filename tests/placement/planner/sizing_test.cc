@@ -287,6 +287,29 @@ TEST(Plan, SearchFindsWhatTryingAllFinds) {
   EXPECT_EQ(deployment.services[0].node_labels[0].first, "pool");
 }
 
+// A node of eight GPUs holds the single HNs of two services.
+TEST(Plan, ServicesShareNodes) {
+  PlanSpec spec = ReadSpec();
+  ServiceSpec& service = spec.services[0];
+  service.traffic.queries_per_s = 10;
+  service.monolith.reset();
+  spec.services.push_back(service);
+  spec.services[1].name = "second";
+  spec.nodes[1].count = 1;
+  const absl::StatusOr<Plan> plan =
+      MakePlan(spec, {.sizing = kQuick, .sensitivity = false});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->nodes[0].nodes, 1);
+  EXPECT_EQ(plan->nodes[1].nodes, 1);
+  EXPECT_DOUBLE_EQ(plan->price_per_h, 3 + 24);
+  // A CN that may have no other CN beside it takes a node.
+  spec.services[0].cn.max_per_node = spec.services[1].cn.max_per_node = 1;
+  const absl::StatusOr<Plan> alone =
+      MakePlan(spec, {.sizing = kQuick, .sensitivity = false});
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  EXPECT_EQ(alone->nodes[0].nodes, 2);
+}
+
 TEST(Plan, SaysWhichResourceBinds) {
   PlanSpec spec = ReadSpec();
   spec.nodes[1].count = 0;

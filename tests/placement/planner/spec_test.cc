@@ -75,6 +75,10 @@ TEST(PlanSpec, RefusesBadFieldsByName) {
        "services[0].cn.cores: 96 cores is more than a node 'cpu' has, 64"},
       {"\"memory_gib\": 120},", "\"memory_gib\": 50},",
        "services[0].cn.memory_gib: 50 GiB is less than the model's 100 GiB"},
+      {"\"cores\": 16, \"memory_gib\": 120}",
+       "\"cores\": 16, \"memory_gib\": 99}",
+       "services[0].monolith.memory_gib: 99 GiB is less than the model's 100 "
+       "GiB"},
       {"\"node\": \"gpu\", \"cores\": 4", "\"node\": \"cpu\", \"cores\": 4",
        "services[0].hn.node: a node 'cpu' has no GPUs"},
       {"\"node\": \"gpu\", \"cores\": 4", "\"node\": \"tpu\", \"cores\": 4",
