@@ -156,7 +156,7 @@ function(refract_precompile_test_headers target level)
     target_link_libraries(${holder} PRIVATE GTest::gtest GTest::gmock
       absl::span absl::statusor absl::strings)
     refract_apply_flags(${holder})
-    target_compile_options(${holder} PRIVATE -pthread $<$<CONFIG:Release>:${level}>)
+    target_compile_options(${holder} PRIVATE -pthread ${level})
     target_precompile_headers(${holder} PRIVATE "${PROJECT_SOURCE_DIR}/tests/base/headers.h")
   endif()
   target_precompile_headers(${target} REUSE_FROM ${holder})
@@ -183,13 +183,16 @@ function(refract_test name)
   set_target_properties(${target} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
   refract_apply_flags(${target})
-  # Tests are half of what is compiled, and -O3 a quarter of their time. Some
-  # compute for long themselves.
+  # Tests are half of what is compiled. -O3 takes a quarter of their time, with a
+  # sanitizer -O1 a third. Some compute for long themselves.
   set(level)
-  if(NOT name MATCHES "cuda/(kernels|map_wide)_test|sim/")
+  if(name MATCHES "cuda/(kernels|map_wide)_test|sim/")
+  elseif(REFRACT_SANITIZE)
+    set(level -O0)
+  elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
     set(level -O1)
   endif()
-  target_compile_options(${target} PRIVATE -pthread $<$<CONFIG:Release>:${level}>)
+  target_compile_options(${target} PRIVATE -pthread ${level})
   if(REFRACT_PRECOMPILE)
     refract_precompile_test_headers(${target} "${level}")
   endif()
