@@ -145,8 +145,8 @@ function(refract_program name)
 endfunction()
 
 # Precompiles the headers that most tests include, once per set of compile flags.
-# Parsing them takes a fifth to a half of a test's compile time. `level` is -O1 or
-# empty.
+# Parsing them takes a fifth to a half of a test's compile time. `level` is -O0,
+# -O1 or empty.
 function(refract_precompile_test_headers target level)
   set(holder "refract_test_headers${level}")
   if(NOT TARGET ${holder})

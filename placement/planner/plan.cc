@@ -319,9 +319,10 @@ int SharedNodes(std::vector<double> parts) {
   return static_cast<int>(taken.size());
 }
 
-// Nodes of each type, over all services. What a kind of instances leaves of its
-// last node holds instances of other kinds, as far as the parts of the node
-// that they take add up to one: then every resource suffices.
+// Counts the nodes of each type, over all services. The last node of a kind of
+// instances is rarely full and may hold instances of other kinds as well. Every
+// resource of a node suffices if the parts that its instances take add up to at
+// most one.
 absl::Status AddNodes(const PlanSpec& spec, Plan& plan) {
   for (const NodeType& type : spec.nodes) {
     NodeUse use{.type = type.name, .available = type.count};

@@ -75,7 +75,8 @@ class RingReader {
  public:
   explicit RingReader(RingMemory* ring) : ring_(ring) {}
 
-  // Whether Pop() may be called. False: empty, or broken().
+  // Whether Pop() may be called. False: empty, or broken() from here on, after
+  // which the ring must not be read.
   bool HasEntry() {
     if (position_ != known_written_) return true;
     known_written_ = ring_->written.load(std::memory_order_acquire);

@@ -203,7 +203,8 @@ TEST(SlotsTest, GrantsFollowCreditsInAnyOrder) {
   }
 }
 
-// What a sender does out of order costs the receiver a wrong guess, no more.
+// A sender that takes slots out of order makes the receiver guess wrong, which
+// does no harm.
 TEST(SlotsTest, SlotsFilledOutOfOrderAreNotExpected) {
   ReceiveSlots receiver(3);
   EXPECT_EQ(receiver.Expected(), 0);
