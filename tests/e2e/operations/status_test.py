@@ -5,7 +5,6 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
-import time
 import unittest
 import urllib.parse
 import urllib.request
@@ -121,9 +120,13 @@ class Status(unittest.TestCase):
              "--interval", "0.2"],
             stdout=subprocess.PIPE, text=True,
         )
-        time.sleep(2.5)
+        text = ""
+        for line in watch.stdout:
+            text += line
+            if text.count("Nothing is wrong.") > 2:
+                break
         watch.terminate()
-        text = watch.communicate()[0]
+        text += watch.communicate()[0]
         self.assertGreater(text.count("Nothing is wrong."), 2)
         self.assertNotIn("\x1b", text)  # no terminal
 
