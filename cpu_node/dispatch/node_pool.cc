@@ -434,9 +434,15 @@ std::vector<NodePool::Member> NodePool::Members() const {
   absl::MutexLock lock(&mu_);
   for (const std::unique_ptr<Node>& node : nodes_) {
     if (node == nullptr) continue;
-    members.push_back({node->address, node->left.has_value(),
-                       node->client == nullptr ? transport::ClientState()
-                                               : node->client->state()});
+    Member& member = members.emplace_back();
+    member.address = node->address;
+    member.leaving = node->left.has_value();
+    if (node->client == nullptr) continue;
+    member.state = node->client->state();
+    // The pool acts on what Refresh() has read: the client may be ahead of it.
+    member.state.connected &=
+        node->connected && member.state.epoch == node->epoch;
+    member.state.models = node->offers;
   }
   return members;
 }

@@ -163,6 +163,8 @@ class NodePool {
   struct Member {
     std::string address;   // HOST:PORT, as it was given
     bool leaving = false;  // no longer listed
+    // `connected` and `models` as Acquire() takes them now: a connection counts
+    // once the pool offers its requests, a model once its check has passed.
     transport::ClientState state;
   };
   std::vector<Member> Members() const;
