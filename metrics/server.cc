@@ -97,6 +97,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
       return;  // closed, or silent for too long
     }
     answer_.prepare_payload();
+    // The header of an answer to HEAD has the length of GET's body.
+    if (parser_->get().method() == http::verb::head) answer_.body().clear();
     stream_.expires_after(kPatience);
     http::async_write(stream_, answer_,
                       [self = shared_from_this()](error_code error, size_t) {
@@ -123,7 +125,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (request.target() != "/metrics") {
       answer_.result(http::status::not_found);
       answer_.body() = "metrics are at /metrics\n";
-    } else if (Allows("GET", request.method() == http::verb::get)) {
+    } else if (Allows("GET", IsGet(request))) {
       Exposition exposition;
       collect_(exposition);
       answer_.set(http::field::content_type,
@@ -134,8 +136,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void AnswerRoute(const Route& route) {
     const http::request<http::string_body>& request = parser_->get();
-    const http::verb verb = route.changes ? http::verb::post : http::verb::get;
-    if (!Allows(route.changes ? "POST" : "GET", request.method() == verb)) {
+    if (!(route.changes ? Allows("POST", request.method() == http::verb::post)
+                        : Allows("GET", IsGet(request)))) {
       return;
     }
     if (route.changes) {
@@ -162,6 +164,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
     answer_.result(static_cast<unsigned>(answer.status));
     answer_.set(http::field::content_type, answer.type);
     answer_.body() = answer.body;
+  }
+
+  // HEAD is GET without the answer's body, which OnRead() leaves out.
+  static bool IsGet(const http::request<http::string_body>& request) {
+    return request.method() == http::verb::get ||
+           request.method() == http::verb::head;
   }
 
   bool Allows(const char* method, bool allowed) {

@@ -178,6 +178,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void ReadHeader() {
     busy_ = true;
+    head_only_ = false;
     parser_.emplace();
     parser_->header_limit(static_cast<uint32_t>(Options().max_header_bytes));
     // HttpBody has a limit. Beast 1.74 takes boost::none for 0.
@@ -194,10 +195,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
     const Parser::value_type& head = parser_->get();
     version_ = head.version();
     keep_alive_ = head.keep_alive();
+    head_only_ = head.method() == beast_http::verb::head;
     accept_encoding_ = ToString(head[beast_http::field::accept_encoding]);
     // Checked before the body takes memory.
     const absl::Status allowed = shared_.service.CheckAccess(
-        head.method() == beast_http::verb::get, ToString(head.target()),
+        head_only_ || head.method() == beast_http::verb::get,
+        ToString(head.target()),
         ToString(head[beast_http::field::authorization]));
     if (!allowed.ok()) return Refuse(allowed);
     const auto length = parser_->content_length();
@@ -409,6 +412,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
     response_.body() = std::move(answer.body);
     response_.prepare_payload();
+    // The header of an answer to HEAD has the length of GET's body.
+    if (head_only_) response_.body().clear();
     answer_memory_ = std::move(answer.memory);
     serializer_.emplace(response_);
     written_ = 0;
@@ -471,6 +476,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string accept_encoding_;
   unsigned version_ = 11;
   bool keep_alive_ = false;
+  bool head_only_ = false;  // the request is a HEAD
   bool busy_ = false;      // from a request's first byte to its answer
   bool handling_ = false;  // the service handles the request
   bool watching_ = false;  // WatchForEnd() has a pending operation

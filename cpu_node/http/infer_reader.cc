@@ -259,11 +259,20 @@ class Reader {
     return "has a field of the wrong type";
   }
 
+  // Whether null may stand for the absence of the present field: serialisers
+  // of typed clients write the optional fields that are not set as null.
+  bool IsOptional() const {
+    return (place() == Place::kRequest &&
+            (field() == Key::kId || field() == Key::kOutputs)) ||
+           (place() != Place::kParameters && field() == Key::kParameters);
+  }
+
   // Takes a scalar outside of `data`; null: JSON's null.
   bool Scalar(InferParameter* value) {
     std::string* text = value != nullptr && value->has_string_param()
                             ? value->mutable_string_param()
                             : nullptr;
+    if (value == nullptr && IsOptional()) return true;
     switch (place()) {
       case Place::kStart:
         return Fail("must be an object");

@@ -221,8 +221,10 @@ void HttpService::Handle(HttpRequest request, std::stop_token cancel,
   const absl::string_view method = route->both   ? "GET, POST"
                                    : route->post ? "POST"
                                                  : "GET";
-  const bool both = request.method == "GET" || request.method == "POST";
-  if (route->both ? !both : request.method != method) {
+  // HEAD is GET; the connection leaves the body out.
+  const bool get = request.method == "GET" || request.method == "HEAD";
+  const bool post = request.method == "POST";
+  if (route->both ? !get && !post : route->post ? !post : !get) {
     answer = ErrorAnswer(405, absl::StrCat("this path takes ", method));
     answer.allow = std::string(method);
     return done(std::move(answer));

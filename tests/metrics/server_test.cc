@@ -18,6 +18,7 @@ namespace refract::metrics {
 namespace {
 
 using testing::AllOf;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
@@ -105,10 +106,17 @@ TEST(MetricsServerTest, CollectsForEachScrapeAndNothingElse) {
                   "POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n"
                   "Connection: close\r\n\r\n"),
               StartsWith("HTTP/1.1 405"));
+  EXPECT_THAT(Ask(port,
+                  "HEAD /etc/passwd HTTP/1.1\r\n\r\n"
+                  "HEAD /etc HTTP/1.1\r\nConnection: close\r\n\r\n"),
+              AllOf(HasSubstr("\r\n\r\nHTTP/1.1 404"), EndsWith("\r\n\r\n")));
   EXPECT_THAT(Ask(port, "no request\r\n\r\n"), StartsWith("HTTP/1.1 400"));
   EXPECT_THAT(Ask(port, "GET /" + std::string(9000, 'a') + " HTTP/1.1\r\n\r\n"),
               StartsWith("HTTP/1.1 400"));
   EXPECT_EQ(collected, 2);
+  EXPECT_THAT(Ask(port, "HEAD /metrics HTTP/1.1\r\nConnection: close\r\n\r\n"),
+              AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("Content-Length: "),
+                    EndsWith("\r\n\r\n")));
 }
 
 TEST(MetricsServerTest, AnswersBesideClientsThatSayNothing) {

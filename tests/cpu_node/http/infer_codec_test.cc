@@ -97,6 +97,18 @@ TEST_F(HttpCodecTest, ReadsJsonOfEveryDatatype) {
   EXPECT_EQ(memory_.held(), BytesOf(request->request));
 }
 
+TEST_F(HttpCodecTest, NullOfAnOptionalFieldIsItsAbsence) {
+  EXPECT_THAT(ErrorOf("{\"inputs\": null}"), HasSubstr("'inputs' must be"));
+  EXPECT_THAT(ErrorOf(Input("\"shape\": null")), HasSubstr("'shape' must be"));
+  const auto request = Decode(R"({"id": null, "parameters": null,
+    "inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1],
+                "parameters": null}],
+    "outputs": null})");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->id, "");
+  EXPECT_TRUE(request->request.outputs.empty());
+}
+
 TEST_F(HttpCodecTest, ReadsBinaryTensorsBesideJson) {
   const auto request = Decode(
       R"({"parameters": {"binary_data_output": true}, "inputs": [

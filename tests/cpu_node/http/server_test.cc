@@ -127,5 +127,24 @@ TEST_F(HttpServerTest, PipelinedRequestsAreAnsweredInOrder) {
   EXPECT_TRUE(AwaitNoConnections());
 }
 
+// A body after the header of an answer to HEAD would be read as the beginning
+// of the next answer.
+TEST_F(HttpServerTest, HeadIsAnsweredAsGetWithoutTheBody) {
+  const std::string get = Receive(Send(
+      "GET /v2/health/ready HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"));
+  const std::string close =
+      "HEAD /v2/health/ready HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+  const std::string head = Receive(Send(close));
+  EXPECT_EQ(head, get.substr(0, get.find("\r\n\r\n") + 4));
+  EXPECT_TRUE(absl::StrContains(head, "\r\nContent-Length: "));
+  for (absl::string_view path : {"/v2/models/none", "/v2/models/whole/infer"}) {
+    const std::string two = Receive(Send(
+        absl::StrCat("HEAD ", path, " HTTP/1.1\r\nHost: h\r\n\r\n", close)));
+    EXPECT_TRUE(absl::StartsWith(two, "HTTP/1.1 40")) << two;
+    EXPECT_EQ(two.find('{'), std::string::npos) << two;
+    EXPECT_TRUE(absl::StrContains(two, "\r\n\r\nHTTP/1.1 200 OK")) << two;
+  }
+}
+
 }  // namespace
 }  // namespace refract::cpu_node
