@@ -126,7 +126,12 @@ absl::Status ServingBench::FindMax() {
         measurement.queries - measurement.succeeded,
         passed ? "passed" : "failed");
     out_.flush();
-    tries.push_back({qps, measurement.latency.p99, passed});
+    tries.push_back({.qps = qps,
+                     .queries = measurement.queries,
+                     .succeeded = measurement.succeeded,
+                     .within_slo = measurement.within_slo,
+                     .p99 = measurement.latency.p99,
+                     .passed = passed});
     // Files and tables describe the highest rate that passed.
     if (passed && qps > report_.qps) report_ = std::move(report);
     return passed;
@@ -222,8 +227,13 @@ absl::Status ServingBench::Run() {
   REFRACT_RETURN_IF_ERROR(WriteFiles());
   const auto& first_errors = report_.run.answers.first_errors;
   // After the files: they hold the errors. Some failed queries are a result; if
-  // all fail, the command has measured nothing.
-  if (report_.measurement.queries > 0 && report_.measurement.succeeded == 0) {
+  // all fail or none was due, the command has measured nothing.
+  if (report_.measurement.queries == 0) {
+    return absl::UnavailableError(
+        "no query was due after --warmup: a higher --qps, or a longer "
+        "--duration");
+  }
+  if (report_.measurement.succeeded == 0) {
     return absl::UnavailableError(absl::StrCat(
         "all ", report_.measurement.queries, " queries failed",
         first_errors.empty()

@@ -9,8 +9,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json Milliseconds(const loadgen::Distribution& distribution) {
-  const auto ms = absl::ToDoubleMilliseconds;
+// null: a time of no query, which is none.
+Json Milliseconds(absl::Duration time, int64_t queries) {
+  return queries > 0 ? Json(absl::ToDoubleMilliseconds(time)) : Json();
+}
+
+// Of `queries` queries.
+Json Milliseconds(const loadgen::Distribution& distribution, int64_t queries) {
+  const auto ms = [queries](absl::Duration time) {
+    return Milliseconds(time, queries);
+  };
   return {{"mean", ms(distribution.mean)}, {"p50", ms(distribution.p50)},
           {"p90", ms(distribution.p90)},   {"p95", ms(distribution.p95)},
           {"p99", ms(distribution.p99)},   {"p99.9", ms(distribution.p999)},
@@ -60,12 +68,15 @@ void AddSeries(const ServingOptions& options, const ServingReport& report,
   for (const loadgen::TimelinePoint& point :
        loadgen::Timeline(run.schedule, run.results, warmup, report.duration,
                          width)) {
+    const auto answered = [&point](absl::Duration time) {
+      return Milliseconds(time, point.succeeded);
+    };
     json["timeline"].push_back({{"at_s", absl::ToDoubleSeconds(point.at)},
                                 {"queries", point.queries},
                                 {"succeeded", point.succeeded},
-                                {"p50_ms", ms(point.p50)},
-                                {"p99_ms", ms(point.p99)},
-                                {"max_ms", ms(point.max)}});
+                                {"p50_ms", answered(point.p50)},
+                                {"p99_ms", answered(point.p99)},
+                                {"max_ms", answered(point.max)}});
   }
 }
 
@@ -87,8 +98,8 @@ std::string ServingJson(const ServingOptions& options,
                {"offered_qps", m.offered_qps},
                {"achieved_qps", m.achieved_qps},
                {"items_per_s", m.items_per_s},
-               {"latency_ms", Milliseconds(m.latency)},
-               {"sent_late_ms", Milliseconds(m.lateness)},
+               {"latency_ms", Milliseconds(m.latency, m.succeeded)},
+               {"sent_late_ms", Milliseconds(m.lateness, m.queries)},
                {"client_was_late", loadgen::ClientWasLate(m)},
                {"request_bytes", report.run.request_bytes},
                {"response_bytes", report.response_bytes()},
@@ -116,7 +127,10 @@ std::string ServingJson(const ServingOptions& options,
   if (report.max_qps) json["max_qps"] = *report.max_qps;
   for (const ServingReport::Try& one : report.tries) {
     json["tries"].push_back({{"qps", one.qps},
-                             {"p99_ms", absl::ToDoubleMilliseconds(one.p99)},
+                             {"queries", one.queries},
+                             {"succeeded", one.succeeded},
+                             {"within_slo", one.within_slo},
+                             {"p99_ms", Milliseconds(one.p99, one.succeeded)},
                              {"passed", one.passed}});
   }
   AddSeries(options, report, json);

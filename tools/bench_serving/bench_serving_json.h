@@ -16,7 +16,8 @@ namespace refract::tools {
 struct ServingReport {
   struct Try {
     double qps = 0;
-    absl::Duration p99;
+    int64_t queries = 0, succeeded = 0, within_slo = 0;
+    absl::Duration p99;  // of the queries that succeeded
     bool passed = false;
   };
 

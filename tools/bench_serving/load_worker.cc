@@ -303,20 +303,16 @@ LoadRun LoadWorker::Run(absl::Time start) {
   // The server's counters are read at both ends of the run. Their difference is
   // the run's, if nobody else sends requests.
   const auto before = target_->Statistics(model_);
-  run.started = absl::Now();
-  // `start` is a time of the steady clock; reports have times of day.
-  if (const absl::Duration wait = start - clock_.Now();
-      wait > absl::ZeroDuration()) {
-    run.started += wait;
-  }
-  run.results = loadgen::OpenLoopRun(
-                    clock_, schedule_,
-                    {.timeout = absl::Seconds(options_.timeout_s),
-                     .max_in_flight =
-                         options_.max_in_flight / static_cast<int64_t>(parts_) +
-                         1,
-                     .start = start})
-                    .Run(*target_);
+  // The run has times of the steady clock; reports have times of day.
+  const absl::Duration to_time_of_day = absl::Now() - clock_.Now();
+  const auto parts = static_cast<int64_t>(parts_);
+  loadgen::OpenLoopRun loop(
+      clock_, schedule_,
+      {.timeout = absl::Seconds(options_.timeout_s),
+       .max_in_flight = (options_.max_in_flight + parts - 1) / parts,
+       .start = start});
+  run.results = loop.Run(*target_);
+  run.started = loop.start() + to_time_of_day;
   const auto after = target_->Statistics(model_);
   run.schedule = std::exchange(schedule_, {});
   run.answers = target_->TakeAnswers();

@@ -72,6 +72,8 @@ class OpenLoopRun : private CompletionSink {
 
   // Sends everything, waits for all answers, returns one result per query.
   std::vector<QueryResult> Run(SystemUnderTest& system);
+  // Of the schedule, by the run's clock; after Run().
+  absl::Time start() const { return start_; }
 
  private:
   void Done(size_t query, absl::StatusCode code) override;

@@ -12,7 +12,13 @@ double Milliseconds(absl::Duration duration) {
   return absl::ToDoubleMilliseconds(duration);
 }
 
-void PrintRow(const char* name, const Distribution& row, std::ostream& out) {
+// Of `queries` queries.
+void PrintRow(const char* name, const Distribution& row, int64_t queries,
+              std::ostream& out) {
+  if (queries == 0) {
+    out << absl::StreamFormat("%-12s %9s\n", name, "-");
+    return;
+  }
   out << absl::StreamFormat("%-12s %9.3f %9.3f %9.3f %9.3f %9.3f %9.3f %9.3f\n",
                             name, Milliseconds(row.mean), Milliseconds(row.p50),
                             Milliseconds(row.p90), Milliseconds(row.p95),
@@ -107,8 +113,8 @@ void Print(const Measurement& m, std::ostream& out) {
   }
   out << absl::StreamFormat("%-12s %9s %9s %9s %9s %9s %9s %9s\n", "ms", "mean",
                             "p50", "p90", "p95", "p99", "p99.9", "max");
-  PrintRow("latency", m.latency, out);
-  PrintRow("sent late by", m.lateness, out);
+  PrintRow("latency", m.latency, m.succeeded, out);
+  PrintRow("sent late by", m.lateness, m.queries, out);
   if (ClientWasLate(m)) {
     out << "The client itself was late: it lacks processor time, and the "
            "latencies include that.\n";

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
@@ -46,10 +47,13 @@ class Echo : public inference::GRPCInferenceService::Service {
     input.add_shape(-1);
     return grpc::Status::OK;
   }
-  grpc::Status ModelInfer(grpc::ServerContext*,
+  grpc::Status ModelInfer(grpc::ServerContext* context,
                           const inference::ModelInferRequest* request,
                           inference::ModelInferResponse* response) override {
     const int number = requests_++;
+    while (number >= hold_after_ && !context->IsCancelled()) {
+      absl::SleepFor(absl::Milliseconds(1));
+    }
     if (number >= fail_after_) return failure_;
     response->set_id(request->id());
     auto& output = *response->add_outputs();
@@ -62,6 +66,7 @@ class Echo : public inference::GRPCInferenceService::Service {
 
   std::atomic<int> requests_ = 0;
   int fail_after_ = 1 << 30;
+  int hold_after_ = 1 << 30;  // further requests end with their client
   grpc::Status failure_;
 };
 
@@ -203,9 +208,33 @@ TEST_F(BenchServingTest, ErrorsOfTheServerAreResultsNotFailures) {
 TEST_F(BenchServingTest, FailsWhenNothingIsAnswered) {
   server_.fail_after_ = 0;
   server_.failure_ = {grpc::StatusCode::UNAVAILABLE, "gone"};
-  const Ran ran = Bench({});
+  const std::string path = folder_ / "failed.json";
+  const Ran ran = Bench({"--json", path});
   EXPECT_EQ(ran.exit_status, 1);
   EXPECT_THAT(ran.err, HasSubstr("gone"));
+  EXPECT_THAT(ran.out, testing::ContainsRegex("latency +-\n"));
+  std::ifstream file(path);
+  const nlohmann::json report = nlohmann::json::parse(file);
+  for (const auto& [key, latency] : report["latency_ms"].items()) {
+    EXPECT_TRUE(latency.is_null()) << key;
+  }
+  EXPECT_TRUE(report["timeline"][0]["p99_ms"].is_null());
+  EXPECT_TRUE(report["sent_late_ms"]["p99"].is_number());
+}
+
+TEST_F(BenchServingTest, FailsWhenNoQueryWasDue) {
+  const Ran ran = Bench({"--qps", "0.001", "--warmup", "0"});
+  EXPECT_EQ(ran.exit_status, 1);
+  EXPECT_THAT(ran.err, HasSubstr("no query was due after --warmup"));
+}
+
+TEST_F(BenchServingTest, TheBoundInFlightIsExact) {
+  // The request before the load is answered; after it the server holds one.
+  server_.hold_after_ = 1;
+  const Ran ran = Bench({"--max-in-flight", "1", "--warmup", "0", "--timeout",
+                         "0.6", "--arrivals", "constant"});
+  EXPECT_EQ(ran.exit_status, 1);
+  EXPECT_THAT(ran.out, HasSubstr("1 failed, 59 dropped unsent"));
 }
 
 TEST_F(BenchServingTest, FailedQueriesFailARateOfTheSearch) {
@@ -217,6 +246,8 @@ TEST_F(BenchServingTest, FailedQueriesFailARateOfTheSearch) {
   const nlohmann::json report = Report({"--find-max", "--slo-ms", "9000"});
   EXPECT_EQ(report["max_qps"], 200);
   EXPECT_TRUE(report["tries"][0]["passed"]);
+  EXPECT_EQ(report["tries"][0]["queries"], report["tries"][0]["succeeded"]);
+  EXPECT_LT(report["tries"][1]["succeeded"], report["tries"][1]["queries"]);
   for (size_t i = 1; i < report["tries"].size(); ++i) {
     EXPECT_FALSE(report["tries"][i]["passed"]) << i;
   }

@@ -60,7 +60,8 @@ TEST(OpenLoopTest, SendsOnTimeAndTheRightRequest) {
   JumpingClock clock;
   FakeSystem system([](size_t) { return absl::StatusCode::kOk; });
   const auto schedule = EveryMillisecond(5);
-  const auto results = OpenLoopRun(clock, schedule, {}).Run(system);
+  OpenLoopRun run(clock, schedule, {.timeout = absl::Seconds(10)});
+  const auto results = run.Run(system);
   ASSERT_EQ(results.size(), 5u);
   for (const QueryResult& result : results) {
     EXPECT_EQ(result.code, absl::StatusCode::kOk);
@@ -70,6 +71,7 @@ TEST(OpenLoopTest, SendsOnTimeAndTheRightRequest) {
   EXPECT_EQ(system.issued(), (std::vector<size_t>{0, 1, 2, 0, 1}));
   EXPECT_EQ(system.deadlines()[3] - system.deadlines()[0],
             absl::Milliseconds(3));
+  EXPECT_EQ(system.deadlines()[0] - run.start(), absl::Seconds(10));
 }
 
 // A stall of 200 ms delays the sending of 200 queries: each is charged for the

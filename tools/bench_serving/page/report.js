@@ -55,8 +55,9 @@ function drawFigures() {
   const figure = (name, of) => {
     const values = runs.map(of);
     if (values.some((v) => v === undefined)) return;
-    const ratio = two && values[0] > 0 ? [significant(values[1] / values[0], 3)] : [""];
-    row(table, [name, ...values.map((v) => significant(v)), ...(two ? ratio : [])]);
+    // A latency is null where no query was answered.
+    const ratio = two && values[0] > 0 && values[1] !== null ? [significant(values[1] / values[0], 3)] : [""];
+    row(table, [name, ...values.map((v) => (v === null ? "–" : significant(v))), ...(two ? ratio : [])]);
   };
   figure("offered, queries/s", (run) => run.offered_qps);
   figure("answered, queries/s", (run) => run.achieved_qps);
@@ -159,10 +160,11 @@ function drawTries() {
   if (!runs.some((run) => run.tries)) return;
   document.getElementById("search").hidden = false;
   const table = document.getElementById("tries");
-  row(table, ["run", "queries/s", "p99, ms", ""], true);
+  row(table, ["run", "queries/s", "without an answer", "p99, ms", ""], true);
   runs.forEach((run, i) => {
     for (const one of run.tries ?? []) {
-      row(table, [NAMES[i], significant(one.qps), significant(one.p99_ms),
+      row(table, [NAMES[i], significant(one.qps), one.queries - one.succeeded,
+                  one.p99_ms === null ? "–" : significant(one.p99_ms),
                   one.passed ? "passed" : "failed"]);
     }
   });
