@@ -50,34 +50,54 @@ void AddTo(const Quantities& more, Quantities& sum) {
   for (const auto& [name, amount] : more) sum[name] += amount;
 }
 
-// The requests of a pod: its containers together with init containers that keep
-// running (restartPolicy Always), but at least the requests of each other init
-// container, which runs alone before them; then the overhead of the pod's
-// runtime class.
+// The largest of both for each name.
+void RaiseTo(const Quantities& least, Quantities& amounts) {
+  for (const auto& [name, amount] : least) {
+    amounts[name] = std::max(amounts[name], amount);
+  }
+}
+
+// The requests of a pod as kube-scheduler counts them. Init containers start in
+// their order; with restartPolicy Always they go on running, so each later init
+// container runs beside them, and the containers run beside all of them. The
+// pod's own requests for CPU and memory take the place of the sum. The overhead
+// of the pod's runtime class comes on top.
 absl::StatusOr<Quantities> RequestsOf(const JsonValue& spec) {
   Quantities sum;
-  std::vector<Quantities> passing;
-  for (const char* kind : {"containers", "initContainers"}) {
-    const JsonValue& list = JsonMember(spec, kind);
-    for (size_t i = 0; list.is_array() && i < list.size(); ++i) {
-      absl::StatusOr<Quantities> asked =
-          AmountsOf(JsonMember(JsonMember(list[i], "resources"), "requests"));
-      if (!asked.ok()) {
-        return base::Annotate(
-            asked.status(),
-            absl::StrCat("spec.", kind, "[", i, "].resources.requests"));
-      }
-      if (absl::string_view(kind) == "containers" ||
-          JsonText(list[i], "restartPolicy") == "Always") {
-        AddTo(*asked, sum);
-      } else {
-        passing.push_back(*std::move(asked));
-      }
+  Quantities staying;   // init containers that go on running
+  Quantities starting;  // the most while init containers start
+  const auto requests = [](const JsonValue& owner,
+                           const auto&... where) -> absl::StatusOr<Quantities> {
+    absl::StatusOr<Quantities> asked =
+        AmountsOf(JsonMember(JsonMember(owner, "resources"), "requests"));
+    if (asked.ok()) return asked;
+    return base::Annotate(
+        asked.status(), absl::StrCat("spec.", where..., "resources.requests"));
+  };
+  const JsonValue& containers = JsonMember(spec, "containers");
+  for (size_t i = 0; containers.is_array() && i < containers.size(); ++i) {
+    REFRACT_ASSIGN_OR_RETURN(const Quantities asked,
+                             requests(containers[i], "containers[", i, "]."));
+    AddTo(asked, sum);
+  }
+  const JsonValue& inits = JsonMember(spec, "initContainers");
+  for (size_t i = 0; inits.is_array() && i < inits.size(); ++i) {
+    REFRACT_ASSIGN_OR_RETURN(Quantities asked,
+                             requests(inits[i], "initContainers[", i, "]."));
+    if (JsonText(inits[i], "restartPolicy") == "Always") {
+      AddTo(asked, staying);
+      RaiseTo(staying, starting);
+    } else {
+      AddTo(staying, asked);
+      RaiseTo(asked, starting);
     }
   }
-  for (const Quantities& asked : passing) {
-    for (const auto& [name, amount] : asked) {
-      sum[name] = std::max(sum[name], amount);
+  AddTo(staying, sum);
+  RaiseTo(starting, sum);
+  REFRACT_ASSIGN_OR_RETURN(const Quantities whole, requests(spec));
+  for (const char* name : {"cpu", "memory"}) {
+    if (const auto found = whole.find(name); found != whole.end()) {
+      sum[name] = found->second;
     }
   }
   absl::StatusOr<Quantities> overhead = AmountsOf(JsonMember(spec, "overhead"));

@@ -349,6 +349,28 @@ TEST(PodFromJson, AddsUpContainersAndReadsClaims) {
   EXPECT_EQ(PodFromJson(pod)->demand.gpus, 4);
 }
 
+// Hand-computed by the rules of Kubernetes' sidecars (KEP-753) and of requests
+// of whole pods (KEP-2837).
+TEST(PodFromJson, CountsInitContainersInTheirOrder) {
+  json pod = json::parse(R"({
+    "metadata": {"name": "p"},
+    "spec": {
+      "containers": [{"resources": {"requests": {"cpu": "1"}}}],
+      "initContainers": [
+        {"resources": {"requests": {"cpu": "5"}}},
+        {"restartPolicy": "Always", "resources": {"requests": {"cpu": "2"}}},
+        {"resources": {"requests": {"cpu": "4"}}},
+        {"restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}}]}
+    })");
+  // max(1 + 2 + 1, 5, 2 + 4).
+  EXPECT_EQ(PodFromJson(pod)->demand.cpu_milli, 6000);
+  pod["spec"]["resources"]["requests"] = {{"cpu", "3"}};
+  EXPECT_EQ(PodFromJson(pod)->demand.cpu_milli, 3000);
+  pod["spec"]["resources"]["requests"] = {{"cpu", "three"}};
+  EXPECT_THAT(std::string(PodFromJson(pod).status().message()),
+              HasSubstr("spec.resources.requests: cpu"));
+}
+
 TEST(NodeFromJson, ReadsBothGenerationsOfLabels) {
   json node = json::parse(R"({"metadata": {"name": "n", "labels": {
       "fabric.topograph.run/tier-0": "l", "fabric.topograph.run/tier-1": "p",
