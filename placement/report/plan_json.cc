@@ -40,6 +40,12 @@ Json OptionalResult(const std::optional<RepeatedResult>& result) {
   return result ? ResultJson(*result) : Json();
 }
 
+// null: no number of instances meets the objective, so there is no figure.
+template <typename T>
+Json IfMet(bool met, T figure) {
+  return met ? Json(figure) : Json();
+}
+
 Json ConfigurationJson(const Configuration& configuration) {
   Json json = {{"cn_cores", configuration.cn_cores}};
   if (configuration.whole) return json;
@@ -141,9 +147,9 @@ Json ServiceJson(const ServiceSpec& service, const ServicePlan& plan) {
     Json entry = ConfigurationJson(tried.configuration);
     entry["met"] = tried.met;
     if (!tried.why_not.empty()) entry["why_not"] = tried.why_not;
-    entry["cns"] = tried.cns;
-    entry["hns"] = tried.hns;
-    entry["price_per_h"] = tried.price;
+    entry["cns"] = IfMet(tried.met, tried.cns);
+    entry["hns"] = IfMet(tried.met, tried.hns);
+    entry["price_per_h"] = IfMet(tried.met, tried.price);
     entry["p99_ms"] = tried.p99_s * 1e3;
     json["search"]["tried"].push_back(std::move(entry));
   }
@@ -152,9 +158,9 @@ Json ServiceJson(const ServiceSpec& service, const ServicePlan& plan) {
     json["sensitivity"].push_back({{"input", one.input},
                                    {"factor", one.factor},
                                    {"met", one.met},
-                                   {"cns", one.cns},
-                                   {"hns", one.hns},
-                                   {"price_per_h", one.price}});
+                                   {"cns", IfMet(one.met, one.cns)},
+                                   {"hns", IfMet(one.met, one.hns)},
+                                   {"price_per_h", IfMet(one.met, one.price)}});
   }
   json["day"] = Json::array();
   for (const DayPart& part : plan.day) {

@@ -154,6 +154,14 @@ void AddService(const PlanSpec& spec, const ServiceSpec& service,
       24 * plan.answer.sizing.price, spec.currency, scaled, spec.currency);
 }
 
+// Columns cns,hns,price_per_h; empty where no number of instances meets the
+// objective.
+template <typename Row>
+std::string SizeCells(const Row& row) {
+  return row.met ? absl::StrFormat("%d,%d,%.6g", row.cns, row.hns, row.price)
+                 : ",,";
+}
+
 }  // namespace
 
 std::string PlanToText(const PlanSpec& spec, const Plan& plan) {
@@ -198,19 +206,19 @@ std::vector<std::pair<std::string, std::string>> PlanToCsv(const PlanSpec& spec,
     if (service.monolith) sweep("monolith", *service.monolith);
     for (const Tried& tried : service.tried) {
       const Configuration& configuration = tried.configuration;
-      absl::StrAppendFormat(&search, "%s,%g,%s,%g,%d,%d,%d,%.6g,%.6g\n",
-                            service.name, configuration.cn_cores,
-                            configuration.part.mig == MigProfile::kNone
-                                ? "whole"
-                                : std::string(Name(configuration.part.mig)),
-                            configuration.batching_window_us, tried.met,
-                            tried.cns, tried.hns, tried.price,
-                            tried.p99_s * 1e3);
+      const double window_us = configuration.batching_window_us;
+      absl::StrAppendFormat(
+          &search, "%s,%g,%s,%s,%d,%s,%.6g\n", service.name,
+          configuration.cn_cores,
+          configuration.part.mig == MigProfile::kNone
+              ? "whole"
+              : std::string(Name(configuration.part.mig)),
+          window_us < 0 ? "off" : absl::StrFormat("%g", window_us), tried.met,
+          SizeCells(tried), tried.p99_s * 1e3);
     }
     for (const Sensitivity& one : service.sensitivity) {
-      absl::StrAppendFormat(&sensitivity, "%s,%s,%g,%d,%d,%d,%.6g\n",
-                            service.name, one.input, one.factor, one.met,
-                            one.cns, one.hns, one.price);
+      absl::StrAppendFormat(&sensitivity, "%s,%s,%g,%d,%s\n", service.name,
+                            one.input, one.factor, one.met, SizeCells(one));
     }
     for (size_t i = 0; i < service.day.size(); ++i) {
       const DayPart& part = service.day[i];
