@@ -99,21 +99,29 @@ def changes_of(arguments):
 
 
 def write_easyrec(folder, arguments):
-    last = arguments.after
+    last, known = arguments.after, known_tables(arguments.version)
     # A step without changes writes no delta, but counts as written for --after.
     for step, tables in delta_sources.easyrec(
         arguments.files, renames(arguments), arguments.after
     ):
         last = step
         if tables:
-            print(f"step {step}: delta {write(folder, tables)} in {folder.path}")
+            print(f"step {step}: delta {write(folder, tables, known)} in {folder.path}")
         else:
             print(f"step {step}: no row has changed")
     if last == arguments.after:
         print(f"no step after {last}")
 
 
-def write(folder, tables):
+def known_tables(version):
+    """As next_version.check() takes them; None if the version is not on this machine."""
+    path = pathlib.Path(version).absolute()
+    return next_version.tables_of(path) if (path / "graph.pb").is_file() else None
+
+
+def write(folder, tables, known):
+    if known is not None:
+        next_version.check(tables, known)
     sequence = folder.write(tables)
     for table, changes in sorted(tables.items()):
         upserted = 0 if changes.ids is None else len(changes.ids)
@@ -207,7 +215,8 @@ def main():
             if not tables:
                 print("no row differs: no delta is written")
                 return 0
-            print(f"delta {write(folder, tables)} in {folder.path}")
+            known = known_tables(arguments.version)
+            print(f"delta {write(folder, tables, known)} in {folder.path}")
     except (deltas.DeltaError, SafetensorError, OSError) as error:
         print(f"delta.py: {error}", file=sys.stderr)
         return 2

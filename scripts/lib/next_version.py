@@ -46,7 +46,7 @@ def make(version, weights, tables=None, golden=True, folder=None):
             made = _import(version, work, weights, golden)
             _copy_plan(version, made)
             changes, (sequence, _) = old.merged(tables), old.last()
-            _check(changes, made)
+            check(changes, tables_of(made))
             if changes:
                 path = old.path.absolute().parent / str(number) if folder else made / "deltas"
                 deltas.Folder(path, model.name, number).write(
@@ -97,30 +97,45 @@ def _import(version, work, weights, golden):
     return work / "repository" / version.parent.name / "1"
 
 
-def _check(changes, made):
-    """A node that refuses a version's delta would serve the version without it."""
+def tables_of(version):
+    """{table: (rows, dim, dtype)} of a version; rows is None where rows have ids."""
     has_ids = set()
-    for file in (made / "tables").glob("*.safetensors"):
+    for file in (version / "tables").glob("*.safetensors"):
         with safe_open(file, "pt") as tensors:
             has_ids |= {n.removesuffix(".ids") for n in tensors.keys() if n.endswith(".ids")}
-    facts = {table["name"]: table for table in _inspect(made)["tables"]}
-    for table, rows in changes.items():
-        if table not in facts:
+    return {
+        table["name"]: (
+            None if table["name"] in has_ids else table["rows"], table["dim"], table["dtype"]
+        )
+        for table in _inspect(version)["tables"]
+    }
+
+
+def check(changes, tables):
+    """Refuses {table: Rows} that nodes would refuse; `tables` as of tables_of().
+
+    A node refuses all later deltas, too: each names the one before as its parent.
+    """
+    for table, change in changes.items():
+        if table not in tables:
             raise deltas.DeltaError(f"the model has no table '{table}'")
-        ids, values, deleted = rows.sorted(table)
+        rows, dim, dtype = tables[table]
+        ids, values, deleted = change.sorted(table)
         for some in (ids, deleted):
-            if some.numel() and table not in has_ids and not (
-                0 <= some[0] and some[-1] < facts[table]["rows"]
-            ):
+            if rows is not None and some.numel() and not (0 <= some[0] and some[-1] < rows):
                 raise deltas.DeltaError(
-                    f"table '{table}': ids {some[0]} to {some[-1]} are not all in "
-                    f"[0, {facts[table]['rows']})"
+                    f"table '{table}': ids {some[0]} to {some[-1]} are not all in [0, {rows})"
                 )
-        if values is None or rows.format:
+        if values is None or change.format:
             continue
-        if values.shape[1] != facts[table]["dim"]:
+        if values.shape[1] != dim:
             raise deltas.DeltaError(
-                f"table '{table}': rows of {values.shape[1]}, not {facts[table]['dim']}"
+                f"table '{table}': rows of {values.shape[1]}, not {dim}"
+            )
+        if str(values.dtype).removeprefix("torch.") not in ("float32", dtype):
+            raise deltas.DeltaError(
+                f"table '{table}': rows are {values.dtype}; wanted "
+                + " or ".join(dict.fromkeys(("float32", dtype)))
             )
         if not values.isfinite().all():
             raise deltas.DeltaError(f"table '{table}': a row has a NaN or an infinity")

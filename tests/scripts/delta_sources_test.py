@@ -101,14 +101,13 @@ class Sources(unittest.TestCase):
         self.random = numpy.random.default_rng(7)
 
     def version(self):
-        version = self.folder / "repo" / "ranker" / "1"
-        version.mkdir(parents=True)
-        (version / "graph.pb").touch()
-        return version
+        """As on the machine of a trainer, where the version itself is not."""
+        return self.folder / "repo" / "ranker" / "1"
 
-    def delta(self, *arguments, status=0):
+    def delta(self, command, version, *arguments, status=0):
+        folder = ("--folder", version / "deltas")
         ran = subprocess.run(
-            [PYTHON, "scripts/delta.py", *map(str, arguments)],
+            [PYTHON, "scripts/delta.py", command, *map(str, (version, *arguments, *folder))],
             cwd=ROOT, text=True, capture_output=True,
         )
         self.assertEqual(ran.returncode, status, ran.stderr)

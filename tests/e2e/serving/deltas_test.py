@@ -198,6 +198,26 @@ class Deltas(unittest.TestCase):
         self.assertIn(
             "no row differs", self.delta("diff", "--before", after, "--after", after)
         )
+        # What the node would refuse, and every later delta with it, is not written.
+        rows, nan = torch.zeros(2, DIM), torch.full((2, DIM), float("nan"))
+        for table, ids, values, reason in (
+            ("users", [1, 2], rows, "the model has no table 'users'"),
+            ("one.weight", [1, ROWS], rows, f"ids 1 to {ROWS} are not all in [0, {ROWS})"),
+            ("one.weight", [1, 2], rows[:, 1:], f"rows of {DIM - 1}, not {DIM}"),
+            ("one.weight", [1, 2], rows.half(), "rows are torch.float16; wanted float32"),
+            ("one.weight", [1, 2], nan, "a row has a NaN"),
+        ):
+            wrong = self.folder / "wrong.safetensors"
+            save_file(
+                {f"{table}/ids": torch.tensor(ids), f"{table}/rows": values.contiguous()}, wrong
+            )
+            done = support.run(
+                support.PYTHON, "scripts/delta.py", "rows", self.version, "--rows", wrong,
+                check=False,
+            )
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn(reason, done.stderr)
+        self.assertEqual(self.deltas.last()[0], 2)
         for name, value in (
             ("refract_deltas_applied_total", 2),
             ("refract_deltas_refused_total", 0),
