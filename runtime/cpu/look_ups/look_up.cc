@@ -23,6 +23,9 @@ constexpr size_t kLookUpsAtOnce = 64;
 // Rows of which only the ends are prefetched, unless LongestFarRow() prefetches
 // them whole (figures: docs/measurements/look_ups.md).
 constexpr int64_t kShortRowBytes = 512;
+// Longest rows that are prefetched in groups: a group of longer rows fills the
+// buffers of the prefetches, and the loop waits for them.
+constexpr int64_t kGroupedRowBytes = 320;
 // Rows, and bytes of each, that are prefetched before the loops.
 constexpr int64_t kFirstRows = 32;
 constexpr int64_t kFirstRowBytes = 512;
@@ -254,6 +257,13 @@ void RunGathered(const Stream& stream, const std::byte* const* rows) {
     bags.half_parameters =
         layout->format.parameter_dtype == base::DType::kFloat16;
   }
+  // Sums of unquantised rows take so few instructions a row that prefetches of
+  // single rows already follow each other closely.
+  const bool many_instructions = stream.EndOfIds() <= look_up.num_bags ||
+                                 (look_up.table.layout != nullptr &&
+                                  look_up.table.layout->format.is_quantised());
+  bags.prefetch_groups =
+      many_instructions && bags.row_bytes <= kGroupedRowBytes;
   bags.out = look_up.out;
   bags.out_stride = look_up.out_stride;
   stream.function(bags);
@@ -339,8 +349,8 @@ absl::Status RunSome(absl::Span<const LookUp> look_ups, RunStats& stats) {
   for (const Stream& stream : streams) total += stream.num_ids;
   const auto** const addresses =
       reinterpret_cast<const std::byte**>(ThreadScratch(
-          ScratchUse::kKernel, static_cast<size_t>(total + kGatherAhead) *
-                                   sizeof(const std::byte*)));
+          ScratchUse::kKernel,
+          static_cast<size_t>(total + kGatherPast) * sizeof(const std::byte*)));
   for (Stream& stream : streams) {
     // Look-ups outside the stream are checked here, others by Locate().
     // Locate() sees only ids of bags, so that ids behind the last bag are
@@ -387,7 +397,7 @@ absl::Status RunSome(absl::Span<const LookUp> look_ups, RunStats& stats) {
   }
   REFRACT_RETURN_IF_ERROR(fetching.Run(look_ups, stats));
   // The loops prefetch past the last row.
-  std::fill_n(to, kGatherAhead, zero_row);
+  std::fill_n(to, kGatherPast, zero_row);
   to = addresses;
   for (const Stream& stream : streams) {
     if (stream.empty()) continue;

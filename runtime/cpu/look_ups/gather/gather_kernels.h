@@ -11,10 +11,16 @@
 
 namespace refract::runtime::cpu {
 
-// Rows between a prefetch and its use. The array of row addresses must go on
-// for as many entries behind the last row. The times with 8 to 32 rows differ
-// by less than repeated runs do.
+// Rows between a prefetch and its use. The times with 8 to 32 rows differ by
+// less than repeated runs do.
 inline constexpr int64_t kGatherAhead = 16;
+// Rows of a group that is prefetched at a time. A prefetch that misses the TLB
+// holds back the instructions behind it (seen on Zen 3), but the processor
+// translates the addresses of prefetches that follow each other at the same
+// time.
+inline constexpr int64_t kGatherGroup = 8;
+// Entries that the array of row addresses must have behind the last row.
+inline constexpr int64_t kGatherPast = kGatherAhead + kGatherGroup;
 
 enum class GatherMode : uint8_t { kSum, kMean, kMax };
 
@@ -39,6 +45,7 @@ struct GatheredBags {
   int64_t row_bytes = 0;           // prefetched
   bool prefetch_ends = false;      // only the first and the last line of a row
   bool prefetch_far = false;       // into the cache of second level
+  bool prefetch_groups = false;    // kGatherGroup rows at a time
   int64_t payload = 0;             // byte of the first element
   int64_t parameters = 0;          // byte of scale and bias
   bool half_parameters = false;    // fp16 instead of fp32

@@ -21,6 +21,8 @@ enum class Prefetch {
   // are too few for kGatherAhead rows, and the loop would wait for a free
   // buffer.
   kFar,
+  // As kFar, in groups of rows (kGatherGroup).
+  kGroups,
   // The first and the last: the processor fetches the lines between them itself
   // once it reads the row, and prefetches of these lines would each ask for the
   // same address translation.
@@ -37,18 +39,38 @@ REFRACT_GATHER_INLINE void PrefetchLines(const std::byte* row,
 }
 
 template <Prefetch kPrefetch>
-REFRACT_GATHER_INLINE void PrefetchRow(const GatheredBags& bags, int64_t i) {
-  if constexpr (kPrefetch == Prefetch::kNone) return;
+REFRACT_GATHER_INLINE void PrefetchRow(const GatheredBags& bags,
+                                       const std::byte* row) {
   constexpr bool kAny = kPrefetch == Prefetch::kAny;
-  const std::byte* const row = bags.rows[i + kGatherAhead];
   const std::byte* const last = row + bags.row_bytes - 1;
-  if (kPrefetch == Prefetch::kFar || (kAny && bags.prefetch_far)) {
+  if (kPrefetch == Prefetch::kFar || kPrefetch == Prefetch::kGroups ||
+      (kAny && bags.prefetch_far)) {
     PrefetchLines<2>(row, last);
   } else if (kPrefetch == Prefetch::kEnds || bags.prefetch_ends) {
     __builtin_prefetch(row);
     __builtin_prefetch(last);
   } else {
     PrefetchLines<3>(row, last);
+  }
+}
+
+// Prefetches the row kGatherAhead rows behind row `i`, or a group from there on
+// if row `i` begins a group.
+template <Prefetch kPrefetch>
+REFRACT_GATHER_INLINE void PrefetchAhead(const GatheredBags& bags, int64_t i) {
+  if constexpr (kPrefetch == Prefetch::kNone) return;
+  const std::byte* const* const at = bags.rows + i;
+  if (kPrefetch == Prefetch::kGroups ||
+      (kPrefetch == Prefetch::kAny && bags.prefetch_groups)) {
+    // Groups begin at multiples of their size in memory: so they go on from one
+    // table of the stream to the next.
+    constexpr uintptr_t kGroupBytes = kGatherGroup * sizeof(*at);
+    if (reinterpret_cast<uintptr_t>(at) % kGroupBytes != 0) return;
+    for (int64_t g = 0; g < kGatherGroup; ++g) {
+      PrefetchRow<kPrefetch>(bags, at[kGatherAhead + g]);
+    }
+  } else {
+    PrefetchRow<kPrefetch>(bags, at[kGatherAhead]);
   }
 }
 
@@ -139,7 +161,7 @@ REFRACT_GATHER_INLINE void PoolColumns(const GatheredBags& bags, int64_t begin,
   typename V::Reg sum[kRegs];
   for (int k = 0; k < kRegs; ++k) sum[k] = V::Zero();
   for (int64_t i = begin; i < end; ++i) {
-    PrefetchRow<kPrefetch>(bags, i);
+    PrefetchAhead<kPrefetch>(bags, i);
     // Columns of the loops below are constants, hence part of the instructions
     // that load them.
     const Row<V, K> row(bags, bags.rows[i], column);
@@ -173,12 +195,11 @@ REFRACT_GATHER_INLINE void PoolColumns(const GatheredBags& bags, int64_t begin,
 // The bag of id `i` alone, without weights, in a single pass over its row:
 // nothing is summed, so that columns need no registers of their own. Unrolled,
 // because few instructions a row let the processor run ahead to the prefetches
-// of later rows: a prefetch that misses the TLB holds back the instructions
-// behind it.
+// of later rows.
 template <typename V, typename K>
 REFRACT_GATHER_INLINE void PoolRow(const GatheredBags& bags, int64_t i,
                                    float* out) {
-  PrefetchRow<K::kPrefetch>(bags, i);
+  PrefetchAhead<K::kPrefetch>(bags, i);
   const Row<V, K> row(bags, bags.rows[i], 0);
   const auto put = [&](int64_t column) {
     typename V::Reg value = row.Values(column);
@@ -263,8 +284,12 @@ void PoolRows(const GatheredBags& bags) {
     PoolBags<V, Kind<kElement, kHalf, Pooling::kMax, Prefetch::kAny>>(bags);
   } else if (bags.weights != nullptr) {
     PoolBags<V, Kind<kElement, kHalf, kWeighted, Prefetch::kAny>>(bags);
+  } else if (bags.prefetch_far && bags.prefetch_groups) {
+    PoolBags<V, Kind<kElement, kHalf, kSum, Prefetch::kGroups>>(bags);
   } else if (bags.prefetch_far) {
-    PoolBags<V, Kind<kElement, kHalf, kSum, Prefetch::kFar>>(bags);
+    // Quantised rows are hardly ever longer than those of groups.
+    constexpr auto kFar = kQuantised ? Prefetch::kAny : Prefetch::kFar;
+    PoolBags<V, Kind<kElement, kHalf, kSum, kFar>>(bags);
   } else if (bags.prefetch_ends) {
     // Quantised rows are hardly ever so long.
     constexpr auto kEnds = kQuantised ? Prefetch::kAny : Prefetch::kEnds;
@@ -291,7 +316,7 @@ void CopyGathered(const GatheredBags& bags) {
   std::byte* out = bags.out;
   constexpr int64_t kBytes = V::kLanes * int64_t{sizeof(float)};
   for (int64_t i = 0; i < bags.num_bags; ++i) {
-    PrefetchRow<Prefetch::kAny>(bags, i);
+    PrefetchAhead<Prefetch::kAny>(bags, i);
     const std::byte* const row = bags.rows[i];
     int64_t at = 0;
     for (; at + kBytes <= bags.row_bytes; at += kBytes) {

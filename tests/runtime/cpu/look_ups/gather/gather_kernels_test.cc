@@ -60,7 +60,7 @@ struct Case {
     for (const int64_t id : ids) {
       addresses.push_back(table.data() + id * layout.stride);
     }
-    addresses.resize(ids.size() + kGatherAhead, table.data());
+    addresses.resize(ids.size() + kGatherPast, table.data());
     for (const int64_t offset : offsets) {
       offsets32.push_back(static_cast<int32_t>(offset));
     }
@@ -103,7 +103,8 @@ struct Case {
   std::vector<const std::byte*> addresses;
 };
 
-// `prefetch`: 0 of all lines, 1 of the ends, 2 into the cache of second level.
+// `prefetch`: 0 of all lines, 1 of the ends, 2 into the cache of second level,
+// 3 as 2 in groups.
 void ExpectLikeReduceBags(const Case& c, const GatherSet& set, GatherMode mode,
                           bool weighted, bool bags_of_one, int prefetch) {
   const int64_t bags = bags_of_one ? static_cast<int64_t>(c.ids.size()) : kBags;
@@ -124,7 +125,8 @@ void ExpectLikeReduceBags(const Case& c, const GatherSet& set, GatherMode mode,
   gathered.dim = c.layout.dim;
   gathered.row_bytes = c.layout.stride;
   gathered.prefetch_ends = prefetch == 1;
-  gathered.prefetch_far = prefetch == 2;
+  gathered.prefetch_far = prefetch >= 2;
+  gathered.prefetch_groups = prefetch == 3;
   gathered.payload = c.layout.payload;
   gathered.parameters = c.layout.parameters;
   gathered.half_parameters =
@@ -165,7 +167,7 @@ TEST(GatherKernelsTest, AllSetsGiveTheBitsOfReduceBags) {
               SCOPED_TRACE(format + ", " + set.name + ", dim " +
                            std::to_string(c.layout.dim) + ", mode " +
                            std::to_string(static_cast<int>(mode)));
-              for (const int prefetch : {0, 1, 2}) {
+              for (const int prefetch : {0, 1, 2, 3}) {
                 ExpectLikeReduceBags(c, set, mode, weighted, bags_of_one,
                                      prefetch);
                 if (HasFatalFailure()) return;
@@ -187,7 +189,7 @@ TEST(GatherKernelsTest, CopiesRowsOfAnyLength) {
     for (const int64_t bytes : {1, 7, 8, 63, 64, 65, 200, 1000}) {
       std::vector<const std::byte*> rows = {table.data() + 2 * bytes,
                                             table.data()};
-      rows.resize(2 + kGatherAhead, table.data());
+      rows.resize(2 + kGatherPast, table.data());
       std::vector<std::byte> out(static_cast<size_t>(2 * bytes + 3),
                                  std::byte{99});
       GatheredBags bags;
