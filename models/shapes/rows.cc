@@ -109,24 +109,25 @@ absl::Status CheckRows(absl::Span<const NamedTensor> sample,
   InterpreterRun three;
   absl::Status tried = RunRows(*interpreter, *picker, {0, 0}, two);
   if (tried.ok()) tried = RunRows(*interpreter, *picker, {0, 0, 0}, three);
-  if (!tried.ok() &&
-      (graph.source == SourceFormat::kTorchExport || graph.min_batch > 2)) {
-    // The exporter has proved its sizes: rows were not separated correctly. Or
-    // the model needs more than two rows.
+  // Row 0 beside three other rows of the sample: enough to notice a mean or
+  // softmax over the batch, few enough for an import.
+  std::vector<InterpreterRun> beside;
+  for (int64_t row = 1; row < std::min<int64_t>(picker->rows(), 4); ++row) {
+    if (!tried.ok() || !picker->CanPick({0, row})) continue;
+    beside.emplace_back();
+    tried = RunRows(*interpreter, *picker, {0, row}, beside.back());
+  }
+  if (!tried.ok()) {
+    // The sizes run, as the exporter or the probes have proved: rows were not
+    // separated correctly. Or the model needs more than two rows.
     notes.push_back(
         absl::StrCat("a batch of 1 was not compared with larger batches: ",
                      tried.message()));
     return absl::OkStatus();
   }
-  if (!tried.ok()) return tried;
   // A sum over the batch grows with it: then one row rightly differs from two.
   bool mixes = !SameFirstRows(two, 2, three, 3);
-  // Row 0 beside three other rows of the sample: enough to notice a mean or
-  // softmax over the batch, few enough for an import.
-  for (int64_t row = 1; row < std::min<int64_t>(picker->rows(), 4); ++row) {
-    if (!picker->CanPick({0, row})) continue;
-    InterpreterRun run;
-    REFRACT_RETURN_IF_ERROR(RunRows(*interpreter, *picker, {0, row}, run));
+  for (const InterpreterRun& run : beside) {
     mixes |= !SameFirstRows(two, 2, run, 2);
   }
   if (mixes) {

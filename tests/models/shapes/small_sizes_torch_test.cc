@@ -146,6 +146,25 @@ TEST(CheckRowsTest, RowsThatDependOnEachOtherAreNoted) {
   }
 }
 
+// Items are the rows, and counts divide them among users: a request of chosen
+// items needs other counts.
+TEST(CheckRowsTest, ItemsOfSeveralUsersAreNotChosen) {
+  Model model(R"(
+    def forward(self, users, items, counts):
+      x = torch.repeat_interleave(torch.embedding(self.table, users), counts, 0)
+      return torch.cat([x, torch.embedding(self.table, items)], 1).sum(1)
+  )");
+  ASSERT_TRUE(model
+                  .Infer({{"users", Ids({4})},
+                          {"items", Ids({9})},
+                          {"counts", Longs({2, 3, 0, 4})}})
+                  .ok());
+  EXPECT_EQ(model.InputShape("items"), "B");
+  const absl::Status checked = model.Check();
+  ASSERT_TRUE(checked.ok()) << checked;
+  EXPECT_THAT(model.notes, ElementsAre(HasSubstr("was not compared")));
+}
+
 TEST(CheckRowsTest, LargerMinimumIsLeftAlone) {
   Model model(R"(
     def forward(self, x):
