@@ -41,7 +41,8 @@ std::vector<Index> IndicesOf(const Graph& graph, const Node& node) {
   }
   const ValueId self = node.ValueArg("self");
   const RowRule rule = OperatorOf(node.op).rows;
-  if (rule == RowRule::kGather || rule == RowRule::kIndexSelect) {
+  if (rule == RowRule::kGather || rule == RowRule::kIndexSelect ||
+      rule == RowRule::kIndexWrite || rule == RowRule::kScatter) {
     const Argument* dim = node.FindArg("dim");
     const auto* number = dim ? std::get_if<int64_t>(dim) : nullptr;
     if (number == nullptr) return {};
@@ -54,7 +55,7 @@ std::vector<Index> IndicesOf(const Graph& graph, const Node& node) {
     for (const SymExpr& dim : graph.value(self).shape) all = all * dim;
     indices.push_back({node.ValueArg("index"), self, all});
   }
-  if (rule == RowRule::kIndex) {
+  if (rule == RowRule::kIndex || rule == RowRule::kIndexPut) {
     const Argument* arg = node.FindArg("indices");
     const auto* list = arg ? std::get_if<ValueList>(arg) : nullptr;
     if (list == nullptr) return {};
@@ -195,7 +196,6 @@ std::vector<Use> UsesOf(const Graph& graph) {
   std::vector<Use> uses;
   for (const Node& node : graph.nodes) {
     for (const Index& index : IndicesOf(graph, node)) {
-      if (index.size.is_unknown()) continue;
       std::vector<Step> pending = {{.value = index.value}};
       // A value is visited once for each narrowest type, with a shift of 0 and
       // with another one. A visit for each sum of shifts could take exponential
@@ -245,6 +245,7 @@ std::vector<IndexRange> FindIndexRanges(const Graph& graph) {
   std::map<ValueId, Found> found;
   for (const Use& use : UsesOf(graph)) {
     const ValueId id = use.step.value;
+    if (use.index.size.is_unknown()) continue;
     if (graph.value(id).dtype == base::DType::kBool) continue;
     Found& here = found[id];
     here.range.input = id;
@@ -262,6 +263,22 @@ std::vector<IndexRange> FindIndexRanges(const Graph& graph) {
     if (it->second.unknown) ranges.back().end = SymExpr();
   }
   return ranges;
+}
+
+std::vector<ValueId> FindRowNumbers(const Graph& graph) {
+  absl::flat_hash_set<ValueId> found;
+  for (const Use& use : UsesOf(graph)) {
+    const ValueId table = use.index.table;
+    if (use.step.shift == 0 && table != kNoValue &&
+        !graph.value(table).is_weight()) {
+      found.insert(use.step.value);
+    }
+  }
+  std::vector<ValueId> inputs;
+  for (const ValueId input : graph.inputs) {
+    if (found.contains(input)) inputs.push_back(input);
+  }
+  return inputs;
 }
 
 absl::Status CheckFloatIds(const Graph& graph) {

@@ -29,6 +29,11 @@ struct IndexRange {
 // are left out.
 std::vector<IndexRange> FindIndexRanges(const Graph& graph);
 
+// Inputs that index, without arithmetic, a tensor that is no weight: the row of
+// each entry in `zeros(B, D).index_add(0, row, entries)`, or a candidate's user
+// in `users[user]`. In the order of the graph's inputs. Needs no shapes.
+std::vector<ValueId> FindRowNumbers(const Graph& graph);
+
 // Ids that arrive as floats. CTR code often packs dense features and ids into
 // one matrix of float32 and casts columns back to integers. A float with p
 // bits of significand represents every integer up to 2^p and only some above

@@ -64,7 +64,8 @@ class Fitter {
         if (found_.symbols[s].name == kBatchSymbol) {
           values[s] = batch;
         } else {
-          values[s] += 2 + static_cast<int64_t>(3 * s + checks_.size());
+          values[s] += 2 + static_cast<int64_t>(3 * s + checks_.size()) %
+                               (kMaxGrowth - 1);
         }
       }
       InterpreterRun run;

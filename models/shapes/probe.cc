@@ -1,6 +1,7 @@
 #include "models/shapes/probe.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -9,8 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/integers.h"
 #include "base/status_macros.h"
-#include "models/passes/complex_numbers.h"
+#include "models/graph/index_ranges.h"
 #include "models/graph/op_traits.h"
+#include "models/passes/complex_numbers.h"
 
 namespace refract::models {
 namespace {
@@ -57,6 +59,11 @@ void Tile(const base::TensorView& from, int64_t shift, base::Tensor& to) {
 bool HidesIds(const Graph& graph) {
   return std::any_of(
       graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
+        // Ids that a mask places in a padded matrix.
+        if (node.op == "aten.masked_scatter.default" ||
+            node.op == "aten.index_put.default") {
+          return true;
+        }
         return !absl::StartsWith(node.op, "aten.") &&
                !absl::StartsWith(node.op, "py.") && !IsComplexOp(node.op);
       });
@@ -233,7 +240,32 @@ absl::StatusOr<ProbeMaker> ProbeMaker::Create(
       maker.ragged_[i] = FindBags(i, maker.sample_, is_id, divided, hides_ids);
     }
   }
+  maker.FindLimits(graph, is_id);
   return maker;
+}
+
+void ProbeMaker::FindLimits(const Graph& graph,
+                            const std::vector<bool>& is_id) {
+  limits_.resize(sample_.size());
+  const std::vector<ValueId> numbers = FindRowNumbers(graph);
+  for (size_t i = 0; i < sample_.size(); ++i) {
+    const base::TensorView& tensor = sample_[i];
+    if (is_id[i] || ragged_[i] || !IsInt32OrInt64(tensor.dtype) ||
+        std::find(numbers.begin(), numbers.end(), graph.inputs[i]) ==
+            numbers.end()) {
+      continue;
+    }
+    int64_t largest = 0;
+    for (int64_t k = 0; k < tensor.num_elements(); ++k) {
+      largest = std::max(largest, IntAt(tensor, k));
+    }
+    for (size_t input = 0; input < sample_.size(); ++input) {
+      const base::Dims& dims = sample_[input].dims;
+      for (size_t dim = 0; dim < dims.size(); ++dim) {
+        if (dims[dim] > largest) limits_[i].push_back({input, dim});
+      }
+    }
+  }
 }
 
 absl::StatusOr<std::vector<base::Tensor>> ZeroInputs(
@@ -272,6 +304,15 @@ absl::StatusOr<std::vector<base::Tensor>> ProbeMaker::Make(
       Tile(sample_[i], shift, tensor);
     } else if (count > 0) {
       FillRagged(*ragged_[i], dims, count, tensor);
+    }
+    // The least of the sizes is right whichever counts the rows. Numbers never
+    // grow, since they may index something of a fixed size as well.
+    int64_t limit = INT64_MAX;
+    for (const Place& place : limits_[i]) {
+      limit = std::min(limit, dims[place.input][place.dim]);
+    }
+    for (int64_t k = 0; k < count && limit > 0 && limit < INT64_MAX; ++k) {
+      SetInt(tensor, k, IntAt(tensor.view(), k) % limit);
     }
     tensors.push_back(std::move(tensor));
   }

@@ -19,6 +19,12 @@ namespace refract::models {
 // Sizes of every input, in the graph's order.
 using InputDims = std::vector<base::Dims>;
 
+// One dimension of one input.
+struct Place {
+  size_t input = 0;
+  size_t dim = 0;
+};
+
 // An input whose contents must agree with the last size of another: bag offsets
 // (a vector, or one row for each row of ids), or lengths of bags.
 struct RaggedInput {
@@ -47,13 +53,19 @@ class ProbeMaker {
 
   // Contents: the sample's, repeated or cut along each dimension, so that ids
   // stay within their tables; the first row is the sample's row `shift`.
-  // Offsets and lengths spread the ids evenly.
+  // Offsets and lengths spread the ids evenly. Numbers of rows stay below the
+  // rows.
   absl::StatusOr<std::vector<base::Tensor>> Make(const InputDims& dims,
                                                  int64_t shift) const;
 
  private:
+  void FindLimits(const Graph& graph, const std::vector<bool>& is_id);
+
   std::vector<base::TensorView> sample_;
   std::vector<std::optional<RaggedInput>> ragged_;
+  // By input, if it has numbers of rows: sizes above all its numbers. One of
+  // them counts the rows; which of them is not known before shapes are.
+  std::vector<std::vector<Place>> limits_;
 };
 
 // A request of zeros, which are ids of every table, for a graph that has

@@ -19,11 +19,8 @@ namespace refract::models {
 // The name of the size that counts rows.
 inline constexpr absl::string_view kBatchSymbol = "B";
 
-// One dimension of one input.
-struct Place {
-  size_t input = 0;
-  size_t dim = 0;
-};
+// The most that FitShapes() adds to a size that counts no rows.
+inline constexpr int64_t kMaxGrowth = 12;
 
 // A size that a request may choose. Every member is factor × size + offset.
 struct SizeSymbol {

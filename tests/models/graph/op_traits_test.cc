@@ -500,6 +500,22 @@ TEST(FindIdInputsTest, JoinedInputsAllCount) {
   EXPECT_THAT(inputs, testing::ElementsAre(a, b));
 }
 
+// zeros(B, 4).index_add(0, row, entries): every entry names a row of the batch.
+TEST(FindIndexRangesTest, RowsThatEntriesAreAddedTo) {
+  GraphMaker maker;
+  const ValueId row = maker.Input("row");
+  const ValueId zeros = maker.Input("zeros");
+  maker.SetShape(row, {SymExpr::Symbol("n")});
+  maker.SetShape(zeros, {SymExpr::Symbol("b"), 4});
+  maker.Call("aten.index_add.default",
+             {Ref("self", zeros), {"dim", int64_t{0}}, Ref("index", row)});
+  const std::vector<IndexRange> found = FindIndexRanges(maker.graph());
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].input, row);
+  EXPECT_EQ(found[0].end, SymExpr::Symbol("b"));
+  EXPECT_EQ(FindRowNumbers(maker.graph()), std::vector<ValueId>{row});
+}
+
 // RecBole's histories: states.gather(1, (length - 1).view(…).expand(…)), beside
 // a table that is looked up at ids + 2.
 TEST(FindIndexRangesTest, IntegersThatAreShiftedIndices) {

@@ -414,6 +414,77 @@ TEST(InferShapesTest, WeightsOfIdsFollowTheIdsOfTheirTable) {
   }
 }
 
+// SASRec: padding on the left, and a table with as many positions as steps.
+TEST(InferShapesTest, StepsWithoutFurtherPositionsAreFixed) {
+  Model model(R"(
+    def forward(self, steps):
+      place = torch.arange(1, steps.size(1) + 1).unsqueeze(0) * (steps != 0)
+      x = torch.embedding(self.table, steps) + torch.embedding(self.table, place)
+      return x.sum(1)
+  )");
+  at::Tensor steps = at::ones({4, 9}, at::kLong);
+  steps.slice(1, 0, 3).zero_();
+  const absl::Status status = model.Infer({{"steps", steps}});
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(model.InputShape("steps"), "B, 9");
+}
+
+// Entries name their row: there may be fewer rows in another request.
+TEST(InferShapesTest, NumbersOfRowsStayBelowTheRows) {
+  for (const std::string sum :
+       {"zeros.index_add(0, row, x)",
+        "zeros.scatter_add(0, row.unsqueeze(1).expand(-1, 3), x)"}) {
+    SCOPED_TRACE(sum);
+    Model model(absl::StrCat(R"(
+      def forward(self, ids, row, dense):
+        x = torch.embedding(self.table, ids)
+        zeros = torch.zeros([dense.size(0), 3])
+        return torch.cat([dense, )",
+                             sum, "], 1)\n"));
+    const absl::Status status =
+        model.Infer({{"ids", Ids({9})},
+                     {"row", Longs({0, 0, 0, 1, 3, 3, 3, 3, 4})},
+                     {"dense", Floats({5, 13})}});
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(model.InputShape("dense"), "B, 13");
+    EXPECT_EQ(model.InputShape("row"), model.InputShape("ids"));
+    EXPECT_EQ(model.OutputShape(), "B, 16");
+  }
+}
+
+// Candidates name their user, and a table of fixed size as well.
+TEST(InferShapesTest, NumbersOfRowsDoNotGrow) {
+  Model model(R"(
+    def forward(self, users, user, dense):
+      x = torch.embedding(self.table, users)[user]
+      return torch.cat([dense, x, self.table.t()[:, user].t()], 1)
+  )");
+  const absl::Status status =
+      model.Infer({{"users", Ids({4})},
+                   {"user", Longs({3, 0, 2, 1, 1, 0, 3})},
+                   {"dense", Floats({7, 13})}});
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(model.InputShape("user"), "B");
+  EXPECT_EQ(model.InputShape("users"), "N0");
+  EXPECT_EQ(model.OutputShape(), "B, 19");
+}
+
+// The model makes a padded matrix of the ids of all rows.
+TEST(InferShapesTest, LengthsOfPaddedRowsAddUpToTheIds) {
+  Model model(R"(
+    def forward(self, ids, lengths):
+      mask = torch.arange(12).unsqueeze(0) < lengths.unsqueeze(1)
+      zeros = torch.zeros([lengths.size(0), 12], dtype=4)
+      padded = zeros.masked_scatter(mask, ids)
+      return torch.embedding(self.table, padded).sum(1)
+  )");
+  const absl::Status status =
+      model.Infer({{"ids", Ids({9})}, {"lengths", Longs({2, 0, 3, 3, 1})}});
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(model.InputShape("lengths"), "B");
+  EXPECT_EQ(model.OutputShape(), "B, 3");
+}
+
 TEST(InferShapesTest, TopKOverTheBatchNeedsItsRows) {
   Model model(R"(
     def forward(self, x):
