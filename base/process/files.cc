@@ -67,11 +67,14 @@ absl::StatusOr<std::string> ReadText(absl::string_view path) {
 }
 
 absl::Status WriteText(absl::string_view path, absl::string_view text) {
+  const auto failure = [&path] {
+    return absl::StrCat(path, ": cannot be written: ", std::strerror(errno));
+  };
   std::ofstream file(std::string(path), std::ios::binary | std::ios::trunc);
-  if (file) file << text;
-  if (!file || !file.flush()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": cannot be written: ", std::strerror(errno)));
+  if (!file) return absl::InvalidArgumentError(failure());
+  // The path is right, and the disk is full or broken.
+  if (!(file << text) || !file.flush()) {
+    return absl::UnavailableError(failure());
   }
   return absl::OkStatus();
 }

@@ -177,33 +177,35 @@ void ServingBench::PrintRun() {
 }
 
 absl::Status ServingBench::WriteFiles() {
-  if (!options_.record.empty()) REFRACT_RETURN_IF_ERROR(load_->WriteRecords());
+  // A file that cannot be written leaves the others: the run is not repeatable.
+  absl::Status written;
+  if (!options_.record.empty()) written.Update(load_->WriteRecords());
   const LoadRun& run = report_.run;
   const absl::Duration warmup = absl::Seconds(options_.warmup_s);
   if (!options_.csv.empty()) {
     std::ostringstream text;
     loadgen::WriteQueriesCsv(run.schedule, run.results, warmup, text);
-    REFRACT_RETURN_IF_ERROR(base::WriteText(options_.csv, text.str()));
+    written.Update(base::WriteText(options_.csv, text.str()));
   }
   if (!options_.hlog.empty()) {
     std::ostringstream text;
     loadgen::WriteHistogramLog(run.schedule, run.results, warmup, run.started,
                                text);
-    REFRACT_RETURN_IF_ERROR(base::WriteText(options_.hlog, text.str()));
+    written.Update(base::WriteText(options_.hlog, text.str()));
   }
   if (options_.json.empty() && options_.report.empty()) {
-    return absl::OkStatus();
+    return written;
   }
   const std::string json = ServingJson(options_, report_);
   if (!options_.json.empty()) {
-    REFRACT_RETURN_IF_ERROR(options_.json.WriteText(json));
+    written.Update(options_.json.WriteText(json));
   }
   if (!options_.report.empty()) {
     REFRACT_ASSIGN_OR_RETURN(const std::string page,
                              ServingPage({{options_.report, json}}));
-    REFRACT_RETURN_IF_ERROR(base::WriteText(options_.report, page));
+    written.Update(base::WriteText(options_.report, page));
   }
-  return absl::OkStatus();
+  return written;
 }
 
 absl::Status ServingBench::Run() {

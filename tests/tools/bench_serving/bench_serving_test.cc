@@ -222,6 +222,16 @@ TEST_F(BenchServingTest, FailsWhenNothingIsAnswered) {
   EXPECT_TRUE(report["sent_late_ms"]["p99"].is_number());
 }
 
+TEST_F(BenchServingTest, AFullDiskLosesItsOwnFilesAlone) {
+  const std::string path = folder_ / "kept.json";
+  const Ran ran = Bench({"--csv", "/dev/full", "--json", path});
+  EXPECT_EQ(ran.exit_status, 1);
+  EXPECT_THAT(ran.err,
+              HasSubstr("/dev/full: cannot be written: No space left"));
+  std::ifstream file(path);
+  EXPECT_TRUE(nlohmann::json::accept(file));
+}
+
 TEST_F(BenchServingTest, FailsWhenNoQueryWasDue) {
   const Ran ran = Bench({"--qps", "0.001", "--warmup", "0"});
   EXPECT_EQ(ran.exit_status, 1);
