@@ -131,12 +131,19 @@ void PrintSizes(const AssumedSizes& sizes, std::ostream& out,
                 std::ostream& err) {
   if (sizes.all.empty()) return;
   out << "sizes per item: " << sizes.Text() << "\n";
+  // A model of hundreds of tables may have a size for each.
+  constexpr int kShown = 3;
+  int guessed = 0;
   for (const AssumedSize& size : sizes.all) {
-    if (size.source != SizeSource::kGuessed) continue;
+    if (size.source != SizeSource::kGuessed || ++guessed > kShown) continue;
     err << "warning: " << size.symbol << " is guessed as " << size.size
         << " per item (size of " << absl::StrJoin(size.inputs, ", ")
         << "); give --size " << size.symbol
         << "=N, or import the model with --sample\n";
+  }
+  if (guessed > kShown) {
+    err << "warning: " << guessed - kShown
+        << " more sizes are guessed, as marked above\n";
   }
 }
 

@@ -48,8 +48,8 @@ absl::StatusOr<AssumedSizes> AssumeSizes(
     const std::vector<std::string>& given, const models::LoadedModel& model,
     const partitioner::CostProfiles* profiles = nullptr);
 
-// Prints the sizes in a line on `out`, and a warning on `err` for each size
-// that was guessed.
+// Prints the sizes in a line on `out`, and warnings on `err` for the first few
+// sizes that were guessed, with the number of the others.
 void PrintSizes(const AssumedSizes& sizes, std::ostream& out,
                 std::ostream& err);
 
