@@ -17,6 +17,7 @@
 #include "cpu_node/frontend/node_status.h"
 #include "cpu_node/frontend/service.h"
 #include "glog/logging.h"
+#include "google/protobuf/message.h"
 #include "google/protobuf/stubs/logging.h"
 #include "grpc/support/log.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
@@ -27,6 +28,7 @@
 #include "grpcpp/security/tls_credentials_options.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
+#include "proto/health.pb.h"
 
 namespace refract::cpu_node {
 namespace {
@@ -184,6 +186,9 @@ absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Create(
   // Process-wide settings; the first two apply to the next ServerBuilder.
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  // Otherwise the linker leaves the description of the health service out.
+  google::protobuf::LinkMessageReflection<
+      grpc::health::v1::HealthCheckRequest>();
 
   TakeLogsOfLibraries();
   const MessageLimits limits = LimitsOf(options);

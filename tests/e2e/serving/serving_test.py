@@ -219,8 +219,17 @@ class Serving:
                 ProtoReflectionDescriptorDatabase,
             )
 
-            services = ProtoReflectionDescriptorDatabase(channel).get_services()
+            database = ProtoReflectionDescriptorDatabase(channel)
+            services = database.get_services()
             self.assertIn("inference.GRPCInferenceService", services)
+            # Tools such as grpcurl call methods by their descriptions alone.
+            for service in services:
+                described = [
+                    f"{file.package}.{s.name}"
+                    for file in [database.FindFileContainingSymbol(service)]
+                    for s in file.service
+                ]
+                self.assertIn(service, described)
 
     def test_ready_only_while_an_hn_is_there(self):
         hn = self.start_hn()
