@@ -73,13 +73,22 @@ class Fitter {
       // depends on data must not look constant. A model may insist on the
       // sample's order (falling lengths).
       const auto shift = static_cast<int64_t>(checks_.size() + 1);
-      if (Probe(values, run, shift)) {
-        if (auto failed = Probe(values, run)) {
-          // A batch above the example's must run, since the example ran.
-          if (batch > BatchBase() || !NeedsRows(*failed)) return failed;
-          graph_.min_batch = batch + 1;
-          continue;
+      std::optional<FailedProbe> failed = Probe(values, run, shift);
+      if (failed) failed = Probe(values, run);
+      if (failed) {
+        std::vector<int64_t> spread = AsInExample(values, batch);
+        InterpreterRun other;
+        if (!Probe(spread, other)) {
+          values = std::move(spread);
+          run = std::move(other);
+          failed.reset();
         }
+      }
+      if (failed) {
+        // A batch above the example's must run, since the example ran.
+        if (batch > BatchBase() || !NeedsRows(*failed)) return failed;
+        graph_.min_batch = batch + 1;
+        continue;
       }
       checks_.push_back({std::move(values), std::move(run)});
     }
@@ -114,6 +123,21 @@ class Fitter {
       if (found_.symbols[s].name == kBatchSymbol) failed.rows = values[s];
     }
     return failed;
+  }
+
+  // `values` with about as many entries per row as in the example: a model that
+  // pads rows to a fixed number of steps refuses more.
+  std::vector<int64_t> AsInExample(std::vector<int64_t> values,
+                                   int64_t batch) const {
+    for (size_t s = 0; s < values.size(); ++s) {
+      const SizeSymbol& symbol = found_.symbols[s];
+      if (symbol.name[0] != 'N') continue;
+      // Not proportional to the batch: sizes must not be taken for the other's.
+      const auto fewer = static_cast<int64_t>(checks_.size() % 3);
+      values[s] =
+          std::max<int64_t>(symbol.base * batch / BatchBase() - fewer, 1);
+    }
+    return values;
   }
 
   // Whether an operator refuses a request for having fewer rows than its

@@ -113,7 +113,8 @@ class Finder {
     return places;
   }
 
-  // Continues from two rows if the example has one and the model takes two.
+  // Continues from two rows or more if the example has one and the model takes
+  // them.
   // Rows may also be counted in another dimension than the first.
   void LeaveOneRow() {
     std::vector<Member> ones;
@@ -131,11 +132,18 @@ class Finder {
       further.insert(further.end(), ones.begin(), ones.end());
       if (Try(further) != Effect::kFails) ones = std::move(further);
     }
-    // The move is kept only if the model runs with two rows.
-    InputDims two = Moved(ones);
+    // Two items of one user in the example are no two rows.
+    int64_t steps = 1;
+    const auto taken = [&](const Place& place) {
+      return place.dim == 0 && SizeOf(place) - OffsetOf(place) == 1 + steps;
+    };
+    const std::vector<Place> places = Places();
+    while (std::any_of(places.begin(), places.end(), taken)) ++steps;
+    // The move is kept only if the model runs with so many rows.
+    InputDims more = Moved(ones, steps);
     InterpreterRun run;
-    if (prober_.Run(two, run).ok()) {
-      found_.base = std::move(two);
+    if (prober_.Run(more, run).ok()) {
+      found_.base = std::move(more);
       base_run_ = std::move(run);
     }
   }

@@ -209,6 +209,23 @@ TEST(InferShapesTest, OneUserForManyItemsStaysOne) {
   EXPECT_EQ(model.OutputShape(), "B");
 }
 
+// One user moved to two rows would meet two items.
+TEST(InferShapesTest, TwoItemsOfOneUserAreTheBatch) {
+  Model model(R"(
+    def forward(self, user, history, items):
+      u = torch.linear(user, self.weight) + torch.linear(history, self.weight)
+      return (u.expand(items.size(0), -1) *
+              torch.linear(items, self.weight)).sum(1)
+  )");
+  ASSERT_TRUE(model
+                  .Infer({{"user", Floats({1, 13})},
+                          {"history", Floats({1, 13})},
+                          {"items", Floats({2, 13})}})
+                  .ok());
+  EXPECT_EQ(model.InputShape("user"), "1, 13");
+  EXPECT_EQ(model.InputShape("items"), "B, 13");
+}
+
 TEST(InferShapesTest, ASampleOfOneRowIsEnough) {
   Model model(R"(
     def forward(self, a, b):
@@ -483,6 +500,22 @@ TEST(InferShapesTest, LengthsOfPaddedRowsAddUpToTheIds) {
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(model.InputShape("lengths"), "B");
   EXPECT_EQ(model.OutputShape(), "B, 3");
+}
+
+// Rows of at most 4 ids: fewer rows cannot hold the example's ids.
+TEST(InferShapesTest, RowsOfFewStepsHoldAllIds) {
+  Model model(R"(
+    def forward(self, ids, lengths):
+      mask = torch.arange(4).unsqueeze(0) < lengths.unsqueeze(1)
+      zeros = torch.zeros([lengths.size(0), 4], dtype=4)
+      padded = zeros.masked_scatter(mask, ids)
+      both = torch.masked_select(padded, mask) + ids
+      return torch.embedding(self.table, padded).sum(1), both
+  )");
+  const absl::Status status =
+      model.Infer({{"ids", Ids({13})}, {"lengths", Longs({4, 1, 4, 4, 0})}});
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(model.InputShape("lengths"), "B");
 }
 
 TEST(InferShapesTest, TopKOverTheBatchNeedsItsRows) {
