@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "base/process/files.h"
 
@@ -151,6 +152,11 @@ absl::Status CsvTable::Wrong(int row, int column,
 absl::Status CsvTable::Wrong(int row, absl::string_view what) const {
   return absl::InvalidArgumentError(
       absl::StrCat(path_, ":", lines_[row], ": ", what));
+}
+
+std::string CsvField(absl::string_view text) {
+  if (text.find_first_of(",\"\r\n") == text.npos) return std::string(text);
+  return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\"", "\"\""}}), "\"");
 }
 
 }  // namespace refract::placement

@@ -58,6 +58,10 @@ class CsvTable {
   std::vector<int> lines_;     // number in the file, of each row
 };
 
+// `text` as a field of a file that is written: in quotes (RFC 4180) if it holds
+// a comma, a quote or an end of line. CsvTable refuses such fields.
+std::string CsvField(absl::string_view text);
+
 }  // namespace refract::placement
 
 #endif  // REFRACT_PLACEMENT_CLUSTER_CSV_H_

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
+#include "placement/cluster/csv.h"
 #include "placement/loan/loan.h"
 #include "placement/report/figures.h"
 
@@ -17,6 +18,11 @@ namespace refract::placement {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+// To the second also where times are those of a calendar.
+std::string SecondsText(double seconds) {
+  return absl::StrFormat("%.15g", seconds);
+}
 
 std::vector<std::string> JobNames(const LoanSpec& spec,
                                   const std::vector<int>& jobs) {
@@ -129,21 +135,17 @@ std::string LoanToJson(const LoanSpec& spec, const LoanPlan& plan) {
 std::string LoanToCsv(const LoanSpec& spec, const LoanPlan& plan) {
   std::string text = "time_s,action,node,what\n";
   for (const Event& event : EventsOf(spec, plan)) {
-    std::string what = event.what;
-    // Lists of planning have no quotes (CsvTable), so a comma would end the
-    // field.
-    std::replace(what.begin(), what.end(), ',', ';');
-    absl::StrAppendFormat(&text, "%g,%s,%s,%s\n", event.time, event.action,
-                          event.node, what);
+    absl::StrAppend(&text, SecondsText(event.time), ",", event.action, ",",
+                    CsvField(event.node), ",", CsvField(event.what), "\n");
   }
   return text;
 }
 
 std::string LoanToText(const LoanSpec& spec, const LoanPlan& plan) {
   std::string text = absl::StrFormat(
-      "borrow %d of %d training nodes for %d HNs from %g s to %g s%s\n",
+      "borrow %d of %d training nodes for %d HNs from %s s to %s s%s\n",
       plan.leases.size(), spec.lenders.nodes.size(), plan.hns.size(),
-      spec.hand_over(), spec.give_back(),
+      SecondsText(spec.hand_over()), SecondsText(spec.give_back()),
       plan.proven ? "; no cheaper set exists" : "");
   absl::StrAppendFormat(
       &text,
@@ -161,9 +163,9 @@ std::string LoanToText(const LoanSpec& spec, const LoanPlan& plan) {
       std::count_if(plan.hns.begin(), plan.hns.end(),
                     [](const LoanPlacement& p) { return p.dormant; });
   absl::StrAppendFormat(&text,
-                        "  dormant from %g s: %d HNs; %d find no room during "
+                        "  dormant from %s s: %d HNs; %d find no room during "
                         "training and start at the hand-over\n",
-                        spec.hand_over() - spec.dormant, dormant,
+                        SecondsText(spec.hand_over() - spec.dormant), dormant,
                         plan.hns.size() - dormant);
   std::vector<int> cn_nodes;
   for (const LoanPlacement& placed : plan.cns) cn_nodes.push_back(placed.node);
@@ -196,8 +198,8 @@ std::string LoanToHtml(const LoanSpec& spec, const LoanPlan& plan) {
   std::map<double, int> change;
   for (const Lease& lease : plan.leases) {
     const Node& node = spec.lenders.nodes[lease.node];
-    leases.rows.push_back({node.name, absl::StrFormat("%g", lease.from),
-                           absl::StrFormat("%g", lease.until),
+    leases.rows.push_back({node.name, SecondsText(lease.from),
+                           SecondsText(lease.until),
                            OnNode(spec, plan, lease.node),
                            absl::StrJoin(JobNames(spec, lease.jobs), ", ")});
     change[lease.from] += node.gpus;
@@ -206,8 +208,8 @@ std::string LoanToHtml(const LoanSpec& spec, const LoanPlan& plan) {
   Table events{.title = "Events",
                .head = {"time, s", "action", "node", "what"}};
   for (const Event& event : EventsOf(spec, plan)) {
-    events.rows.push_back({absl::StrFormat("%g", event.time), event.action,
-                           event.node, event.what});
+    events.rows.push_back(
+        {SecondsText(event.time), event.action, event.node, event.what});
   }
   // Sums of the changes give the steps of the chart.
   Line lent{.name = "lent", .steps = true};

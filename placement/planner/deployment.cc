@@ -15,6 +15,9 @@ namespace {
 
 constexpr size_t kLongestLabel = 63;  // RFC 1123
 constexpr size_t kLongestObjectName = 253;
+// Pods of a StatefulSet have the label controller-revision-hash: the name, '-'
+// and up to 10 characters, together at most a label's 63.
+constexpr size_t kLongestServiceName = 52;
 constexpr int kMostReplicas = 1'000'000;
 constexpr int kMostPort = 65535;
 
@@ -27,6 +30,12 @@ absl::Status CheckService(const Service& service) {
   if (!IsDnsLabel(service.name)) {
     return Wrong(service,
                  "name: is no DNS label (a-z, 0-9, '-', 63 at the most)");
+  }
+  if (!absl::ascii_islower(service.name.front()) ||
+      service.name.size() > kLongestServiceName) {
+    return Wrong(service,
+                 absl::StrCat("name: must begin with a letter and have ",
+                              kLongestServiceName, " characters at the most"));
   }
   if (!IsDnsLabel(service.app)) {
     return Wrong(service,

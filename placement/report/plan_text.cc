@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "placement/cluster/csv.h"
 #include "placement/report/plan_report.h"
 
 namespace refract::placement {
@@ -191,11 +192,12 @@ std::vector<std::pair<std::string, std::string>> PlanToCsv(const PlanSpec& spec,
   std::string sensitivity = "service,input,factor,met,cns,hns,price_per_h\n";
   std::string day = "service,part,queries_per_s,cns,hns,price_per_h\n";
   for (const ServicePlan& service : plan.services) {
+    const std::string name = CsvField(service.name);
     const auto sweep = [&](const char* deployment, const Answer& answer) {
       for (const LoadPoint& point : answer.sweep) {
         const RepeatedResult& result = point.result;
         absl::StrAppendFormat(
-            &load, "%s,%s,%.6g,%.6g,%.3g,%.6g,%.3g,%.4f,%.4f\n", service.name,
+            &load, "%s,%s,%.6g,%.6g,%.3g,%.6g,%.3g,%.4f,%.4f\n", name,
             deployment, point.requests_per_s, result.p50_s.mean * 1e3,
             result.p50_s.half_width * 1e3, result.p99_s.mean * 1e3,
             result.p99_s.half_width * 1e3, result.mean.cn_busy,
@@ -208,8 +210,7 @@ std::vector<std::pair<std::string, std::string>> PlanToCsv(const PlanSpec& spec,
       const Configuration& configuration = tried.configuration;
       const double window_us = configuration.batching_window_us;
       absl::StrAppendFormat(
-          &search, "%s,%g,%s,%s,%d,%s,%.6g\n", service.name,
-          configuration.cn_cores,
+          &search, "%s,%g,%s,%s,%d,%s,%.6g\n", name, configuration.cn_cores,
           configuration.part.mig == MigProfile::kNone
               ? "whole"
               : std::string(Name(configuration.part.mig)),
@@ -217,12 +218,12 @@ std::vector<std::pair<std::string, std::string>> PlanToCsv(const PlanSpec& spec,
           SizeCells(tried), tried.p99_s * 1e3);
     }
     for (const Sensitivity& one : service.sensitivity) {
-      absl::StrAppendFormat(&sensitivity, "%s,%s,%g,%d,%s\n", service.name,
-                            one.input, one.factor, one.met, SizeCells(one));
+      absl::StrAppendFormat(&sensitivity, "%s,%s,%g,%d,%s\n", name, one.input,
+                            one.factor, one.met, SizeCells(one));
     }
     for (size_t i = 0; i < service.day.size(); ++i) {
       const DayPart& part = service.day[i];
-      absl::StrAppendFormat(&day, "%s,%d,%.6g,%d,%d,%.6g\n", service.name, i,
+      absl::StrAppendFormat(&day, "%s,%d,%.6g,%d,%d,%.6g\n", name, i,
                             part.queries_per_s, part.cns, part.hns,
                             part.price_per_h);
     }

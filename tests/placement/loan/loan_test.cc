@@ -106,6 +106,38 @@ TEST(Loan, ReproducesThePublishedPromotion) {
   EXPECT_THAT(LoanToText(*spec, *plan), HasSubstr("91.4 % fewer GPU nodes"));
 }
 
+// Times of a calendar, in seconds, and names with commas.
+TEST(Loan, TablesKeepEverySecondAndComma) {
+  LoanSpec spec;
+  spec.start = 1'795'000'600;
+  spec.end = 1'795'004'201.5;
+  spec.lenders.pods = {"p"};
+  spec.lenders.leaves = {{.name = "p"}};
+  spec.own = spec.lenders;
+  Node node;
+  node.name = "rack 1, \"a\"";
+  node.cpu_milli = 1000;
+  node.gpus = 1;
+  node.gpu_model = GpuModelIndex(spec.lenders, "A100");
+  AttachEvenly(node, 1);
+  spec.lenders.nodes = {node};
+  spec.from = {0};
+  spec.until = {1e18};
+  spec.free_cpu_milli = {1000};
+  spec.free_memory_mib = {0};
+  LoanService service{.name = "s", .hns = 1};
+  service.hn.gpus = 1;
+  service.hn.gpu_milli = kWholeGpu;
+  spec.services = {service};
+  const auto plan = PlanLoan(spec);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(LoanToCsv(spec, *plan),
+              HasSubstr("\n1795000300,stop jobs,\"rack 1, \"\"a\"\"\","));
+  EXPECT_THAT(LoanToCsv(spec, *plan), HasSubstr("\n1795004201.5,drain,"));
+  EXPECT_THAT(LoanToText(spec, *plan),
+              HasSubstr("from 1795000300 s to 1795004261.5 s"));
+}
+
 // Against every set of nodes. Instances are alike and take one GPU each, so how
 // many a node holds is counted, not placed.
 TEST(Loan, IsTheCheapestOfAllSets) {

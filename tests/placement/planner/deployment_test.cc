@@ -37,6 +37,11 @@ TEST(Deployment, IsCheckedFieldByField) {
   using testing::HasSubstr;
   EXPECT_THAT(refused([](D& d) { d.services[0].name = "Ranker_CN"; }),
               HasSubstr("service 'Ranker_CN': name: is no DNS label"));
+  // The name of a Service (RFC 1035), and of a StatefulSet's pods.
+  EXPECT_THAT(refused([](D& d) { d.services[0].name = "9-cn"; }),
+              HasSubstr("service '9-cn': name: must begin with a letter"));
+  EXPECT_THAT(refused([](D& d) { d.services[0].name = std::string(53, 'x'); }),
+              HasSubstr("52 characters at the most"));
   EXPECT_THAT(refused([](D& d) { d.services[1].name = "ranker-cn"; }),
               HasSubstr("name: occurs twice"));
   EXPECT_THAT(refused([](D& d) { d.services[0].replicas = 0; }),

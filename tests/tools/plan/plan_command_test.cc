@@ -85,7 +85,8 @@ TEST_F(PlanCommandTest, UnmetObjectivesHaveNoFigures) {
   const std::string spec = Write(
       "tight.json", absl::StrReplaceAll(placement::kSpecText,
                                         {{"\"p99_ms\": 25", "\"p99_ms\": 10.5"},
-                                         {"[\"off\", 200]", "[\"off\"]"}}));
+                                         {"[\"off\", 200]", "[\"off\"]"},
+                                         {"\"ranker\"", "\"rank,er\""}}));
   const std::string json = folder_ / "tight.json.out";
   const std::string csv = folder_ / "tight";
   const Ran ran = Refract({"plan", spec, "--seeds", "1", "--requests", "1000",
@@ -105,7 +106,7 @@ TEST_F(PlanCommandTest, UnmetObjectivesHaveNoFigures) {
     EXPECT_GT(unmet, 0) << list;
   }
   EXPECT_THAT(Read(csv + "/sensitivity.csv"),
-              HasSubstr("\nranker,p99 objective,0.8,0,,,\n"));
+              HasSubstr("\n\"rank,er\",p99 objective,0.8,0,,,\n"));
   const std::string search = Read(csv + "/search.csv");
   EXPECT_THAT(search, HasSubstr(",2g,off,0,,,"));
   EXPECT_THAT(search, HasSubstr(",whole,off,1,"));
