@@ -111,6 +111,7 @@ absl::Status ServingBench::RunAt(double qps, ServingReport& report) {
 
 absl::Status ServingBench::FindMax() {
   std::vector<ServingReport::Try> tries;
+  ServingReport lowest;  // the run of the lowest rate that failed
   const auto passes = [&](double qps) -> absl::StatusOr<bool> {
     ServingReport report;
     REFRACT_RETURN_IF_ERROR(RunAt(qps, report));
@@ -132,19 +133,20 @@ absl::Status ServingBench::FindMax() {
                      .within_slo = measurement.within_slo,
                      .p99 = measurement.latency.p99,
                      .passed = passed});
-    // Files and tables describe the highest rate that passed.
-    if (passed && qps > report_.qps) report_ = std::move(report);
+    // Files and tables describe the highest rate that passed, or else the
+    // lowest that was tried.
+    if (passed && qps > report_.qps) {
+      report_ = std::move(report);
+    } else if (!passed && (lowest.qps == 0 || qps < lowest.qps)) {
+      lowest = std::move(report);
+    }
     return passed;
   };
   REFRACT_ASSIGN_OR_RETURN(const std::optional<double> max_qps,
                            loadgen::FindMaxRate(load_->qps(), passes));
-  if (!max_qps) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("--find-max: p99 exceeds ", options_.slo_ms,
-                     " ms, or queries fail, even at the lowest rate tried, ",
-                     tries.back().qps, " queries/s"));
-  }
+  if (!max_qps) report_ = std::move(lowest);
   report_.tries = std::move(tries);
+  if (!max_qps) return absl::OkStatus();
   report_.max_qps = max_qps;
   out_ << absl::StreamFormat("highest rate with p99 <= %g ms: %.2f/s\n",
                              options_.slo_ms, *max_qps);
@@ -230,6 +232,12 @@ absl::Status ServingBench::Run() {
   const auto& first_errors = report_.run.answers.first_errors;
   // After the files: they hold the errors. Some failed queries are a result; if
   // all fail or none was due, the command has measured nothing.
+  if (options_.find_max && !report_.max_qps) {
+    return absl::UnavailableError(
+        absl::StrCat("--find-max: p99 exceeds ", options_.slo_ms,
+                     " ms, or queries fail, even at the lowest rate tried, ",
+                     report_.qps, " queries/s"));
+  }
   if (report_.measurement.queries == 0) {
     return absl::UnavailableError(
         "no query was due after --warmup: a higher --qps, or a longer "

@@ -124,7 +124,9 @@ std::string ServingJson(const ServingOptions& options,
                          {"gpu_and_transport", ms(report.run.server->remote)},
                          {"cpu_after", ms(report.run.server->after)}};
   }
-  if (report.max_qps) json["max_qps"] = *report.max_qps;
+  if (options.find_max) {
+    json["max_qps"] = report.max_qps ? Json(*report.max_qps) : Json();
+  }
   for (const ServingReport::Try& one : report.tries) {
     json["tries"].push_back({{"qps", one.qps},
                              {"queries", one.queries},

@@ -263,6 +263,23 @@ TEST_F(BenchServingTest, FailedQueriesFailARateOfTheSearch) {
   }
 }
 
+TEST_F(BenchServingTest, ASearchWithoutARateKeepsItsTries) {
+  server_.fail_after_ = 1;
+  server_.failure_ = {grpc::StatusCode::UNAVAILABLE, "gone"};
+  const std::string path = folder_ / "none.json";
+  const Ran ran = Bench({"--find-max", "--slo-ms", "9000", "--qps", "3000",
+                         "--warmup", "0", "--json", path});
+  EXPECT_EQ(ran.exit_status, 1);
+  EXPECT_THAT(ran.err, HasSubstr("--find-max: p99 exceeds 9000 ms, or queries "
+                                 "fail, even at the lowest rate"));
+  std::ifstream file(path);
+  const nlohmann::json report = nlohmann::json::parse(file);
+  EXPECT_TRUE(report["max_qps"].is_null());
+  EXPECT_EQ(report["tries"].size(), 11u);
+  EXPECT_EQ(report["tries"][0]["qps"], 3000);
+  EXPECT_EQ(report["qps"], report["tries"].back()["qps"]);
+}
+
 TEST_F(BenchServingTest, ArrivalsFollowTheProfile) {
   const nlohmann::json report =
       Report({"--arrivals", "constant", "--qps", "100", "--duration", "0.5"});
