@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/shorten.h"
 #include "cpu_node/frontend/request_size.h"
@@ -158,10 +159,16 @@ class Reader {
   bool end_object() { return Leave(); }
   bool end_array() { return Leave(); }
 
-  bool parse_error(size_t, const std::string&,
+  bool parse_error(size_t, const std::string& token,
                    const nlohmann::json::exception& error) {
-    status_ = absl::InvalidArgumentError(
-        absl::StrCat("the request's JSON: ", TextOf(error)));
+    // The beginnings of NaN and Infinity, which Python's json module writes.
+    const bool not_finite =
+        absl::EndsWith(token, "N") || absl::EndsWith(token, "I");
+    status_ = absl::InvalidArgumentError(absl::StrCat(
+        "the request's JSON: ", TextOf(error),
+        not_finite && InData()
+            ? "; JSON has no NaN and no infinity: send the tensor as bytes"
+            : ""));
     return false;
   }
 

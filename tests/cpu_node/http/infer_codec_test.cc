@@ -141,6 +141,12 @@ TEST_F(HttpCodecTest, MalformedJsonIsRefusedWithItsPosition) {
   EXPECT_THAT(ErrorOf("{\"inputs\": []} x"), HasSubstr("column 16"));
   EXPECT_THAT(ErrorOf("{\"id\": \"\xff\"}"), HasSubstr("UTF-8"));
   EXPECT_THAT(ErrorOf(Input("\"data\": [1e999]")), HasSubstr("overflow"));
+  for (const char* value : {"NaN", "1, NaN", "Infinity", "[-Infinity"}) {
+    EXPECT_THAT(ErrorOf(Input(absl::StrCat("\"data\": [", value, "]"))),
+                AllOf(HasSubstr("line 1, column "), HasSubstr("as bytes")));
+  }
+  EXPECT_THAT(ErrorOf(Input("\"data\": [x]")),
+              testing::Not(HasSubstr("as bytes")));
   EXPECT_THAT(ErrorOf("{\"x\": " + std::string(100, '[')),
               HasSubstr("levels of nesting"));
 }
