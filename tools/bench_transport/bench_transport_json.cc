@@ -50,6 +50,7 @@ Json RowJson(const Report& report, size_t index) {
                {"outstanding", row.outstanding},
                {stream ? "bytes_per_s" : "p50_us",
                 QuartilesJson(transport_bench::QuartilesOf(row.Primary()))}};
+  if (row.yardstick()) json["yardstick_of"] = row.yardstick_of;
   json["rounds"] = Json::array();
   for (const Figures& figures : row.rounds) {
     json["rounds"].push_back(stream ? Json{{"bytes_per_s", figures.bytes_per_s}}

@@ -48,6 +48,8 @@ std::string TextOf(const Report& report, size_t index) {
         ratio.quartiles.q25, ratio.quartiles.q75,
         report.rows[ratio.yardstick].level, report.rows[ratio.yardstick].name);
   }
+  // Each path has one of that name.
+  if (row.level == "one") absl::StrAppend(&line, "   of ", row.yardstick_of);
   if (q.discarded > 0) {
     absl::StrAppendFormat(&line, "   (%d of %d rounds discarded%s%s)",
                           q.discarded, row.rounds.size(),
@@ -121,7 +123,7 @@ std::string ReportCsv(const Report& report) {
       "op,mode,bytes,level,name,iterations,outstanding,rounds,discarded,"
       "p50_us,p50_us_q25,p50_us_q75,p99_us,one_way_us,"
       "bytes_per_s,bytes_per_s_q25,bytes_per_s_q75,"
-      "yardstick,ratio,ratio_q25,ratio_q75\n";
+      "yardstick,ratio,ratio_q25,ratio_q75,yardstick_of\n";
   for (size_t i = 0; i < report.rows.size(); ++i) {
     const Row& row = report.rows[i];
     const Quartiles p50 = QuartilesOf(Column(row, &Figures::p50_us));
@@ -143,10 +145,12 @@ std::string ReportCsv(const Report& report) {
       absl::StrAppend(&csv, begin, ",", yardstick.level, " ", yardstick.name,
                       ",", Number(ratio.quartiles.median), ",",
                       Number(ratio.quartiles.q25), ",",
-                      Number(ratio.quartiles.q75), "\n");
+                      Number(ratio.quartiles.q75), ",\n");
       written = true;
     }
-    if (!written) absl::StrAppend(&csv, begin, ",,,,\n");
+    if (!written) {
+      absl::StrAppend(&csv, begin, ",,,,,", row.yardstick_of, "\n");
+    }
   }
   return csv;
 }

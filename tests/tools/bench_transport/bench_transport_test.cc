@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -153,10 +154,16 @@ TEST_F(BenchTransportTest, MeasuresEveryRowInEveryRound) {
 TEST_F(BenchTransportTest, HoldsPathsAgainstYardsticks) {
   ASSERT_TRUE(json_->is_object());
   int ratios = 0;
+  std::set<std::string> of;
   for (const nlohmann::json& row : (*json_)["rows"]) {
     SCOPED_TRACE(row.dump());
     if (row["level"] == "raw" || row["level"] == "one") {
       EXPECT_EQ(row["ratios"].size(), 0u);
+      // Rows of equal names are told apart by it.
+      const nlohmann::json key = {row["op"],    row["mode"],
+                                  row["bytes"], row["level"],
+                                  row["name"],  row["yardstick_of"]};
+      EXPECT_TRUE(of.insert(key.dump()).second);
       continue;
     }
     // Shared memory alone has no way of sleeping and no streams.

@@ -117,17 +117,18 @@ TEST(ReportTest, CsvHasOneLinePerRowAndAsManyFieldsAsItsHeader) {
             "op,mode,bytes,level,name,iterations,outstanding,rounds,discarded,"
             "p50_us,p50_us_q25,p50_us_q75,p99_us,one_way_us,"
             "bytes_per_s,bytes_per_s_q25,bytes_per_s_q75,"
-            "yardstick,ratio,ratio_q25,ratio_q75");
-  EXPECT_EQ(lines[1],
-            "pingpong,busy,64,raw,socket,100,2,3,1,15,12.5,17.5,30,7.5,,,,,,,");
+            "yardstick,ratio,ratio_q25,ratio_q75,yardstick_of");
+  EXPECT_EQ(
+      lines[1],
+      "pingpong,busy,64,raw,socket,100,2,3,1,15,12.5,17.5,30,7.5,,,,,,,,tcp");
   EXPECT_EQ(lines[3],
             "pingpong,busy,64,path,tcp,100,2,3,0,30,22.5,35,60,15,,,,"
-            "raw socket,1.5,1.5,1.5");
+            "raw socket,1.5,1.5,1.5,");
   EXPECT_EQ(lines[6],
             "stream,busy,64,path,tcp,100,2,2,0,,,,,,2.5e+09,2.25e+09,2.75e+09,"
-            "raw socket,0.625,0.5625,0.6875");
+            "raw socket,0.625,0.5625,0.6875,");
   for (const std::string& line : lines) {
-    EXPECT_EQ(std::vector<std::string>(absl::StrSplit(line, ',')).size(), 21u)
+    EXPECT_EQ(std::vector<std::string>(absl::StrSplit(line, ',')).size(), 22u)
         << line;
   }
 }
