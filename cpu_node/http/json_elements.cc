@@ -80,7 +80,9 @@ absl::StatusOr<base::Tensor> JsonElements::ToTensor(
   if (words_.size() != static_cast<size_t>(wanted)) {
     // Checked before the allocation, whose size the client declared.
     return absl::InvalidArgumentError(absl::StrCat(
-        "has ", words_.size(), " elements of data, its shape has ", wanted));
+        "has ", words_.size(), " elements of data",
+        spec.dims.empty() ? " and no shape"
+                          : absl::StrCat(", its shape has ", wanted)));
   }
   const absl::string_view datatype = base::KServeName(spec.dtype);
   if (spec.dtype == DType::kUnknown || spec.dtype == DType::kFloat16 ||

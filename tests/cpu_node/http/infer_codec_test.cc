@@ -188,6 +188,8 @@ TEST_F(HttpCodecTest, DataThatDoNotFitAreRefused) {
   EXPECT_THAT(error("[2]", "FP32", "[1]"),
               AllOf(HasSubstr("input 'x'"), HasSubstr("1 elements"),
                     HasSubstr("its shape has 2")));
+  EXPECT_THAT(ErrorOf(Input("\"datatype\":\"FP32\",\"data\":[1, 2]")),
+              HasSubstr("has 2 elements of data and no shape"));
   // More than any machine has.
   EXPECT_THAT(error("[4611686018427387]", "FP32", "[1]"),
               HasSubstr("1 elements"));
