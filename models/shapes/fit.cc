@@ -92,6 +92,15 @@ class Fitter {
       }
       checks_.push_back({std::move(values), std::move(run)});
     }
+    // The example's sizes with other contents, which need not be valid: a size
+    // that changes is not fitted.
+    for (const ProbeContents contents :
+         {ProbeContents::kOpposite, ProbeContents::kEqual}) {
+      InterpreterRun run;
+      if (prober_.Run(DimsAt(found_, base), run, 0, contents).ok()) {
+        checks_.push_back({base, std::move(run)});
+      }
+    }
     for (size_t id = 0; id < graph_.values.size(); ++id) {
       Describe(static_cast<ValueId>(id));
     }

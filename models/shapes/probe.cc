@@ -54,6 +54,28 @@ void Tile(const base::TensorView& from, int64_t shift, base::Tensor& to) {
   }
 }
 
+void Change(ProbeContents contents, base::Tensor& tensor) {
+  const size_t element = base::SizeOf(tensor.dtype());
+  const bool floats = base::IsFloatingPoint(tensor.dtype());
+  const bool flags = tensor.dtype() == base::DType::kBool;
+  if (contents == ProbeContents::kOpposite) {
+    for (size_t at = 0; at < tensor.bytes(); at += element) {
+      std::byte* const value = tensor.data() + at;
+      if (floats) {
+        value[element - 1] ^= std::byte{0x80};  // the sign
+      } else if (flags) {
+        *value ^= std::byte{1};
+      } else {
+        std::memset(value, 0, element);
+      }
+    }
+  } else if (contents == ProbeContents::kEqual && !floats && !flags) {
+    for (size_t at = element; at < tensor.bytes(); at += element) {
+      std::memcpy(tensor.data() + at, tensor.data(), element);
+    }
+  }
+}
+
 // Whether an operator reads ids in a way that FindIdInputs() does not see.
 // In such a graph any vector of integers may hold the ids of bags.
 bool HidesIds(const Graph& graph) {
@@ -293,7 +315,7 @@ InputDims ProbeMaker::sample_dims() const {
 }
 
 absl::StatusOr<std::vector<base::Tensor>> ProbeMaker::Make(
-    const InputDims& dims, int64_t shift) const {
+    const InputDims& dims, int64_t shift, ProbeContents contents) const {
   std::vector<base::Tensor> tensors;
   for (size_t i = 0; i < sample_.size(); ++i) {
     REFRACT_ASSIGN_OR_RETURN(base::Tensor tensor,
@@ -302,6 +324,7 @@ absl::StatusOr<std::vector<base::Tensor>> ProbeMaker::Make(
         static_cast<int64_t>(tensor.bytes() / base::SizeOf(tensor.dtype()));
     if (!ragged_[i]) {
       Tile(sample_[i], shift, tensor);
+      Change(contents, tensor);
     } else if (count > 0) {
       FillRagged(*ragged_[i], dims, count, tensor);
     }
@@ -320,9 +343,9 @@ absl::StatusOr<std::vector<base::Tensor>> ProbeMaker::Make(
 }
 
 absl::Status Prober::Run(const InputDims& dims, InterpreterRun& run,
-                         int64_t shift) const {
+                         int64_t shift, ProbeContents contents) const {
   REFRACT_ASSIGN_OR_RETURN(const std::vector<base::Tensor> inputs,
-                           maker_.Make(dims, shift));
+                           maker_.Make(dims, shift, contents));
   std::vector<base::TensorView> views;
   for (const base::Tensor& input : inputs) views.push_back(input.view());
   return interpreter_.Run(views, run);

@@ -3,6 +3,7 @@
 
 // Requests of other sizes, made of an example, and runs with them.
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -36,6 +37,13 @@ struct RaggedInput {
   friend bool operator==(const RaggedInput&, const RaggedInput&) = default;
 };
 
+// Contents that a size must not depend on, unless data decide it.
+enum class ProbeContents : uint8_t {
+  kSample,
+  kOpposite,  // integers are 0, floats and flags have the other sign
+  kEqual,     // the integers of an input are the sample's first
+};
+
 // Immutable; views the sample, which must outlive it.
 class ProbeMaker {
  public:
@@ -55,8 +63,9 @@ class ProbeMaker {
   // stay within their tables; the first row is the sample's row `shift`.
   // Offsets and lengths spread the ids evenly. Numbers of rows stay below the
   // rows.
-  absl::StatusOr<std::vector<base::Tensor>> Make(const InputDims& dims,
-                                                 int64_t shift) const;
+  absl::StatusOr<std::vector<base::Tensor>> Make(
+      const InputDims& dims, int64_t shift,
+      ProbeContents contents = ProbeContents::kSample) const;
 
  private:
   void FindLimits(const Graph& graph, const std::vector<bool>& is_id);
@@ -82,7 +91,8 @@ class Prober {
 
   // `shift`: the row of the sample to begin with.
   absl::Status Run(const InputDims& dims, InterpreterRun& run,
-                   int64_t shift = 0) const;
+                   int64_t shift = 0,
+                   ProbeContents contents = ProbeContents::kSample) const;
 
  private:
   const Interpreter& interpreter_;

@@ -5,6 +5,8 @@
 #include "runtime/compile/signature.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -248,7 +250,9 @@ absl::Status Signature::CheckRanges(const SymbolValues& symbols) const {
     if (value < symbol.min || value > symbol.max) {
       return absl::InvalidArgumentError(absl::StrCat(
           "input '", name, "': ", symbol.name, " is ", value,
-          ", which the model limits to ", symbol.min, " … ", symbol.max));
+          ", which the model limits to ", symbol.min,
+          symbol.max == INT64_MAX ? std::string(" or more")
+                                  : absl::StrCat(" … ", symbol.max)));
     }
   }
   return absl::OkStatus();

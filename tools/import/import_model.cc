@@ -148,7 +148,8 @@ bool HasSizeByData(const Graph& graph, const models::Node& node) {
 }
 
 // Sizes of a TorchScript are fitted to the sample, also those that data decides
-// (x[lengths > 0]). A sample in which they follow the batch does not show it.
+// (x[lengths > 0]). InferShapes() also tries other contents than the sample's,
+// which a model may refuse.
 void NoteFittedSizes(ImportedModel& model) {
   const Graph& graph = model.graph;
   for (const models::Node& node : graph.nodes) {

@@ -250,6 +250,23 @@ TEST(InferShapesTest, SizesThatDataDecidesStayUnknown) {
   EXPECT_EQ(model.OutputShape(1), "?, 13");
 }
 
+// The example's ids are the same ones in every probe, and all its values are
+// positive.
+TEST(InferShapesTest, SizesThatDataDecideOnlyInOtherRequestsStayUnknown) {
+  Model model(R"(
+    def forward(self, x, ids):
+      different = torch._unique2(ids)[0]
+      positive = x[x.sum(1) > 0]
+      return x.sum(1), torch.embedding(self.table, different), positive
+  )");
+  ASSERT_TRUE(
+      model.Infer({{"x", at::ones({4, 13})}, {"ids", Longs({3, 1, 1, 2, 3})}})
+          .ok());
+  EXPECT_EQ(model.OutputShape(0), "B");
+  EXPECT_EQ(model.OutputShape(1), "?, 3");
+  EXPECT_EQ(model.OutputShape(2), "?, 13");
+}
+
 TEST(InferShapesTest, CastsThatChangeNothingGo) {
   Model model(R"(
     def forward(self, x, y):

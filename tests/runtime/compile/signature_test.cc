@@ -141,6 +141,12 @@ TEST_F(SignatureTest, NamesTheInputOutOfRange) {
   EXPECT_EQ(ErrorOf(Request(101, 3, 102, 404)),
             "input 'dense': b is 101, which the model limits to 1 … 100");
   EXPECT_THAT(ErrorOf(Request(2, 51, 3, 8)), HasSubstr("input 'ids': n is 51"));
+  for (models::SymbolRange& range : builder_.graph().symbols) {
+    if (range.symbol == "n")
+      range = {.symbol = "n", .min = 3, .max = INT64_MAX};
+  }
+  EXPECT_EQ(ErrorOf(Request(2, 2, 3, 8)),
+            "input 'ids': n is 2, which the model limits to 3 or more");
   builder_.graph().min_batch = 2;
   EXPECT_THAT(ErrorOf(Request(1, 3, 2, 4)),
               HasSubstr("input 'dense': the batch is 1"));
