@@ -227,7 +227,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServeHttp(
       HttpServer::Create(options, engine, memory);
   if (server.ok()) {
     LOG(INFO) << (tls == nullptr ? "HTTP on " : "HTTP with TLS on ")
-              << options.host << ":" << (*server)->port()
+              << base::AddressText(options.host, (*server)->port())
               << base::WhoReaches(options.host, "--http-host");
     return server;
   }
@@ -464,14 +464,14 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     return metrics.status();
   }
   LOG(INFO) << (tls == nullptr ? "gRPC on " : "gRPC with TLS on ")
-            << flags.grpc_host << ":" << (*frontend)->port()
+            << base::AddressText(flags.grpc_host, (*frontend)->port())
             << base::WhoReaches(flags.grpc_host, "--host");
-  std::printf("refract-cpu-node listening on %s:%d\n", flags.grpc_host.c_str(),
-              (*frontend)->port());
+  std::printf("refract-cpu-node listening on %s\n",
+              base::AddressText(flags.grpc_host, (*frontend)->port()).c_str());
   std::fflush(stdout);
   if (*http != nullptr) {
-    std::printf("refract-cpu-node: HTTP on %s:%d\n", flags.http_host.c_str(),
-                (*http)->port());
+    std::printf("refract-cpu-node: HTTP on %s\n",
+                base::AddressText(flags.http_host, (*http)->port()).c_str());
     std::fflush(stdout);
   }
   metrics::PrintAddress("refract-cpu-node", flags.metrics, metrics->get());

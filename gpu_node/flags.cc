@@ -58,9 +58,15 @@ std::variant<Flags, int> ParseFlags(int argc, char** argv) {
           },
           ""));
   app.add_option(
-      "--host", flags.host,
-      "Address at which CPU nodes reach this node; only this machine "
-      "can reach the default, 0.0.0.0 means all addresses");
+         "--host", flags.host,
+         "Address at which CPU nodes reach this node; only this machine "
+         "can reach the default, 0.0.0.0 means all addresses")
+      // An unset variable of a script must not open the node to everybody.
+      ->check(CLI::Validator(
+          [](const std::string& host) -> std::string {
+            return host.empty() ? "the address is empty" : "";
+          },
+          ""));
   app.add_option("--port", flags.port,
                  "Port for CPU nodes; 0 = any free one, printed on stdout")
       ->check(CLI::Range(0, 65535));

@@ -238,10 +238,10 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     return metrics.status();
   }
   LOG(INFO) << (tls == nullptr ? "CPU nodes on " : "CPU nodes with TLS on ")
-            << flags.host << ":" << (*server)->port()
+            << base::AddressText(flags.host, (*server)->port())
             << base::WhoReaches(flags.host, "--host");
-  std::printf("refract-gpu-node listening on %s:%d\n", flags.host.c_str(),
-              (*server)->port());
+  std::printf("refract-gpu-node listening on %s\n",
+              base::AddressText(flags.host, (*server)->port()).c_str());
   std::fflush(stdout);
   metrics::PrintAddress("refract-gpu-node", flags.metrics, metrics->get());
 

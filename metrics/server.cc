@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/process/loopback.h"
 #include "base/status_macros.h"
 #include "boost/asio/io_context.hpp"
 #include "boost/asio/ip/tcp.hpp"
@@ -36,10 +38,25 @@ constexpr uint32_t kMaxHead = 8192;
 // More than all Prometheus servers, people and probes that scrape a node.
 constexpr int kMaxConnections = 64;
 
-std::string Address(const std::string& host, int port) {
-  const bool is_ipv6 = host.find(':') != std::string::npos;
-  return is_ipv6 ? absl::StrCat("[", host, "]:", port)
-                 : absl::StrCat(host, ":", port);
+// The address to listen on. A name may have several: IPv4 is what clients on
+// the same machine write. nullopt: `host` has none.
+std::optional<tcp::endpoint> EndpointOf(absl::string_view host, int port,
+                                        asio::io_context& context) {
+  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
+  // The resolver takes an empty name for all addresses.
+  if (host.empty()) return std::nullopt;
+  error_code error;
+  const auto found = tcp::resolver(context).resolve(
+      std::string(host), absl::StrCat(port),
+      tcp::resolver::passive | tcp::resolver::numeric_service, error);
+  std::optional<tcp::endpoint> endpoint;
+  for (const auto& entry : found) {
+    if (!endpoint.has_value() ||
+        (endpoint->address().is_v6() && entry.endpoint().address().is_v4())) {
+      endpoint = entry.endpoint();
+    }
+  }
+  return endpoint;
 }
 
 // A client. The operation under way owns it.
@@ -243,12 +260,13 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const std::string& host,
   impl->routes = std::move(routes);
   impl->collect = std::move(collect);
   error_code error;
-  const asio::ip::address address = asio::ip::make_address(host, error);
-  if (error) {
+  const std::optional<tcp::endpoint> found =
+      EndpointOf(host, port, impl->context);
+  if (!found.has_value()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'", host, "' is no IP address"));
+        absl::StrCat("'", host, "' is no IP address and no name of a host"));
   }
-  const tcp::endpoint endpoint(address, static_cast<uint16_t>(port));
+  const tcp::endpoint& endpoint = *found;
   tcp::acceptor& acceptor = impl->acceptor;
   acceptor.open(endpoint.protocol(), error);
   if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
@@ -256,8 +274,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const std::string& host,
   if (!error) acceptor.listen(tcp::acceptor::max_listen_connections, error);
   if (!error) impl->port = acceptor.local_endpoint(error).port();
   if (error) {
-    return absl::UnavailableError(absl::StrCat(
-        "cannot listen on ", Address(host, port), ": ", error.message()));
+    return absl::UnavailableError(absl::StrCat("cannot listen on ",
+                                               base::AddressText(host, port),
+                                               ": ", error.message()));
   }
   impl->Accept();
   impl->thread = std::thread([raw = impl.get()] { raw->context.run(); });
@@ -293,7 +312,7 @@ void PrintAddress(absl::string_view program, const Flags& flags,
   if (server == nullptr) return;
   std::printf("%s: metrics on http://%s/metrics\n",
               std::string(program).c_str(),
-              Address(flags.host, server->port()).c_str());
+              base::AddressText(flags.host, server->port()).c_str());
   std::fflush(stdout);
 }
 

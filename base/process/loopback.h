@@ -9,6 +9,14 @@
 
 namespace refract::base {
 
+// HOST:PORT, with an IPv6 address in brackets, as clients write it.
+inline std::string AddressText(absl::string_view host, int port) {
+  const bool bare =
+      absl::StrContains(host, ':') && !absl::StartsWith(host, "[");
+  return bare ? absl::StrCat("[", host, "]:", port)
+              : absl::StrCat(host, ":", port);
+}
+
 // Text for the log after a daemon's address: only this machine reaches it, and
 // which flag changes that; empty if other machines reach it.
 inline std::string WhoReaches(absl::string_view host, absl::string_view flag) {

@@ -138,10 +138,21 @@ TEST(MetricsServerTest, NamesATakenAddressAndOneOfAnotherMachine) {
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(second.status().message()),
               HasSubstr("127.0.0.1:" + std::to_string(port)));
-  EXPECT_EQ(Server::Create("here", 0, [](Exposition&) {}).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  for (const char* host : {"a..b", "", "[]"}) {
+    EXPECT_EQ(Server::Create(host, 0, [](Exposition&) {}).status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << host;
+  }
   EXPECT_EQ(Server::Create("192.0.2.1", 0, [](Exposition&) {}).status().code(),
             absl::StatusCode::kUnavailable);
+}
+
+TEST(MetricsServerTest, ListensOnANameAsOnItsAddress) {
+  auto server = Server::Create("localhost", 0, [](Exposition& exposition) {
+    exposition.AddGauge("up", "Up", {}, 1);
+  });
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_THAT(Get((*server)->port(), "/metrics"), HasSubstr("\nup 1\n"));
 }
 
 TEST(MetricsServerTest, FailsForATakenPortOnlyIfItWasAskedFor) {

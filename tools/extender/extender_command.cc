@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/number_range.h"
 #include "base/process/files.h"
+#include "base/process/loopback.h"
 #include "base/process/shutdown_signal.h"
 #include "base/shorten.h"
 #include "base/status_macros.h"
@@ -203,8 +204,8 @@ absl::Status RunExtender(const ExtenderCommand& options, std::ostream& out) {
           options.host, options.port, [](metrics::Exposition&) {},
           std::move(routes));
   if (!server.ok()) return base::Annotate(server.status(), "--host, --port");
-  out << "refract extender: on " << options.host << ":" << (*server)->port()
-      << std::endl;
+  out << "refract extender: on "
+      << base::AddressText(options.host, (*server)->port()) << std::endl;
   shutdown.Wait();
   return absl::OkStatus();
 }
@@ -218,7 +219,7 @@ void AddExtenderCommand(CLI::App& app, Context& context) {
       "A scheduler extender for Kubernetes: filter, prioritize and bind over "
       "HTTP by the rules of `refract place` (docs/how-to/kubernetes.md)");
   command->add_option("--host", options->host, "address to listen on")
-      ->type_name("IP");
+      ->type_name("HOST");
   command
       ->add_option("--port", options->port,
                    "port to listen on; 0 = any free port")

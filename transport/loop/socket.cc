@@ -16,6 +16,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 
 namespace refract::transport {
@@ -128,7 +129,11 @@ absl::StatusOr<UniqueFd> ConnectUnix(absl::string_view name) {
 
 absl::StatusOr<Listener> ListenTcp(const HostPort& at) {
   const std::string name = absl::StrCat(at.host, ":", at.port);
-  absl::StatusOr<AddressList> list = Resolve(at, AI_PASSIVE);
+  // ParseHostPort() takes the brackets of an IPv6 address off, flags do not.
+  absl::string_view host = at.host;
+  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
+  absl::StatusOr<AddressList> list =
+      Resolve({std::string(host), at.port}, AI_PASSIVE);
   if (!list.ok()) {
     return base::Annotate(list.status(),
                           absl::StrCat("cannot listen on ", name));

@@ -122,6 +122,34 @@ class Start(unittest.TestCase):
                 errors.splitlines()[-1],
             )
 
+    def test_addresses_are_written_as_clients_take_them(self):
+        hosts = {"localhost": "localhost"}
+        try:
+            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+            hosts |= {"::1": "[::1]", "[::1]": "[::1]"}
+        except OSError:
+            pass  # a machine without IPv6
+        for program, _ in DAEMONS:
+            for host, shown in hosts.items():
+                http = ("--http-host", host, "--http-port", 0) if "cpu" in program else ()
+                node = self.start(
+                    program, "--model-repository", self.repository, "--host", host,
+                    "--port", 0, "--metrics-host", host, "--metrics-port", 0, *http,
+                    "--lame-duck", 0,
+                )
+                at, _, port = node.address.rpartition(":")
+                self.assertEqual(at, shown)
+                with socket.create_connection((at.strip("[]"), int(port)), timeout=10):
+                    pass
+                self.assertEqual(node.stop(), 0)
+        # As the variable of a script that is not set: not all addresses.
+        status, error = self.ends(
+            "refract-gpu-node", "--model-repository", self.repository, "--host", "",
+            "--port", 0, "--metrics-port", "off",
+        )
+        self.assertEqual(status, 2)
+        self.assertIn("--host: the address is empty", error)
+
     def test_log_lines_are_objects(self):
         for program, arguments in DAEMONS:
             node = self.start(
