@@ -112,6 +112,8 @@ class Converter {
   // The length of a range, or its element at an index.
   absl::Status ConvertRange(const JitNode& node, bool length);
   absl::Status ConvertIs(const JitNode& node, bool is);
+  // Of an optional argument, which the sample has or has not.
+  absl::Status ConvertIsInstance(const JitNode& node);
 
   // nodes_torch.cc
   // All casts become to.dtype; moves between devices are dropped.

@@ -128,6 +128,22 @@ bool CanBeInput(const c10::Type& type) {
 
 }  // namespace
 
+absl::Status Converter::ConvertIsInstance(const JitNode& node) {
+  const Item& item = Input(node, 0);
+  const bool is_tensor = item.kind == Item::Kind::kValue && !item.is_number;
+  if (!item.is_none() && !is_tensor) {
+    return absl::UnimplementedError(
+        "isinstance() asks about a value that is neither a tensor nor None");
+  }
+  const c10::TypePtr type = is_tensor ? c10::TypePtr(c10::TensorType::get())
+                                      : c10::TypePtr(c10::NoneType::get());
+  const auto& types = node.tys(c10::attr::types);
+  return Set(node, Item::Literal(std::any_of(types.begin(), types.end(),
+                                             [&type](const auto& each) {
+                                               return type->isSubtypeOf(*each);
+                                             })));
+}
+
 std::vector<std::string> TakeDefaults(const c10::FunctionSchema& forward,
                                       torch::jit::Graph& graph) {
   std::vector<std::string> notes;

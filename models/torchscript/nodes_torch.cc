@@ -256,6 +256,7 @@ absl::Status Converter::ConvertNode(const JitNode& node) {
   if (op == "aten::__is__" || op == "aten::__isnot__") {
     return ConvertIs(node, op == "aten::__is__");
   }
+  if (op == "prim::isinstance") return ConvertIsInstance(node);
   if (op == "aten::__getitem__" || op == "prim::TupleIndex") {
     return SetOr(node, Element(inputs, build_));
   }

@@ -294,5 +294,23 @@ TEST(PythonValuesTest, DictsListsAndTuplesOfTensorsAreInputs) {
                c10::ivalue::Tuple::create({b, b + 3}), c10::IValue()});
 }
 
+// The sample decides which optional tensors are there.
+TEST(PythonValuesTest, TypesOfOptionalTensorsAreDecided) {
+  const at::Tensor a = Seeded({3, 4});
+  const torch::jit::Module module = Define(R"(
+    def forward(self, x, extra: Optional[Tensor]):
+      if isinstance(extra, Tensor):
+        x = x + extra
+      return x * 2
+  )");
+  const ImportedModel without =
+      CheckSample(module, {{"x", a}}, {a, c10::IValue()});
+  EXPECT_THAT(Ops(without.graph), ElementsAre("aten.mul.Scalar"));
+  const ImportedModel with =
+      CheckSample(module, {{"x", a}, {"extra", a}}, {a, a});
+  EXPECT_THAT(Ops(with.graph),
+              ElementsAre("aten.add.Tensor", "aten.mul.Scalar"));
+}
+
 }  // namespace
 }  // namespace refract::models
