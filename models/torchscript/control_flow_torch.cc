@@ -126,4 +126,20 @@ absl::Status Converter::ConvertRange(const JitNode& node, bool length) {
                                            : (span + stride - 1) / stride));
 }
 
+absl::Status Converter::ConvertIs(const JitNode& node, bool is) {
+  const bool both_none = Input(node, 0).is_none() && Input(node, 1).is_none();
+  if (!Input(node, 0).is_none() && !Input(node, 1).is_none()) {
+    // nn.MultiheadAttention asks whether query, key and value are one tensor.
+    // Two items of one IR value are one tensor.
+    if (Input(node, 0).kind != Item::Kind::kValue ||
+        Input(node, 1).kind != Item::Kind::kValue) {
+      return absl::UnimplementedError(
+          "\"is\" compares a value that is neither a tensor nor None");
+    }
+    const bool same = Input(node, 0).value == Input(node, 1).value;
+    return Set(node, Item::Literal(same == is));
+  }
+  return Set(node, Item::Literal(both_none == is));
+}
+
 }  // namespace refract::models::torchscript

@@ -15,6 +15,24 @@
 #include "runtime/torch/convert_torch.h"
 
 namespace refract::models::torchscript {
+namespace {
+
+bool MakesText(const JitNode& node) {
+  return node.outputs().size() == 1 &&
+         node.output()->type()->kind() == c10::TypeKind::StringType;
+}
+
+// startswith(), find(), len() of a text.
+bool AsksText(const JitNode& node) {
+  if (node.outputs().size() != 1 || node.inputs().empty()) return false;
+  const c10::TypeKind answer = node.output()->type()->kind();
+  return node.inputs()[0]->type()->kind() == c10::TypeKind::StringType &&
+         (answer == c10::TypeKind::BoolType ||
+          answer == c10::TypeKind::IntType);
+}
+
+}  // namespace
+
 absl::string_view NameWithoutVersion(absl::string_view name) {
   // Only a suffix of digits is a version; "layer.weight" stays whole.
   const size_t dot = name.rfind('.');
@@ -185,8 +203,7 @@ absl::Status Converter::ConvertNode(const JitNode& node) {
     return Set(node, Item::Literal(false));
   }
   std::vector<Item> inputs = Inputs(node);
-  if (node.outputs().size() == 1 &&
-      node.output()->type()->kind() == c10::TypeKind::StringType) {
+  if (MakesText(node) || AsksText(node)) {
     if (auto text = KnownText(node, inputs)) return Set(node, *std::move(text));
     // Exceptions and warnings report such texts, and nothing else may read one.
     if (op == "aten::format" || op == "aten::str") {
@@ -385,22 +402,6 @@ absl::Status Converter::ConvertUnpack(const JitNode& node) {
     items_[node.output(i)] = list.elements()[i];
   }
   return absl::OkStatus();
-}
-
-absl::Status Converter::ConvertIs(const JitNode& node, bool is) {
-  const bool both_none = Input(node, 0).is_none() && Input(node, 1).is_none();
-  if (!Input(node, 0).is_none() && !Input(node, 1).is_none()) {
-    // nn.MultiheadAttention asks whether query, key and value are one tensor.
-    // Two items of one IR value are one tensor.
-    if (Input(node, 0).kind != Item::Kind::kValue ||
-        Input(node, 1).kind != Item::Kind::kValue) {
-      return absl::UnimplementedError(
-          "\"is\" compares a value that is neither a tensor nor None");
-    }
-    const bool same = Input(node, 0).value == Input(node, 1).value;
-    return Set(node, Item::Literal(same == is));
-  }
-  return Set(node, Item::Literal(both_none == is));
 }
 
 absl::Status Converter::ConvertTo(const JitNode& node) {

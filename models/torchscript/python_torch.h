@@ -56,8 +56,8 @@ void ListSizes(absl::string_view op, std::vector<Item>& inputs,
 std::optional<absl::StatusOr<Item>> SameContents(
     const std::vector<Item>& inputs, Builder& builder);
 
-// The text that `node` makes of known values; nullopt where one is not known.
-// May throw what LibTorch throws.
+// The text, or the fact about a text, that `node` makes of known values;
+// nullopt where one is not known. May throw what LibTorch throws.
 std::optional<Item> KnownText(const torch::jit::Node& node,
                               const std::vector<Item>& inputs);
 

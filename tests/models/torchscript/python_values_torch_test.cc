@@ -20,8 +20,10 @@
 namespace refract::models {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using torchscript::Define;
 using torchscript::Named;
 using torchscript::SampleOf;
@@ -292,6 +294,30 @@ TEST(PythonValuesTest, DictsListsAndTuplesOfTensorsAreInputs) {
   CheckSample(module, sample,
               {features, c10::List<at::Tensor>({a, b}),
                c10::ivalue::Tuple::create({b, b + 3}), c10::IValue()});
+}
+
+// Features by the beginnings of their names.
+TEST(PythonValuesTest, QuestionsAboutKnownTextsAreAnswered) {
+  const at::Tensor a = Seeded({3, 4});
+  const torch::jit::Module module = Define(R"(
+    def forward(self, f: Dict[str, Tensor]):
+      user = []
+      item = []
+      for name, x in f.items():
+        if name.startswith("user_") and len(name) > 5:
+          user.append(x)
+        elif name.find("m_") == 3:
+          item.append(x)
+      return torch.stack(user).sum(0) * torch.stack(item).mean(0)
+  )");
+  c10::Dict<std::string, at::Tensor> features;
+  features.insert("user_a", a);
+  features.insert("item_b", a + 1);
+  features.insert("user_c", a * 3);
+  const ImportedModel model = CheckSample(
+      module, {{"f_user_a", a}, {"f_item_b", a + 1}, {"f_user_c", a * 3}},
+      {features});
+  EXPECT_THAT(Ops(model.graph), Not(Contains("refract.script.default")));
 }
 
 // The sample decides which optional tensors are there.
