@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
 #include "metrics/status_page.h"
 #include "nlohmann/json.hpp"
 
@@ -94,7 +95,7 @@ std::string StatusText(const Engine& engine, const base::ByteBudget& memory,
     status["gpu_nodes"].push_back(LinkJson(member, offers));
   }
   // Model names may hold bytes that are not UTF-8.
-  return status.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return base::JsonText(status, 2) + "\n";
 }
 
 metrics::Routes StatusRoutes(const Engine* engine,

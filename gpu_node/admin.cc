@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/json.h"
 #include "metrics/status_page.h"
 #include "nlohmann/json.hpp"
 
@@ -87,7 +88,7 @@ std::string AdminEndpoint::StatusText() const {
     status["models"].push_back(ModelJson(*node_, served));
   }
   // Model names may be any bytes.
-  return status.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return base::JsonText(status, 2) + "\n";
 }
 
 metrics::Routes AdminEndpoint::routes(bool remote_drain) {

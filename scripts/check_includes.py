@@ -80,7 +80,7 @@ THIRD_PARTY = {
         # Forward declarations alone.
         r"tools/(bench_json|json_output|profile/profile_report|place/placement_options|simulate/simulate|status/fleet)\.h$",
         r"partitioner/report/split_report\.h$",
-        r"base/log/log_writer\.cc$",
+        r"base/(json\.(h|cc)|log/log_writer\.cc)$",
         # Held by value.
         r"tools/run/run_report\.h$",
         # Read by .cc files of placement alone.

@@ -2,6 +2,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "base/process/files.h"
 #include "nlohmann/json.hpp"
 #include "tools/command.h"
@@ -49,9 +50,7 @@ absl::Status JsonOutput::WriteText(absl::string_view text) const {
 }
 
 absl::Status JsonOutput::Write(const nlohmann::ordered_json& json) const {
-  return WriteText(json.dump(2, ' ', false,
-                             nlohmann::ordered_json::error_handler_t::replace) +
-                   "\n");
+  return WriteText(base::JsonText(json, 2) + "\n");
 }
 
 }  // namespace refract::tools

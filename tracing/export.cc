@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "metrics/client.h"
 #include "nlohmann/json.hpp"
@@ -229,7 +230,7 @@ std::string ToJson(const ExportTraceServiceRequest& request) {
          {"scopeSpans", std::move(scopes)}});
   }
   const nlohmann::json json = {{"resourceSpans", std::move(resources)}};
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return base::JsonText(json);
 }
 
 absl::StatusOr<std::unique_ptr<Exporter>> Exporter::Create(

@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/json.h"
 #include "base/shorten.h"
 #include "glog/logging.h"
 #include "nlohmann/json.hpp"
@@ -55,8 +56,7 @@ std::string JsonLine(absl::Time time, absl::string_view level,
       {"level", std::string(level)},
       {"source", std::string(source)},
       {"message", std::string(message)}};
-  return json.dump(-1, ' ', false,
-                   nlohmann::ordered_json::error_handler_t::replace);
+  return base::JsonText(json);
 }
 
 }  // namespace

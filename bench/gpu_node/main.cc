@@ -31,6 +31,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/number_range.h"
 #include "base/process/files.h"
 #include "base/status_macros.h"
@@ -306,8 +307,9 @@ int Main(int argc, char** argv) {
     return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? 2 : 1;
   }
   if (options.json.empty()) {
-    std::cout << json.dump(2) << "\n";
-  } else if (!(std::ofstream(options.json) << json.dump(2) << "\n")) {
+    std::cout << base::JsonText(json, 2) << "\n";
+  } else if (!(std::ofstream(options.json)
+               << base::JsonText(json, 2) << "\n")) {
     std::fprintf(stderr, "bench_scheduler: cannot write %s\n",
                  options.json.c_str());
     return 2;

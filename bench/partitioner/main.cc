@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
 #include "bench/partitioner/model_like.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/cut/effort.h"
@@ -169,7 +170,7 @@ int Run(unsigned seed) {
   }
   const nlohmann::ordered_json report = {{"seed", seed},
                                          {"results", std::move(results)}};
-  std::printf("%s\n", report.dump(2).c_str());
+  std::printf("%s\n", base::JsonText(report, 2).c_str());
   return EXIT_SUCCESS;
 }
 

@@ -29,6 +29,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "base/number_range.h"
 #include "base/process/files.h"
 #include "base/status_macros.h"
@@ -419,8 +420,8 @@ int Main(int argc, char** argv) {
     Summarise(json);
   }
   if (file.empty()) {
-    std::cout << json.dump(2) << "\n";
-  } else if (!(std::ofstream(file) << json.dump(2) << "\n")) {
+    std::cout << base::JsonText(json, 2) << "\n";
+  } else if (!(std::ofstream(file) << base::JsonText(json, 2) << "\n")) {
     std::fprintf(stderr, "bench_runtime: cannot write %s\n", file.c_str());
     return 2;
   }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "base/shorten.h"
 #include "cpu_node/engine.h"
 #include "cpu_node/engine/task.h"
@@ -20,11 +21,9 @@ using tracing::Span;
 // Attributes must be UTF-8, but clients may send any bytes: bytes that are not
 // UTF-8 become U+FFFD.
 std::string Text(absl::string_view text) {
-  using nlohmann::json;
-  const std::string quoted =
-      json(base::Shorten(text, base::kMaxStatusTextBytes))
-          .dump(-1, ' ', false, json::error_handler_t::replace);
-  return json::parse(quoted).get<std::string>();
+  const std::string quoted = base::JsonText(
+      nlohmann::json(base::Shorten(text, base::kMaxStatusTextBytes)));
+  return base::ParseJson(quoted).get<std::string>();
 }
 
 // A trace with its first span, to which stages are added as children.

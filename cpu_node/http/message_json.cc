@@ -1,5 +1,6 @@
 #include "cpu_node/http/message_json.h"
 
+#include "base/json.h"
 #include "google/protobuf/descriptor.h"
 #include "nlohmann/json.hpp"
 
@@ -11,9 +12,7 @@ using ::google::protobuf::Message;
 using ::google::protobuf::Reflection;
 using Json = nlohmann::ordered_json;
 
-std::string Dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
+std::string Dump(const Json& json) { return base::JsonText(json); }
 
 Json ObjectOf(const Message& message);
 
@@ -77,7 +76,7 @@ Json ObjectOf(const Message& message) {
       }
       const Message& entry = reflection.GetRepeatedMessage(message, &field, i);
       const Json key = ValueOf(entry, *field.message_type()->map_key(), 0);
-      many[key.is_string() ? key.get<std::string>() : key.dump()] =
+      many[key.is_string() ? key.get<std::string>() : base::JsonText(key)] =
           ValueOf(entry, *field.message_type()->map_value(), 0);
     }
   }

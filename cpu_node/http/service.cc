@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "base/process/within_memory.h"
 #include "base/shorten.h"
 #include "base/status_macros.h"
@@ -366,7 +367,7 @@ absl::StatusOr<HttpAnswer> HttpService::AnswerTraceSetting(
                                         : nlohmann::json::array({value});
       for (const nlohmann::json& each : values) {
         list.add_value(each.is_string() ? each.get<std::string>()
-                                        : each.dump());
+                                        : base::JsonText(each));
       }
     }
   }
@@ -382,8 +383,7 @@ absl::StatusOr<HttpAnswer> HttpService::AnswerTraceSetting(
       answer[name] = list.value(0);
     }
   }
-  return JsonAnswer(
-      answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  return JsonAnswer(base::JsonText(answer));
 }
 
 void HttpService::Infer(HttpRequest request, const Route& route,

@@ -11,6 +11,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/json.h"
 #include "base/process/idle_thread.h"
 #include "base/process/within_memory.h"
 #include "base/sha256.h"
@@ -162,7 +163,7 @@ absl::StatusOr<std::unique_ptr<Recorder>> Recorder::Create(
       {"rate", options.rate},
       {"ids", options.key.empty() ? "as sent" : "redacted"},
       {"began", absl::FormatTime(absl::Now(), absl::UTCTimeZone())}};
-  const std::string line = head.dump() + "\n";
+  const std::string line = base::JsonText(head) + "\n";
   file << line << std::flush;
   if (!file) {
     return absl::InvalidArgumentError(
@@ -254,9 +255,7 @@ std::string Recorder::LineOf(Entry& entry) {
           absl::Base64Escape(absl::string_view(
               reinterpret_cast<const char*>(tensor.data()), tensor.bytes()))}});
   }
-  return line.dump(-1, ' ', false,
-                   nlohmann::ordered_json::error_handler_t::replace) +
-         "\n";
+  return base::JsonText(line) + "\n";
 }
 
 void Recorder::Write(Entry& entry) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/digest.h"
+#include "base/json.h"
 #include "base/process/files.h"
 #include "base/process/mapped_file.h"
 #include "gpu_node/model/device_model.h"
@@ -31,8 +32,7 @@ Json ReadEntries(const std::string& path) {
   if (!file.ok()) return Json::array();
   const char* const text =
       reinterpret_cast<const char*>((*file)->bytes().data());
-  Json json = Json::parse(text, text + (*file)->bytes().size(), /*cb=*/nullptr,
-                          /*allow_exceptions=*/false);
+  Json json = base::ParseJson({text, (*file)->bytes().size()});
   return json.is_array() ? json : Json::array();
 }
 
@@ -116,9 +116,7 @@ absl::Status TimesFile::Write(const MeasuredTimes& times) const {
     if (entries.size() == kMostEntries) break;
     if (!HasKey(entry, key_)) entries.push_back(entry);
   }
-  return base::ReplaceText(
-      path_,
-      entries.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  return base::ReplaceText(path_, base::JsonText(entries, 1) + "\n");
 }
 
 }  // namespace refract::gpu_node

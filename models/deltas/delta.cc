@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/json.h"
 #include "base/sha256.h"
 #include "base/shorten.h"
 #include "base/status_macros.h"
@@ -71,8 +72,8 @@ class Fields {
     const bool fits = !value->is_number_unsigned() ||
                       value->get<uint64_t>() <= uint64_t{INT64_MAX};
     if (!fits || value->get<int64_t>() < least) {
-      return Invalid("\"", path_, key, "\" is ", value->dump(), ", not in [",
-                     least, ", 2^63)");
+      return Invalid("\"", path_, key, "\" is ", base::JsonText(*value),
+                     ", not in [", least, ", 2^63)");
     }
     return value->get<int64_t>();
   }
@@ -277,8 +278,7 @@ absl::StatusOr<DeltaManifest> ParseDeltaManifest(absl::string_view json) {
   if (json.size() > kMaxManifestBytes) {
     return Invalid("longer than ", kMaxManifestBytes, " bytes");
   }
-  const Json parsed = Json::parse(json.begin(), json.end(), /*cb=*/nullptr,
-                                  /*allow_exceptions=*/false);
+  const Json parsed = base::ParseJson(json);
   if (!parsed.is_object()) return Invalid("no JSON object, or truncated");
   // Format and schema come first: an unknown key of a later schema must be
   // reported as the schema, not as a typing error.

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "base/process/files.h"
 #include "base/process/mapped_file.h"
 #include "base/status_macros.h"
@@ -53,9 +54,7 @@ Notes ReadNotes(const std::string& folder) {
   if (!file.ok()) return notes;
   const char* const text =
       reinterpret_cast<const char*>((*file)->bytes().data());
-  const Json json =
-      Json::parse(text, text + (*file)->bytes().size(), /*cb=*/nullptr,
-                  /*allow_exceptions=*/false);
+  const Json json = base::ParseJson({text, (*file)->bytes().size()});
   if (!json.is_object()) return notes;
   for (const auto& [file, fields] : json.items()) {
     const auto number = [&fields = fields](const char* name) {
@@ -81,9 +80,8 @@ absl::Status WriteNotes(const std::string& folder, const Notes& notes) {
                   {"digest", note.digest}};
   }
   // Nodes that share the repository may write at the same time.
-  return base::ReplaceText(
-      absl::StrCat(folder, "/", kNotesFile),
-      json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  return base::ReplaceText(absl::StrCat(folder, "/", kNotesFile),
+                           base::JsonText(json, 1) + "\n");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/json.h"
 #include "nlohmann/json.hpp"
 
 namespace refract::models::torch_export {
@@ -109,7 +110,7 @@ std::string Json::Text() const {
   } else {
     json = *Float(this);
   }
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return base::JsonText(json);
 }
 
 const Json* Member(const Json& json, absl::string_view name) {

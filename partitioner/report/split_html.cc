@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/html_page.h"
+#include "base/json.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/report/graph_layout.h"
 #include "partitioner/report/page_files.h"
@@ -163,9 +164,7 @@ std::string SplitToHtml(const models::LoadedModel& model,
   };
   data["wire"] = report.wire ? WireToJson(model.graph, chosen, *report.wire)
                              : ordered_json();
-  return base::FillPage(
-      SplitPageFiles(),
-      data.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
+  return base::FillPage(SplitPageFiles(), base::JsonText(data));
 }
 
 }  // namespace refract::partitioner

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "base/shorten.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -207,9 +208,9 @@ std::string TextIn(const JsonValue& object, absl::string_view name) {
 }
 
 std::string ErrorAnswer(const absl::Status& status) {
-  return Output{{"Error", base::Shorten(std::string(status.message()),
-                                        base::kMaxStatusTextBytes)}}
-      .dump(-1, ' ', false, Output::error_handler_t::replace);
+  return base::JsonText(
+      Output{{"Error", base::Shorten(std::string(status.message()),
+                                     base::kMaxStatusTextBytes)}});
 }
 
 }  // namespace
@@ -352,7 +353,7 @@ absl::StatusOr<std::string> Extender::Filter(absl::string_view request) {
   }
   answer["FailedNodes"] = std::move(failed);
   answer["Error"] = "";
-  return answer.dump(-1, ' ', false, Output::error_handler_t::replace);
+  return base::JsonText(answer);
 }
 
 absl::StatusOr<std::string> Extender::Prioritize(absl::string_view request) {
@@ -367,7 +368,7 @@ absl::StatusOr<std::string> Extender::Prioritize(absl::string_view request) {
   for (const NodeVerdict& verdict : verdicts) {
     answer.push_back({{"Host", verdict.node}, {"Score", verdict.score}});
   }
-  return answer.dump(-1, ' ', false, Output::error_handler_t::replace);
+  return base::JsonText(answer);
 }
 
 absl::StatusOr<std::string> Extender::Bind(absl::string_view request) {

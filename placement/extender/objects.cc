@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/json.h"
 #include "base/shorten.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -32,14 +33,14 @@ absl::StatusOr<Quantities> AmountsOf(const JsonValue& resources) {
   if (!resources.is_object()) return amounts;
   for (const auto& [name, value] : resources.items()) {
     // Quantities are texts ("500m"); YAML and Go may also write plain numbers.
-    const auto amount = value.is_string()
-                            ? ParseQuantity(value.get<std::string>())
-                        : value.is_number() ? ParseQuantity(value.dump())
-                                            : std::nullopt;
+    const auto amount =
+        value.is_string()   ? ParseQuantity(value.get<std::string>())
+        : value.is_number() ? ParseQuantity(base::JsonText(value))
+                            : std::nullopt;
     if (!amount.has_value()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(base::Shorten(name), ": '", base::Shorten(value.dump()),
-                       "' is no quantity"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          base::Shorten(name), ": '", base::Shorten(base::JsonText(value)),
+          "' is no quantity"));
     }
     amounts[name] = *amount;
   }

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/json.h"
 #include "nlohmann/json.hpp"
 #include "placement/cluster/csv.h"
 #include "placement/loan/loan.h"
@@ -129,7 +130,7 @@ std::string LoanToJson(const LoanSpec& spec, const LoanPlan& plan) {
                               {"node", event.node},
                               {"what", event.what}});
   }
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return base::JsonText(json, 2) + "\n";
 }
 
 std::string LoanToCsv(const LoanSpec& spec, const LoanPlan& plan) {

@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "base/json.h"
 #include "base/process/files.h"
 #include "nlohmann/json.hpp"
 #include "placement/planner/recording.h"
@@ -72,7 +73,8 @@ void Each(const Json& json, const char* name, const Function& entry) {
 std::string TextOf(const Json& json, const char* name) {
   const Json* const value = Find(json, name);
   if (value == nullptr) return "";
-  return value->is_string() ? value->get<std::string>() : value->dump();
+  return value->is_string() ? value->get<std::string>()
+                            : base::JsonText(*value);
 }
 
 std::string Attribute(const Json& span, absl::string_view name) {
@@ -113,7 +115,7 @@ class FileReader {
     for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
       ++number;
       if (line.empty()) continue;
-      const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+      const Json json = base::ParseJson(line);
       if (Find(json, "resourceSpans") == nullptr) {
         return absl::InvalidArgumentError(absl::StrCat(
             path_, ":", number, ": is no trace: an object with resourceSpans"));

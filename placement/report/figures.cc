@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "base/html_page.h"
+#include "base/json.h"
 #include "nlohmann/json.hpp"
 #include "placement/report/page_files.h"
 
@@ -55,9 +56,7 @@ std::string FiguresToHtml(const Figures& figures) {
     files.push_back(file);
   }
   // Names come from the user's files, so they need not be UTF-8.
-  return base::FillPage(
-      files, json.dump(-1, ' ', false,
-                       nlohmann::ordered_json::error_handler_t::replace));
+  return base::FillPage(files, base::JsonText(json));
 }
 
 }  // namespace refract::placement

@@ -15,6 +15,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "placement/topology/json_text.h"
@@ -225,7 +226,7 @@ std::string SysfsDump::ToJson() const {
   json["folders"] = folders;
   json["links"] = links;
   // Contents of sysfs files need not be UTF-8.
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return base::JsonText(json, 1) + "\n";
 }
 
 absl::StatusOr<SysfsDump> SysfsDump::FromJson(absl::string_view text) {

@@ -12,6 +12,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "placement/topology/json_fields.h"
@@ -365,7 +366,7 @@ std::string TopologyJson(const NodeTopology& topology) {
                             {"pci", AddressOf(topology, gpu.pci)},
                             {"numa_node", gpu.numa_node}});
   }
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return base::JsonText(json, 2) + "\n";
 }
 
 absl::Status ApplyOverride(absl::string_view text, NodeTopology* topology) {

@@ -1,5 +1,6 @@
 #include "tools/bench_serving/bench_serving_json.h"
 
+#include "base/json.h"
 #include "nlohmann/json.hpp"
 #include "tools/bench_json.h"
 #include "tools/loadgen/output/series.h"
@@ -137,7 +138,7 @@ std::string ServingJson(const ServingOptions& options,
   }
   AddSeries(options, report, json);
   // Messages of servers may hold bytes that are not UTF-8.
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return base::JsonText(json, 1) + "\n";
 }
 
 }  // namespace refract::tools

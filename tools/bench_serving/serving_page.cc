@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "nlohmann/json.hpp"
 
 namespace refract::tools {
@@ -30,7 +31,7 @@ absl::StatusOr<std::string> ServingPage(
     const std::vector<NamedReport>& reports) {
   nlohmann::ordered_json runs = nlohmann::ordered_json::array();
   for (const NamedReport& report : reports) {
-    auto json = nlohmann::ordered_json::parse(report.json, nullptr, false);
+    auto json = base::ParseOrderedJson(report.json);
     if (json.is_discarded() || !IsServingReport(json)) {
       return absl::InvalidArgumentError(absl::StrCat(
           report.path, ": is no report of refract bench serving --json"));
@@ -39,7 +40,7 @@ absl::StatusOr<std::string> ServingPage(
     runs.push_back(std::move(json));
   }
   return base::FillPage(ServingPageFiles(),
-                        nlohmann::ordered_json{{"runs", runs}}.dump());
+                        base::JsonText(nlohmann::ordered_json{{"runs", runs}}));
 }
 
 }  // namespace refract::tools

@@ -1,6 +1,7 @@
 #include "tools/bench_transport/bench_transport_json.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "nlohmann/json.hpp"
 #include "tools/bench_json.h"
 
@@ -83,7 +84,7 @@ std::string TransportJson(const TransportOptions& options,
   for (size_t i = 0; i < report.rows.size(); ++i) {
     json["rows"].push_back(RowJson(report, i));
   }
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return base::JsonText(json, 1) + "\n";
 }
 
 }  // namespace refract::tools

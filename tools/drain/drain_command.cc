@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/number_range.h"
 #include "base/shorten.h"
 #include "base/status_macros.h"
@@ -40,8 +41,7 @@ absl::StatusOr<nlohmann::json> Ask(const std::string& address, bool changes,
         absl::StrCat(address, target, ": ", reply.status, ", ",
                      base::Shorten(absl::StripAsciiWhitespace(reply.body))));
   }
-  nlohmann::json status =
-      nlohmann::json::parse(reply.body, nullptr, /*allow_exceptions=*/false);
+  nlohmann::json status = base::ParseJson(reply.body);
   if (!status.is_object() || !status.contains("state") ||
       !status["state"].is_string() || !status.contains("requests_pending") ||
       !status["requests_pending"].is_number_unsigned()) {

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/json.h"
 #include "base/number_range.h"
 #include "base/process/files.h"
 #include "base/process/loopback.h"
@@ -104,12 +105,9 @@ absl::Status BindPod(const std::string& address, const std::string& name_space,
   if (!uid.empty()) binding["metadata"]["uid"] = uid;
   const std::string target = absl::StrCat("/api/v1/namespaces/", name_space,
                                           "/pods/", pod, "/binding");
-  REFRACT_ASSIGN_OR_RETURN(
-      const metrics::Reply reply,
-      metrics::Post(address, target, "application/json",
-                    binding.dump(-1, ' ', false,
-                                 nlohmann::json::error_handler_t::replace),
-                    kApiTimeout));
+  REFRACT_ASSIGN_OR_RETURN(const metrics::Reply reply,
+                           metrics::Post(address, target, "application/json",
+                                         base::JsonText(binding), kApiTimeout));
   if (reply.status / 100 != 2) return Refused(address, target, reply);
   return absl::OkStatus();
 }

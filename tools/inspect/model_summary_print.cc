@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/json.h"
 #include "models/rows/row_dependence.h"
 #include "nlohmann/json.hpp"
 #include "partitioner/report/graph_text.h"
@@ -307,8 +308,7 @@ std::string ToJson(const ModelSummary& summary) {
   };
   json["plan"] = summary.plan ? ToJson(*summary.plan) : ordered_json();
   // Names come out of users' files: bytes that are no UTF-8 are replaced.
-  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) +
-         "\n";
+  return base::JsonText(json, 2) + "\n";
 }
 
 }  // namespace refract::tools

@@ -6,6 +6,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "base/number_range.h"
 #include "base/process/files.h"
 #include "base/status_macros.h"
@@ -432,8 +433,7 @@ absl::Status Partition(PartitionOptions options, std::ostream& out,
                       *planned.report->conditions.calibration, out);
   }
   if (!options.json.empty()) {
-    nlohmann::ordered_json json =
-        nlohmann::ordered_json::parse(ToJson(summary));
+    nlohmann::ordered_json json = base::ParseOrderedJson(ToJson(summary));
     if (planned.report) {
       json["partition"] =
           partitioner::SplitToJson(model->graph, *planned.report);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "base/json.h"
 #include "base/shorten.h"
 #include "nlohmann/json.hpp"
 
@@ -191,7 +192,7 @@ std::string Rate(const Json& node, const char* key) {
 }  // namespace
 
 absl::Status CheckNodeStatus(absl::string_view text) {
-  const Json json = Json::parse(text.begin(), text.end(), nullptr, false);
+  const Json json = base::ParseJson(text);
   const std::string role = json.is_object() ? Text(json, "role") : "";
   if (role != "cpu_node" && role != "gpu_node") {
     return absl::FailedPreconditionError(
@@ -201,7 +202,7 @@ absl::Status CheckNodeStatus(absl::string_view text) {
 }
 
 NodeCounts CountsOf(absl::string_view status) {
-  const Json json = Json::parse(status.begin(), status.end(), nullptr, false);
+  const Json json = base::ParseJson(status);
   NodeCounts counts;
   const auto requests = json.find("requests");
   if (requests == json.end() || !requests->is_object()) return counts;
@@ -228,8 +229,7 @@ nlohmann::ordered_json FleetJson(const std::vector<NodeReport>& reports) {
         node["failed_per_s"] =
             static_cast<double>(now.failed - report.before.failed) / seconds;
       }
-      node["status"] =
-          Json::parse(report.status.begin(), report.status.end());
+      node["status"] = base::ParseJson(report.status);
     } else {
       node["error"] = std::string(report.error.message());
     }

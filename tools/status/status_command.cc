@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/number_range.h"
 #include "base/process/files.h"
 #include "metrics/client.h"
@@ -106,10 +107,7 @@ absl::Status Show(const StatusOptions& options, std::ostream& out) {
   const bool terminal = &out == &std::cout && isatty(STDOUT_FILENO) == 1;
   while (true) {
     const nlohmann::ordered_json json = FleetJson(fleet.Look());
-    const std::string text =
-        json.dump(2, ' ', false,
-                  nlohmann::ordered_json::error_handler_t::replace) +
-        "\n";
+    const std::string text = base::JsonText(json, 2) + "\n";
     if (!options.json.empty() && options.json != "-") {
       const absl::Status written = base::ReplaceText(options.json, text);
       if (!written.ok()) return written;

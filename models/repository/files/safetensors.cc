@@ -9,6 +9,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -54,7 +55,7 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name,
       // dump() would recurse into every level of nesting of a file.
       return dim.is_structured()
                  ? invalid("bad dimension: an ", dim.type_name())
-                 : invalid("bad dimension ", dim.dump());
+                 : invalid("bad dimension ", base::JsonText(dim));
     }
     entry.dims.push_back(static_cast<int64_t>(*value));
   }
@@ -103,8 +104,7 @@ absl::StatusOr<std::vector<SafetensorsEntry>> ParseSafetensors(
                      " bytes is longer than the file: truncated"));
   }
   const char* text = reinterpret_cast<const char*>(file.data()) + kLengthBytes;
-  const Json header = Json::parse(text, text + header_bytes, /*cb=*/nullptr,
-                                  /*allow_exceptions=*/false);
+  const Json header = base::ParseJson({text, header_bytes});
   if (!header.is_object()) {
     return absl::InvalidArgumentError("header is not a JSON object");
   }
@@ -203,8 +203,7 @@ absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(
     writer.missing_ += bytes;
   }
   // Names come from models; bytes that are no UTF-8 would make dump() throw.
-  std::string text = header.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false,
-                                 Json::error_handler_t::replace);
+  std::string text = base::JsonText(header);
   // The header is padded with spaces, which JSON ignores, so that the tensors
   // begin at a multiple of 64 bytes and can be mapped as they are.
   const size_t used = (kLengthBytes + text.size()) % base::kTensorAlignBytes;

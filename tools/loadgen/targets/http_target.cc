@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "boost/asio/executor_work_guard.hpp"
 #include "boost/asio/io_context.hpp"
@@ -64,7 +65,7 @@ absl::StatusCode CodeOf(int status) {
 // OK for 200; else the server's reason, {"error": "…"} as KServe v2 has it.
 absl::Status StatusOf(const HttpAnswer& answer, absl::string_view call) {
   if (answer.status == 200) return absl::OkStatus();
-  const Json json = Json::parse(answer.body, nullptr, false);
+  const Json json = base::ParseJson(answer.body);
   std::string reason = absl::StrCat("HTTP status ", answer.status);
   if (json.is_object() && json.contains("error") && json["error"].is_string()) {
     reason = json["error"].get<std::string>();
@@ -243,7 +244,7 @@ absl::StatusOr<Json> HttpTarget::AskJson(Pool& pool, const std::string& target,
                                          absl::string_view call) {
   REFRACT_ASSIGN_OR_RETURN(const HttpAnswer answer, Ask(pool, target, call));
   REFRACT_RETURN_IF_ERROR(StatusOf(answer, call));
-  Json json = Json::parse(answer.body, nullptr, false);
+  Json json = base::ParseJson(answer.body);
   if (!json.is_object()) {
     return absl::DataLossError(absl::StrCat(call, ": the answer is no JSON"));
   }
@@ -413,7 +414,7 @@ size_t HttpTarget::Prepare(const ServedModel& model,
     }
     json["inputs"].push_back(std::move(input));
   }
-  Prepared prepared{.body = json.dump()};
+  Prepared prepared{.body = base::JsonText(json)};
   if (binary_) {
     prepared.json_bytes = prepared.body.size();
     prepared.body.reserve(prepared.body.size() + bytes);
@@ -490,15 +491,13 @@ absl::Status HttpTarget::Accept(size_t request, const HttpAnswer& answer) {
     return absl::DataLossError("an answer is shorter than its header says");
   }
   const Json json =
-      Json::parse(answer.body.begin(),
-                  answer.body.begin() + static_cast<std::ptrdiff_t>(bytes),
-                  nullptr, false);
+      base::ParseJson(absl::string_view(answer.body).substr(0, bytes));
   if (!json.is_object()) return absl::DataLossError("an answer is no JSON");
   if (const auto id = json.find("id");
       id != json.end() && *id != absl::StrCat(request)) {
     return absl::DataLossError(absl::StrCat("request ", request,
                                             " got the answer of request ",
-                                            id->dump()));
+                                            base::JsonText(*id)));
   }
   const auto outputs = json.find("outputs");
   if (outputs == json.end() || !outputs->is_array() || outputs->empty()) {
@@ -533,9 +532,8 @@ absl::StatusOr<RecordedResponse> HttpTarget::Recorded(size_t request) const {
   RecordedResponse result;
   size_t at = answer.json_bytes;
   try {
-    const Json json = Json::parse(answer.body.begin(),
-                                  answer.body.begin() +
-                                      static_cast<std::ptrdiff_t>(at));
+    const Json json =
+        base::ParseJson(absl::string_view(answer.body).substr(0, at));
     for (const Json& output : json.at("outputs")) {
       const std::string name = output.at("name").get<std::string>();
       const auto dtype = base::DTypeFromKServeName(
