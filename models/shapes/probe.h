@@ -72,8 +72,9 @@ class ProbeMaker {
 
   std::vector<base::TensorView> sample_;
   std::vector<std::optional<RaggedInput>> ragged_;
-  // By input, if it has numbers of rows: sizes above all its numbers. One of
-  // them counts the rows; which of them is not known before shapes are.
+  // For each input that has numbers of rows: the dimensions whose size is above
+  // all these numbers. One of these dimensions counts the rows; the probes run
+  // before shapes tell which dimension.
   std::vector<std::vector<Place>> limits_;
 };
 

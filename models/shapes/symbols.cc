@@ -114,8 +114,7 @@ class Finder {
   }
 
   // Continues from two rows or more if the example has one and the model takes
-  // them.
-  // Rows may also be counted in another dimension than the first.
+  // more. Rows may also be counted in another dimension than the first.
   void LeaveOneRow() {
     std::vector<Member> ones;
     std::vector<Member> further;
@@ -139,7 +138,7 @@ class Finder {
     };
     const std::vector<Place> places = Places();
     while (std::any_of(places.begin(), places.end(), taken)) ++steps;
-    // The move is kept only if the model runs with so many rows.
+    // The larger sizes become the base only if the model runs with them.
     InputDims more = Moved(ones, steps);
     InterpreterRun run;
     if (prober_.Run(more, run).ok()) {

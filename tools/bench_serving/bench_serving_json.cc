@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// null: a time of no query, which is none.
+// null where no query has a time.
 Json Milliseconds(absl::Duration time, int64_t queries) {
   return queries > 0 ? Json(absl::ToDoubleMilliseconds(time)) : Json();
 }

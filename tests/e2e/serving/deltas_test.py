@@ -198,7 +198,8 @@ class Deltas(unittest.TestCase):
         self.assertIn(
             "no row differs", self.delta("diff", "--before", after, "--after", after)
         )
-        # What the node would refuse, and every later delta with it, is not written.
+        # delta.py refuses rows that a node would refuse: the node would refuse all
+        # later deltas of the version, too.
         rows, nan = torch.zeros(2, DIM), torch.full((2, DIM), float("nan"))
         for table, ids, values, reason in (
             ("users", [1, 2], rows, "the model has no table 'users'"),
