@@ -7,9 +7,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <ostream>
 #include <stop_token>
@@ -121,6 +123,7 @@ class Gate {
 class WarmRequestTest : public testing::TestWithParam<Case> {
  protected:
   static constexpr int kBurst = 8;
+  static constexpr int kRounds = 5;
   // Never: a heartbeat allocates its frame, and is no part of a request.
   static constexpr absl::Duration kHeartbeat = absl::Hours(1);
   // Warms up each of several nodes for a whole burst, although they share it,
@@ -241,10 +244,19 @@ TEST_P(WarmRequestTest, AllocatesNothing) {
   // Work after the last answer is part of the request.
   ASSERT_TRUE(engine_->Drain(kPatience));
   AllocationCounter::CountThisThread();
-  AllocationCounter::Start();
-  for (int i = 0; i < 50; ++i) Burst(kBurst);
-  EXPECT_TRUE(engine_->Drain(kPatience));
-  EXPECT_EQ(AllocationCounter::Stop(), 0) << AllocationCounter::Traces();
+  // Objects are made for as many answers as were ever held at once, which the
+  // scheduling of threads decides, also after the warm-up. Each object is made
+  // once. What a request allocates shows in every round.
+  uint64_t least = std::numeric_limits<uint64_t>::max();
+  std::string traces;
+  for (int round = 0; round < kRounds && least > 0; ++round) {
+    AllocationCounter::Start();
+    for (int i = 0; i < 50; ++i) Burst(kBurst);
+    EXPECT_TRUE(engine_->Drain(kPatience));
+    least = std::min(least, AllocationCounter::Stop());
+    traces = AllocationCounter::Traces();
+  }
+  EXPECT_EQ(least, 0) << traces;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, WarmRequestTest, testing::ValuesIn(AllCases()),
