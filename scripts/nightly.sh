@@ -67,7 +67,8 @@ timed() {
   time "$@"
 }
 
-# One preset of sanitizers. In a subshell: one that fails does not stop others.
+# Runs one preset of sanitizers, in a subshell, so that a preset that fails does
+# not stop the others.
 run_sanitizer() (
   preset="$1"
   REFRACT_BUILD_TIMEOUT_S="$(left)"

@@ -2,7 +2,7 @@
 # Sourced after install.sh, in the root of the tree. RESULTS is a folder; files
 # in it are what scripts/summarize_tests.py reads.
 
-# What the sanitizers report, for every program that is started from here on.
+# Sets what sanitizers report in every program that is started afterwards.
 refract_sanitizer_options() {
   export ASAN_OPTIONS="detect_leaks=1:strict_string_checks=1"
   export UBSAN_OPTIONS="print_stacktrace=1"
