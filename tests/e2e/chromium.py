@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 
-# Starting on a crowded machine; nothing waits for it to pass.
+# Longest wait for a message of the browser, which may start on a busy machine.
 TIMEOUT_S = 120
 
 

@@ -24,6 +24,8 @@ from tests.e2e import support
 try:
     import numpy as np
     import tritonclient.grpc as triton
+
+    from tests.e2e.kserve_requests import infer_inputs
 except ImportError as error:
     raise unittest.SkipTest(f"tritonclient[grpc] is missing: {error}")
 
@@ -35,15 +37,6 @@ TOLERANCE = 1e-5
 # Tables of items and users have 200 rows of 64 bytes each, the others less.
 SMALL_MIB = 0.01
 SMALL = ("category_table", "position_table", "time_table")
-
-
-def infer_inputs(tensors):
-    inputs = []
-    for name, tensor in tensors.items():
-        item = triton.InferInput(name, list(tensor.shape), "INT64")
-        item.set_data_from_numpy(tensor.numpy())
-        inputs.append(item)
-    return inputs
 
 
 class DlrmV3Test(unittest.TestCase):

@@ -331,6 +331,8 @@ class Arguments(unittest.TestCase):
     def test_requests_of_many_clients_share_executions(self):
         try:
             import tritonclient.grpc as triton
+
+            from tests.e2e.kserve_requests import infer_inputs
         except ImportError as error:
             self.skipTest(f"tritonclient[grpc] is missing: {error}")
         hn = support.gpu_node(self.repository, "--batching-window-us", 20000)
@@ -339,7 +341,6 @@ class Arguments(unittest.TestCase):
         self.addCleanup(cn.close)
         with triton.InferenceServerClient(cn.address) as client:
             support.wait_until(client.is_server_ready, "the CN is ready")
-        types = {torch.float32: "FP32", torch.int64: "INT64"}
         cases = {
             name: list(self.cases(name, (1, 2, 3, 7))) for name in ("keyed", "exported")
         }
@@ -349,14 +350,7 @@ class Arguments(unittest.TestCase):
                 for i in range(REQUESTS):
                     own = cases[name]
                     batch, tensors, wanted = own[(client_index + i) % len(own)]
-                    inputs = []
-                    for key, tensor in tensors.items():
-                        item = triton.InferInput(
-                            key, list(tensor.shape), types[tensor.dtype]
-                        )
-                        item.set_data_from_numpy(tensor.numpy())
-                        inputs.append(item)
-                    answer = client.infer(name, inputs)
+                    answer = client.infer(name, infer_inputs(tensors))
                     scores = torch.from_numpy(answer.as_numpy("output_0").copy())
                     torch.testing.assert_close(
                         scores, wanted, msg=lambda text: f"{name}, {batch}: {text}",
@@ -454,6 +448,8 @@ class TorchRec(unittest.TestCase):
     def test_over_nodes(self):
         try:
             import tritonclient.grpc as triton
+
+            from tests.e2e.kserve_requests import infer_inputs
         except ImportError as error:
             self.skipTest(f"tritonclient[grpc] is missing: {error}")
         # The HN has none of fbgemm's operators, and no need of them.
@@ -464,15 +460,9 @@ class TorchRec(unittest.TestCase):
         client = triton.InferenceServerClient(cn.address)
         self.addCleanup(client.close)
         support.wait_until(client.is_server_ready, "the CN is ready")
-        types = {torch.float32: "FP32", torch.int64: "INT64"}
         for name in self.models:
             for batch, tensors, wanted in self.cases(name):
-                inputs = []
-                for key, tensor in tensors.items():
-                    item = triton.InferInput(key, list(tensor.shape), types[tensor.dtype])
-                    item.set_data_from_numpy(tensor.numpy())
-                    inputs.append(item)
-                answer = client.infer(name, inputs)
+                answer = client.infer(name, infer_inputs(tensors))
                 scores = torch.from_numpy(answer.as_numpy("output_0").copy())
                 torch.testing.assert_close(
                     scores, wanted, msg=lambda text: f"{name}, {batch}: {text}",

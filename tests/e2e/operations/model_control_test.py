@@ -23,6 +23,8 @@ from tests.e2e import support
 try:
     import tritonclient.grpc as triton
     from tritonclient.utils import InferenceServerException
+
+    from tests.e2e.kserve_requests import infer_inputs
 except ImportError as error:
     raise unittest.SkipTest(f"tritonclient[grpc] is missing: {error}")
 
@@ -102,13 +104,7 @@ class ModelControl(unittest.TestCase):
         exported = cls.folder / "seed1"
         tensors = support.make_inputs(exported / f"{MODEL}.json", 7, 3)
         support.write_tensors(cls.folder / "x.safetensors", tensors)
-        cls.inputs = []
-        for name, tensor in tensors.items():
-            array = tensor.numpy()
-            kind = "FP32" if array.dtype == np.float32 else "INT64"
-            given = triton.InferInput(name, array.shape, kind)
-            given.set_data_from_numpy(array)
-            cls.inputs.append(given)
+        cls.inputs = infer_inputs(tensors)
         cls.expected = {}
         for version in (1, 2, 3):
             out = cls.folder / f"y{version}.safetensors"

@@ -46,7 +46,7 @@ class RequestLog(Deployment, unittest.TestCase):
         ]
 
     def test_slow_requests_are_logged_by_both_nodes(self):
-        # One row takes far less than 128 rows, about 10 ms, times eight.
+        # 128 rows take about 10 ms, so one row is quick and 1024 rows are slow.
         self.start("--slow-request-ms", 20)
         self.infer("first", 1)  # touches all memory
         before = len(self.lines(self.hn)), len(self.lines(self.cn))

@@ -1,8 +1,8 @@
 """Tensors that cross in forms of their own, through real CN and HN processes.
 
 Each model is split in every form; the nodes serve the requests that the forms
-were measured on. Scores must be as far off as was printed and no further, and
-the bytes that the transport counts those that were predicted.
+were measured on. No score may differ from fp32's by more than the printed error,
+and the transport must count the bytes that were predicted.
 """
 
 import json
@@ -23,6 +23,8 @@ from tests.e2e import support
 
 try:
     import tritonclient.grpc as triton
+
+    from tests.e2e.kserve_requests import infer_inputs
 except ImportError as error:
     raise unittest.SkipTest(f"tritonclient[grpc] is missing: {error}")
 
@@ -32,17 +34,6 @@ ITEMS = 270
 USERS = 3
 REQUESTS = 3
 MESSAGE_BYTES = 64 << 20  # transport::Limits
-
-
-def infer_inputs(tensors):
-    result = []
-    for name, tensor in tensors.items():
-        array = tensor.numpy()
-        dtype = {np.dtype("float32"): "FP32", np.dtype("int64"): "INT64"}
-        item = triton.InferInput(name, list(array.shape), dtype[array.dtype])
-        item.set_data_from_numpy(array)
-        result.append(item)
-    return result
 
 
 class WireTest(unittest.TestCase):

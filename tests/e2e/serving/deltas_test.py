@@ -23,6 +23,8 @@ try:
     import grpc
     import tritonclient.grpc as triton
     from tritonclient.utils import InferenceServerException
+
+    from tests.e2e.kserve_requests import infer_inputs
 except ImportError as error:
     raise unittest.SkipTest(f"tritonclient[grpc] is missing: {error}")
 
@@ -100,11 +102,7 @@ class Deltas(unittest.TestCase):
 
     def ask(self):
         """The sequence in an answer, whose scores must be those of its state."""
-        inputs = []
-        for name, tensor in self.request.items():
-            given = triton.InferInput(name, tensor.shape, "INT64")
-            given.set_data_from_numpy(tensor.numpy())
-            inputs.append(given)
+        inputs = infer_inputs(self.request)
         answer = self.client.infer(MODEL, inputs, client_timeout=30)
         parameters = answer.get_response().parameters
         sequence = 0

@@ -20,6 +20,8 @@ from tests.e2e.operations import metrics_test
 try:
     import tritonclient.grpc as triton
     from tritonclient.utils import InferenceServerException
+
+    from tests.e2e.kserve_requests import infer_inputs
 except ImportError as error:
     raise unittest.SkipTest(f"tritonclient[grpc] is missing: {error}")
 
@@ -32,16 +34,6 @@ class Scaled(torch.nn.Module):
 
     def forward(self, x):
         return x / float(x.shape[0])
-
-
-def triton_inputs(tensors):
-    inputs = []
-    for name, tensor in tensors.items():
-        array = tensor.numpy()
-        kind = {"float32": "FP32", "int64": "INT64"}[str(array.dtype)]
-        inputs.append(triton.InferInput(name, array.shape, kind))
-        inputs[-1].set_data_from_numpy(array)
-    return inputs
 
 
 class Golden(unittest.TestCase):
@@ -163,7 +155,7 @@ class Golden(unittest.TestCase):
         client = triton.InferenceServerClient(cn.address)
         nodes.wait_until(client.is_server_ready, "the node is ready")
         cn.await_log("has answered its 3 check requests")
-        inputs = triton_inputs(load_file(self.sample))
+        inputs = infer_inputs(load_file(self.sample))
         times = []
         for _ in range(20):
             begin = time.monotonic()
@@ -203,14 +195,14 @@ class Golden(unittest.TestCase):
         self.addCleanup(cn.close)
         client = triton.InferenceServerClient(cn.address)
         nodes.wait_until(client.is_server_ready, "version 1 is ready")
-        answer = client.infer(MODEL, triton_inputs(load_file(self.sample)))
+        answer = client.infer(MODEL, infer_inputs(load_file(self.sample)))
         response = answer.get_response()
         self.assertEqual(response.model_version, "1")
         self.assertEqual(response.parameters["newest_version"].int64_param, 2)
         # A damaged file is found by its digest; nothing is compared with it.
         with self.assertRaises(InferenceServerException) as caught:
             client.infer(
-                MODEL, triton_inputs(load_file(self.sample)), model_version="2"
+                MODEL, infer_inputs(load_file(self.sample)), model_version="2"
             )
         self.assertIn("golden.safetensors", caught.exception.message())
 

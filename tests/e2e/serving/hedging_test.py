@@ -21,6 +21,8 @@ from tests.e2e import support
 
 try:
     import tritonclient.grpc as triton
+
+    from tests.e2e.kserve_requests import infer_inputs
 except ImportError as error:
     raise unittest.SkipTest(f"tritonclient[grpc] is missing: {error}")
 
@@ -53,13 +55,7 @@ class Hedging(unittest.TestCase):
             "--outputs", out,
         )
         self.expected = safetensors_io.read(out)["output_0"].numpy()
-        self.inputs = []
-        for name, tensor in tensors.items():
-            array = tensor.numpy()
-            kind = "FP32" if array.dtype == np.float32 else "INT64"
-            given = triton.InferInput(name, array.shape, kind)
-            given.set_data_from_numpy(array)
-            self.inputs.append(given)
+        self.inputs = infer_inputs(tensors)
         self.hns = [support.gpu_node(repository) for _ in range(2)]
         self.cns = {
             name: support.cpu_node(

@@ -21,6 +21,8 @@ from tests.e2e.serving.deltas_test import DIM, ITEMS, MODEL, ROWS, TOLERANCE
 try:
     import tritonclient.grpc as triton
     from tritonclient.utils import InferenceServerException
+
+    from tests.e2e.kserve_requests import infer_inputs
 except ImportError as error:
     raise unittest.SkipTest(f"tritonclient[grpc] is missing: {error}")
 
@@ -95,11 +97,7 @@ class NewIds(unittest.TestCase):
 
     def ask(self):
         """The sequence in an answer, whose scores must be those of its state."""
-        inputs = []
-        for name, tensor in {**self.asked, "ids": self.ids[self.asked["ids"]]}.items():
-            given = triton.InferInput(name, tensor.shape, "INT64")
-            given.set_data_from_numpy(tensor.numpy())
-            inputs.append(given)
+        inputs = infer_inputs({**self.asked, "ids": self.ids[self.asked["ids"]]})
         client = triton.InferenceServerClient(self.cn.address)
         answer = client.infer(MODEL, inputs, client_timeout=30)
         parameters = answer.get_response().parameters
@@ -159,7 +157,7 @@ class NewIds(unittest.TestCase):
         last = self.change([3, *first], [5, 6])
         self.assertEqual(self.push(), 1)
         self.await_delta(last)
-        # One id twice; then a window that moves: the oldest goes, another comes.
+        # Each delta removes the oldest of the new ids and adds another one.
         for i in range(MORE - MOST):
             last = self.change([3, *range(ROWS + i + 1, ROWS + i + MOST + 1)], [ROWS + i])
         self.assertEqual(self.push(), MORE - MOST)

@@ -21,6 +21,8 @@ from tests.e2e.serving.deltas_test import DIM, ITEMS, MODEL, ROWS, TOLERANCE
 try:
     import tritonclient.grpc as triton
     from tritonclient.utils import InferenceServerException
+
+    from tests.e2e.kserve_requests import infer_inputs
 except ImportError as error:
     raise unittest.SkipTest(f"tritonclient[grpc] is missing: {error}")
 
@@ -69,11 +71,7 @@ class NextVersion(unittest.TestCase):
 
     def ask(self):
         """(version, sequence) of an answer, whose scores must be those of this state."""
-        inputs = []
-        for name, tensor in self.request.items():
-            given = triton.InferInput(name, tensor.shape, "INT64")
-            given.set_data_from_numpy(tensor.numpy())
-            inputs.append(given)
+        inputs = infer_inputs(self.request)
         client = triton.InferenceServerClient(self.cn.address)
         answer = client.infer(MODEL, inputs, client_timeout=30)
         response = answer.get_response()

@@ -22,6 +22,8 @@ try:
     import grpc
     import tritonclient.grpc as triton
     from tritonclient.utils import InferenceServerException
+
+    from tests.e2e.kserve_requests import infer_inputs
 except ImportError as error:
     raise unittest.SkipTest(f"tritonclient[grpc] is missing: {error}")
 
@@ -41,24 +43,18 @@ class Case:
         self.inputs = infer_inputs(tensors)
 
 
-def infer_inputs(tensors, raw=True):
-    result = []
-    for name, tensor in tensors.items():
-        array = tensor.numpy()
-        dtype = {np.dtype("float32"): "FP32", np.dtype("int64"): "INT64"}[
-            array.dtype
-        ]
-        item = triton.InferInput(name, list(array.shape), dtype)
-        item.set_data_from_numpy(array)
-        if not raw:
-            # The client has no switch for typed contents: fill the message.
-            message = item._get_tensor()
-            contents = message.contents
-            field = {"FP32": contents.fp32_contents, "INT64": contents.int64_contents}[dtype]
-            field.extend(array.flatten().tolist())
-            item._raw_content = None
-        result.append(item)
-    return result
+def typed_inputs(tensors):
+    """As infer_inputs(), with typed contents, which the client has no switch for."""
+    inputs = infer_inputs(tensors)
+    for item, tensor in zip(inputs, tensors.values()):
+        message = item._get_tensor()
+        field = {
+            "FP32": message.contents.fp32_contents,
+            "INT64": message.contents.int64_contents,
+        }[message.datatype]
+        field.extend(tensor.flatten().tolist())
+        item._raw_content = None
+    return inputs
 
 
 def setup_repository(folder):
@@ -129,7 +125,7 @@ class Serving:
         return client
 
     def check(self, client, case, raw=True):
-        inputs = case.inputs if raw else infer_inputs(case.tensors, raw=False)
+        inputs = case.inputs if raw else typed_inputs(case.tensors)
         answer = client.infer(case.model, inputs)
         names = [output.name for output in answer.get_response().outputs]
         self.assertEqual(len(names), 1)

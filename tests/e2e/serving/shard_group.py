@@ -12,6 +12,8 @@ from tests.e2e import support
 
 try:
     import tritonclient.grpc as triton
+
+    from tests.e2e.kserve_requests import infer_inputs
 except ImportError as error:
     raise unittest.SkipTest(f"tritonclient[grpc] is missing: {error}")
 
@@ -88,13 +90,8 @@ class ShardGroup(unittest.TestCase):
 
     def ask(self, node, request, name="strict"):
         """Scores and parameters."""
-        inputs = []
-        for input_name, tensor in request.items():
-            given = triton.InferInput(input_name, tensor.shape, "INT64")
-            given.set_data_from_numpy(tensor.numpy())
-            inputs.append(given)
         answer = triton.InferenceServerClient(node.address).infer(
-            name, inputs, client_timeout=30)
+            name, infer_inputs(request), client_timeout=30)
         scores = torch.from_numpy(answer.as_numpy("output_0").copy())
         return scores, answer.get_response().parameters
 

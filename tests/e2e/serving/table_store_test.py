@@ -21,6 +21,8 @@ from tests.e2e import support
 try:
     import tritonclient.grpc as triton
     from tritonclient.utils import InferenceServerException
+
+    from tests.e2e.kserve_requests import infer_inputs
 except ImportError as error:
     raise unittest.SkipTest(f"tritonclient[grpc] is missing: {error}")
 
@@ -109,13 +111,8 @@ class TableStore(unittest.TestCase):
         return node
 
     def ask(self, node, name, request):
-        inputs = []
-        for key, tensor in request.items():
-            given = triton.InferInput(key, tensor.shape, "INT64")
-            given.set_data_from_numpy(tensor.numpy())
-            inputs.append(given)
         client = triton.InferenceServerClient(node.address)
-        answer = client.infer(name, inputs, client_timeout=60)
+        answer = client.infer(name, infer_inputs(request), client_timeout=60)
         scores = torch.from_numpy(answer.as_numpy("output_0").copy())
         return scores, answer.get_response().parameters
 
