@@ -12,7 +12,7 @@ Json Parse(absl::string_view text) {
 }
 
 template <typename Json>
-std::string Text(const Json& json, int indent) {
+std::string Format(const Json& json, int indent) {
   return json.dump(indent, ' ', /*ensure_ascii=*/false,
                    Json::error_handler_t::replace);
 }
@@ -27,12 +27,12 @@ nlohmann::ordered_json ParseOrderedJson(absl::string_view text) {
   return Parse<nlohmann::ordered_json>(text);
 }
 
-std::string JsonText(const nlohmann::json& json, int indent) {
-  return Text(json, indent);
+std::string FormatJson(const nlohmann::json& json, int indent) {
+  return Format(json, indent);
 }
 
-std::string JsonText(const nlohmann::ordered_json& json, int indent) {
-  return Text(json, indent);
+std::string FormatJson(const nlohmann::ordered_json& json, int indent) {
+  return Format(json, indent);
 }
 
 }  // namespace refract::base

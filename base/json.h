@@ -19,8 +19,8 @@ nlohmann::ordered_json ParseOrderedJson(absl::string_view text);
 
 // `indent`: spaces per level; negative: a single line. Bytes that are not UTF-8
 // become U+FFFD.
-std::string JsonText(const nlohmann::json& json, int indent = -1);
-std::string JsonText(const nlohmann::ordered_json& json, int indent = -1);
+std::string FormatJson(const nlohmann::json& json, int indent = -1);
+std::string FormatJson(const nlohmann::ordered_json& json, int indent = -1);
 
 }  // namespace refract::base
 

@@ -95,7 +95,7 @@ std::string StatusText(const Engine& engine, const base::ByteBudget& memory,
     status["gpu_nodes"].push_back(LinkJson(member, offers));
   }
   // Model names may hold bytes that are not UTF-8.
-  return base::JsonText(status, 2) + "\n";
+  return base::FormatJson(status, 2) + "\n";
 }
 
 metrics::Routes StatusRoutes(const Engine* engine,

@@ -88,7 +88,7 @@ std::string AdminEndpoint::StatusText() const {
     status["models"].push_back(ModelJson(*node_, served));
   }
   // Model names may be any bytes.
-  return base::JsonText(status, 2) + "\n";
+  return base::FormatJson(status, 2) + "\n";
 }
 
 metrics::Routes AdminEndpoint::routes(bool remote_drain) {

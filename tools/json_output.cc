@@ -50,7 +50,7 @@ absl::Status JsonOutput::WriteText(absl::string_view text) const {
 }
 
 absl::Status JsonOutput::Write(const nlohmann::ordered_json& json) const {
-  return WriteText(base::JsonText(json, 2) + "\n");
+  return WriteText(base::FormatJson(json, 2) + "\n");
 }
 
 }  // namespace refract::tools

@@ -230,7 +230,7 @@ std::string ToJson(const ExportTraceServiceRequest& request) {
          {"scopeSpans", std::move(scopes)}});
   }
   const nlohmann::json json = {{"resourceSpans", std::move(resources)}};
-  return base::JsonText(json);
+  return base::FormatJson(json);
 }
 
 absl::StatusOr<std::unique_ptr<Exporter>> Exporter::Create(

@@ -56,7 +56,7 @@ std::string JsonLine(absl::Time time, absl::string_view level,
       {"level", std::string(level)},
       {"source", std::string(source)},
       {"message", std::string(message)}};
-  return base::JsonText(json);
+  return base::FormatJson(json);
 }
 
 }  // namespace

@@ -325,7 +325,7 @@ absl::Status MeasureCores(const Tables& tables, const Options& options,
                          options.skewed, options.seed));
       row["rate_of_two_over_one"] = Quartiles(ratios);
       std::fprintf(stderr, "batch %ld look-ups %ld: %s\n", batch, look_ups,
-                   base::JsonText(row["rate_of_two_over_one"]).c_str());
+                   base::FormatJson(row["rate_of_two_over_one"]).c_str());
       json["results"].push_back(std::move(row));
     }
   }
@@ -429,7 +429,7 @@ int Main(int argc, char** argv) {
   json["results"] = Json::array();
   absl::Status status = Measure(options, json);
   if (status.ok() && !options.json.empty()) {
-    status = base::WriteText(options.json, base::JsonText(json, 2) + "\n");
+    status = base::WriteText(options.json, base::FormatJson(json, 2) + "\n");
   }
   if (status.ok()) return 0;
   std::fprintf(stderr, "bench_gather: %s\n",

@@ -307,9 +307,9 @@ int Main(int argc, char** argv) {
     return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? 2 : 1;
   }
   if (options.json.empty()) {
-    std::cout << base::JsonText(json, 2) << "\n";
+    std::cout << base::FormatJson(json, 2) << "\n";
   } else if (!(std::ofstream(options.json)
-               << base::JsonText(json, 2) << "\n")) {
+               << base::FormatJson(json, 2) << "\n")) {
     std::fprintf(stderr, "bench_scheduler: cannot write %s\n",
                  options.json.c_str());
     return 2;

@@ -170,7 +170,7 @@ int Run(unsigned seed) {
   }
   const nlohmann::ordered_json report = {{"seed", seed},
                                          {"results", std::move(results)}};
-  std::printf("%s\n", base::JsonText(report, 2).c_str());
+  std::printf("%s\n", base::FormatJson(report, 2).c_str());
   return EXIT_SUCCESS;
 }
 

@@ -420,8 +420,8 @@ int Main(int argc, char** argv) {
     Summarise(json);
   }
   if (file.empty()) {
-    std::cout << base::JsonText(json, 2) << "\n";
-  } else if (!(std::ofstream(file) << base::JsonText(json, 2) << "\n")) {
+    std::cout << base::FormatJson(json, 2) << "\n";
+  } else if (!(std::ofstream(file) << base::FormatJson(json, 2) << "\n")) {
     std::fprintf(stderr, "bench_runtime: cannot write %s\n", file.c_str());
     return 2;
   }

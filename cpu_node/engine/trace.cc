@@ -21,7 +21,7 @@ using tracing::Span;
 // Attributes must be UTF-8, but clients may send any bytes: bytes that are not
 // UTF-8 become U+FFFD.
 std::string Text(absl::string_view text) {
-  const std::string quoted = base::JsonText(
+  const std::string quoted = base::FormatJson(
       nlohmann::json(base::Shorten(text, base::kMaxStatusTextBytes)));
   return base::ParseJson(quoted).get<std::string>();
 }

@@ -12,7 +12,7 @@ using ::google::protobuf::Message;
 using ::google::protobuf::Reflection;
 using Json = nlohmann::ordered_json;
 
-std::string Dump(const Json& json) { return base::JsonText(json); }
+std::string Dump(const Json& json) { return base::FormatJson(json); }
 
 Json ObjectOf(const Message& message);
 
@@ -76,7 +76,7 @@ Json ObjectOf(const Message& message) {
       }
       const Message& entry = reflection.GetRepeatedMessage(message, &field, i);
       const Json key = ValueOf(entry, *field.message_type()->map_key(), 0);
-      many[key.is_string() ? key.get<std::string>() : base::JsonText(key)] =
+      many[key.is_string() ? key.get<std::string>() : base::FormatJson(key)] =
           ValueOf(entry, *field.message_type()->map_value(), 0);
     }
   }

@@ -367,7 +367,7 @@ absl::StatusOr<HttpAnswer> HttpService::AnswerTraceSetting(
                                         : nlohmann::json::array({value});
       for (const nlohmann::json& each : values) {
         list.add_value(each.is_string() ? each.get<std::string>()
-                                        : base::JsonText(each));
+                                        : base::FormatJson(each));
       }
     }
   }
@@ -383,7 +383,7 @@ absl::StatusOr<HttpAnswer> HttpService::AnswerTraceSetting(
       answer[name] = list.value(0);
     }
   }
-  return JsonAnswer(base::JsonText(answer));
+  return JsonAnswer(base::FormatJson(answer));
 }
 
 void HttpService::Infer(HttpRequest request, const Route& route,

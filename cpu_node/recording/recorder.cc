@@ -163,7 +163,7 @@ absl::StatusOr<std::unique_ptr<Recorder>> Recorder::Create(
       {"rate", options.rate},
       {"ids", options.key.empty() ? "as sent" : "redacted"},
       {"began", absl::FormatTime(absl::Now(), absl::UTCTimeZone())}};
-  const std::string line = base::JsonText(head) + "\n";
+  const std::string line = base::FormatJson(head) + "\n";
   file << line << std::flush;
   if (!file) {
     return absl::InvalidArgumentError(
@@ -255,7 +255,7 @@ std::string Recorder::LineOf(Entry& entry) {
           absl::Base64Escape(absl::string_view(
               reinterpret_cast<const char*>(tensor.data()), tensor.bytes()))}});
   }
-  return base::JsonText(line) + "\n";
+  return base::FormatJson(line) + "\n";
 }
 
 void Recorder::Write(Entry& entry) {

@@ -116,7 +116,7 @@ absl::Status TimesFile::Write(const MeasuredTimes& times) const {
     if (entries.size() == kMostEntries) break;
     if (!HasKey(entry, key_)) entries.push_back(entry);
   }
-  return base::ReplaceText(path_, base::JsonText(entries, 1) + "\n");
+  return base::ReplaceText(path_, base::FormatJson(entries, 1) + "\n");
 }
 
 }  // namespace refract::gpu_node

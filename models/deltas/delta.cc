@@ -72,7 +72,7 @@ class Fields {
     const bool fits = !value->is_number_unsigned() ||
                       value->get<uint64_t>() <= uint64_t{INT64_MAX};
     if (!fits || value->get<int64_t>() < least) {
-      return Invalid("\"", path_, key, "\" is ", base::JsonText(*value),
+      return Invalid("\"", path_, key, "\" is ", base::FormatJson(*value),
                      ", not in [", least, ", 2^63)");
     }
     return value->get<int64_t>();

@@ -81,7 +81,7 @@ absl::Status WriteNotes(const std::string& folder, const Notes& notes) {
   }
   // Nodes that share the repository may write at the same time.
   return base::ReplaceText(absl::StrCat(folder, "/", kNotesFile),
-                           base::JsonText(json, 1) + "\n");
+                           base::FormatJson(json, 1) + "\n");
 }
 
 }  // namespace

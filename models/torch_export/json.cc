@@ -110,7 +110,7 @@ std::string Json::Text() const {
   } else {
     json = *Float(this);
   }
-  return base::JsonText(json);
+  return base::FormatJson(json);
 }
 
 const Json* Member(const Json& json, absl::string_view name) {

@@ -164,7 +164,7 @@ std::string SplitToHtml(const models::LoadedModel& model,
   };
   data["wire"] = report.wire ? WireToJson(model.graph, chosen, *report.wire)
                              : ordered_json();
-  return base::FillPage(SplitPageFiles(), base::JsonText(data));
+  return base::FillPage(SplitPageFiles(), base::FormatJson(data));
 }
 
 }  // namespace refract::partitioner

@@ -208,7 +208,7 @@ std::string TextIn(const JsonValue& object, absl::string_view name) {
 }
 
 std::string ErrorAnswer(const absl::Status& status) {
-  return base::JsonText(
+  return base::FormatJson(
       Output{{"Error", base::Shorten(std::string(status.message()),
                                      base::kMaxStatusTextBytes)}});
 }
@@ -353,7 +353,7 @@ absl::StatusOr<std::string> Extender::Filter(absl::string_view request) {
   }
   answer["FailedNodes"] = std::move(failed);
   answer["Error"] = "";
-  return base::JsonText(answer);
+  return base::FormatJson(answer);
 }
 
 absl::StatusOr<std::string> Extender::Prioritize(absl::string_view request) {
@@ -368,7 +368,7 @@ absl::StatusOr<std::string> Extender::Prioritize(absl::string_view request) {
   for (const NodeVerdict& verdict : verdicts) {
     answer.push_back({{"Host", verdict.node}, {"Score", verdict.score}});
   }
-  return base::JsonText(answer);
+  return base::FormatJson(answer);
 }
 
 absl::StatusOr<std::string> Extender::Bind(absl::string_view request) {

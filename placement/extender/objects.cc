@@ -35,11 +35,11 @@ absl::StatusOr<Quantities> AmountsOf(const JsonValue& resources) {
     // Quantities are texts ("500m"); YAML and Go may also write plain numbers.
     const auto amount =
         value.is_string()   ? ParseQuantity(value.get<std::string>())
-        : value.is_number() ? ParseQuantity(base::JsonText(value))
+        : value.is_number() ? ParseQuantity(base::FormatJson(value))
                             : std::nullopt;
     if (!amount.has_value()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          base::Shorten(name), ": '", base::Shorten(base::JsonText(value)),
+          base::Shorten(name), ": '", base::Shorten(base::FormatJson(value)),
           "' is no quantity"));
     }
     amounts[name] = *amount;

@@ -130,7 +130,7 @@ std::string LoanToJson(const LoanSpec& spec, const LoanPlan& plan) {
                               {"node", event.node},
                               {"what", event.what}});
   }
-  return base::JsonText(json, 2) + "\n";
+  return base::FormatJson(json, 2) + "\n";
 }
 
 std::string LoanToCsv(const LoanSpec& spec, const LoanPlan& plan) {

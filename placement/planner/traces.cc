@@ -74,7 +74,7 @@ std::string TextOf(const Json& json, const char* name) {
   const Json* const value = Find(json, name);
   if (value == nullptr) return "";
   return value->is_string() ? value->get<std::string>()
-                            : base::JsonText(*value);
+                            : base::FormatJson(*value);
 }
 
 std::string Attribute(const Json& span, absl::string_view name) {

@@ -56,7 +56,7 @@ std::string FiguresToHtml(const Figures& figures) {
     files.push_back(file);
   }
   // Names come from the user's files, so they need not be UTF-8.
-  return base::FillPage(files, base::JsonText(json));
+  return base::FillPage(files, base::FormatJson(json));
 }
 
 }  // namespace refract::placement

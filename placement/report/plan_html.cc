@@ -10,11 +10,12 @@
 namespace refract::placement {
 
 std::string PlanToJson(const PlanSpec& spec, const Plan& plan) {
-  return base::JsonText(PlanJson(spec, plan), 2) + "\n";
+  return base::FormatJson(PlanJson(spec, plan), 2) + "\n";
 }
 
 std::string PlanToHtml(const PlanSpec& spec, const Plan& plan) {
-  return base::FillPage(PlanPageFiles(), base::JsonText(PlanJson(spec, plan)));
+  return base::FillPage(PlanPageFiles(),
+                        base::FormatJson(PlanJson(spec, plan)));
 }
 
 }  // namespace refract::placement

@@ -226,7 +226,7 @@ std::string SysfsDump::ToJson() const {
   json["folders"] = folders;
   json["links"] = links;
   // Contents of sysfs files need not be UTF-8.
-  return base::JsonText(json, 1) + "\n";
+  return base::FormatJson(json, 1) + "\n";
 }
 
 absl::StatusOr<SysfsDump> SysfsDump::FromJson(absl::string_view text) {

@@ -366,7 +366,7 @@ std::string TopologyJson(const NodeTopology& topology) {
                             {"pci", AddressOf(topology, gpu.pci)},
                             {"numa_node", gpu.numa_node}});
   }
-  return base::JsonText(json, 2) + "\n";
+  return base::FormatJson(json, 2) + "\n";
 }
 
 absl::Status ApplyOverride(absl::string_view text, NodeTopology* topology) {

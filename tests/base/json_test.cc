@@ -17,18 +17,18 @@ TEST(JsonTest, TextThatIsNoJsonIsDiscarded) {
 
 TEST(JsonTest, OrderOfKeysIsKeptWhereAsked) {
   const std::string text = R"({"b":1,"a":[2.5,null]})";
-  EXPECT_EQ(JsonText(ParseOrderedJson(text)), text);
-  EXPECT_EQ(JsonText(ParseJson(text)), R"({"a":[2.5,null],"b":1})");
+  EXPECT_EQ(FormatJson(ParseOrderedJson(text)), text);
+  EXPECT_EQ(FormatJson(ParseJson(text)), R"({"a":[2.5,null],"b":1})");
 }
 
 TEST(JsonTest, IndentIsSpacesPerLevel) {
-  EXPECT_EQ(JsonText(ParseJson(R"({"a":[1]})"), 2),
+  EXPECT_EQ(FormatJson(ParseJson(R"({"a":[1]})"), 2),
             "{\n  \"a\": [\n    1\n  ]\n}");
 }
 
 TEST(JsonTest, BytesThatAreNotUtf8AreReplaced) {
-  EXPECT_EQ(JsonText(nlohmann::json("a\xff"
-                                    "b")),
+  EXPECT_EQ(FormatJson(nlohmann::json("a\xff"
+                                      "b")),
             "\"a\xEF\xBF\xBD"
             "b\"");
 }

@@ -138,7 +138,7 @@ std::string ServingJson(const ServingOptions& options,
   }
   AddSeries(options, report, json);
   // Messages of servers may hold bytes that are not UTF-8.
-  return base::JsonText(json, 1) + "\n";
+  return base::FormatJson(json, 1) + "\n";
 }
 
 }  // namespace refract::tools

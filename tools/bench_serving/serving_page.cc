@@ -39,8 +39,9 @@ absl::StatusOr<std::string> ServingPage(
     json["name"] = std::filesystem::path(report.path).stem().string();
     runs.push_back(std::move(json));
   }
-  return base::FillPage(ServingPageFiles(),
-                        base::JsonText(nlohmann::ordered_json{{"runs", runs}}));
+  return base::FillPage(
+      ServingPageFiles(),
+      base::FormatJson(nlohmann::ordered_json{{"runs", runs}}));
 }
 
 }  // namespace refract::tools

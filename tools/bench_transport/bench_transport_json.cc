@@ -84,7 +84,7 @@ std::string TransportJson(const TransportOptions& options,
   for (size_t i = 0; i < report.rows.size(); ++i) {
     json["rows"].push_back(RowJson(report, i));
   }
-  return base::JsonText(json, 1) + "\n";
+  return base::FormatJson(json, 1) + "\n";
 }
 
 }  // namespace refract::tools

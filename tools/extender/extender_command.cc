@@ -105,9 +105,10 @@ absl::Status BindPod(const std::string& address, const std::string& name_space,
   if (!uid.empty()) binding["metadata"]["uid"] = uid;
   const std::string target = absl::StrCat("/api/v1/namespaces/", name_space,
                                           "/pods/", pod, "/binding");
-  REFRACT_ASSIGN_OR_RETURN(const metrics::Reply reply,
-                           metrics::Post(address, target, "application/json",
-                                         base::JsonText(binding), kApiTimeout));
+  REFRACT_ASSIGN_OR_RETURN(
+      const metrics::Reply reply,
+      metrics::Post(address, target, "application/json",
+                    base::FormatJson(binding), kApiTimeout));
   if (reply.status / 100 != 2) return Refused(address, target, reply);
   return absl::OkStatus();
 }

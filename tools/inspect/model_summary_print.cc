@@ -308,7 +308,7 @@ std::string ToJson(const ModelSummary& summary) {
   };
   json["plan"] = summary.plan ? ToJson(*summary.plan) : ordered_json();
   // Names come out of users' files: bytes that are no UTF-8 are replaced.
-  return base::JsonText(json, 2) + "\n";
+  return base::FormatJson(json, 2) + "\n";
 }
 
 }  // namespace refract::tools

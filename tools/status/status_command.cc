@@ -107,7 +107,7 @@ absl::Status Show(const StatusOptions& options, std::ostream& out) {
   const bool terminal = &out == &std::cout && isatty(STDOUT_FILENO) == 1;
   while (true) {
     const nlohmann::ordered_json json = FleetJson(fleet.Look());
-    const std::string text = base::JsonText(json, 2) + "\n";
+    const std::string text = base::FormatJson(json, 2) + "\n";
     if (!options.json.empty() && options.json != "-") {
       const absl::Status written = base::ReplaceText(options.json, text);
       if (!written.ok()) return written;

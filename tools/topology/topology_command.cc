@@ -2,6 +2,7 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
 #include "base/process/files.h"
 #include "base/status_macros.h"
 #include "placement/topology/read_topology.h"
@@ -29,6 +30,13 @@ absl::Status Topology(const TopologyOptions& options, std::ostream& out) {
     return absl::IsUnavailable(topology.status())
                ? absl::FailedPreconditionError(topology.status().message())
                : topology.status();
+  }
+  if (topology->numa_nodes.empty() && topology->nics.empty() &&
+      topology->gpus.empty()) {
+    const placement::TopologySources& from = options.sources;
+    return absl::FailedPreconditionError(
+        absl::StrCat(from.dump_file.empty() ? from.sysfs_root : from.dump_file,
+                     ": has no NUMA node, NIC or GPU, so it is no sysfs"));
   }
   const std::string matrix = placement::MatrixText(*topology);
   out << placement::TreeText(*topology);

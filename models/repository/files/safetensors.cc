@@ -55,7 +55,7 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name,
       // dump() would recurse into every level of nesting of a file.
       return dim.is_structured()
                  ? invalid("bad dimension: an ", dim.type_name())
-                 : invalid("bad dimension ", base::JsonText(dim));
+                 : invalid("bad dimension ", base::FormatJson(dim));
     }
     entry.dims.push_back(static_cast<int64_t>(*value));
   }
@@ -203,7 +203,7 @@ absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(
     writer.missing_ += bytes;
   }
   // Names come from models; bytes that are no UTF-8 would make dump() throw.
-  std::string text = base::JsonText(header);
+  std::string text = base::FormatJson(header);
   // The header is padded with spaces, which JSON ignores, so that the tensors
   // begin at a multiple of 64 bytes and can be mapped as they are.
   const size_t used = (kLengthBytes + text.size()) % base::kTensorAlignBytes;

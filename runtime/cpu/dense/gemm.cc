@@ -10,12 +10,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <string_view>
 #include <utility>
 
 #include "runtime/cpu/half.h"
+#include "runtime/cpu/instruction_sets.h"
 #include "runtime/cpu/scratch.h"
 
 namespace refract::runtime::cpu {
@@ -237,10 +236,13 @@ void Run(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
 }
 
 const TileSet& Choose() {
-  const char* const wish = std::getenv("REFRACT_CPU_ISA");
-  const std::string_view limit = wish == nullptr ? "avx512" : wish;
-  if (limit == "avx512" && Avx512TileSet() != nullptr) return *Avx512TileSet();
-  if (limit != "generic" && Avx2TileSet() != nullptr) return *Avx2TileSet();
+  const InstructionSet allowed = AllowedInstructionSet();
+  if (allowed >= InstructionSet::kAvx512 && Avx512TileSet() != nullptr) {
+    return *Avx512TileSet();
+  }
+  if (allowed >= InstructionSet::kAvx2 && Avx2TileSet() != nullptr) {
+    return *Avx2TileSet();
+  }
   return GenericTileSet();
 }
 

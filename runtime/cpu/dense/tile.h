@@ -83,8 +83,7 @@ struct TileSet {
                         [kMaxTilePanels + 1] = {};
 };
 
-// The fastest set of this processor. REFRACT_CPU_ISA=avx512|avx2|generic lowers
-// the choice, for tests and comparisons.
+// The fastest allowed set of this processor (instruction_sets.h).
 const TileSet& ChosenTileSet();
 
 // Null where the program was built without the set or this processor lacks the

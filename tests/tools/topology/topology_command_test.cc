@@ -67,6 +67,9 @@ TEST_F(TopologyCommandTest, RefusesBadInputInOneLineThatNamesIt) {
                 ": cannot be read: Is a directory\n");
   EXPECT_EQ(Refused({"topology", "--sysfs-root", "/no/such"}),
             "refract topology: /no/such: is no folder\n");
+  EXPECT_EQ(Refused({"topology", "--sysfs-root", folder_.str()}),
+            "refract topology: " + folder_.str() +
+                ": has no NUMA node, NIC or GPU, so it is no sysfs\n");
   EXPECT_TRUE(absl::StrContains(
       Refused({"topology", "--sysfs-root", "/sys", "--load", file}),
       "--sysfs-root excludes --load"));

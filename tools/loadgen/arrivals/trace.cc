@@ -61,7 +61,8 @@ absl::StatusOr<base::Tensor> TensorOf(const Json& json,
   for (const Json& dim : *shape) {
     if (!dim.is_number_unsigned() ||
         dim.get<uint64_t>() > static_cast<uint64_t>(INT32_MAX)) {
-      return Wrong(absl::StrCat("shape ", base::JsonText(*shape), " is none"));
+      return Wrong(
+          absl::StrCat("shape ", base::FormatJson(*shape), " is none"));
     }
     dims.push_back(dim.get<int64_t>());
   }
@@ -140,7 +141,7 @@ absl::StatusOr<std::optional<TracedQuery>> TraceReader::Read(
   if (std::exchange(first_line_, false) && json.contains("refract_trace")) {
     if (!Integer(json, "refract_trace", kFormat, kFormat)) {
       return Wrong(absl::StrCat("refract_trace is ",
-                                base::JsonText(json["refract_trace"]),
+                                base::FormatJson(json["refract_trace"]),
                                 ", this program reads ", kFormat));
     }
     return std::nullopt;

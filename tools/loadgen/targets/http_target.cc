@@ -414,7 +414,7 @@ size_t HttpTarget::Prepare(const ServedModel& model,
     }
     json["inputs"].push_back(std::move(input));
   }
-  Prepared prepared{.body = base::JsonText(json)};
+  Prepared prepared{.body = base::FormatJson(json)};
   if (binary_) {
     prepared.json_bytes = prepared.body.size();
     prepared.body.reserve(prepared.body.size() + bytes);
@@ -497,7 +497,7 @@ absl::Status HttpTarget::Accept(size_t request, const HttpAnswer& answer) {
       id != json.end() && *id != absl::StrCat(request)) {
     return absl::DataLossError(absl::StrCat("request ", request,
                                             " got the answer of request ",
-                                            base::JsonText(*id)));
+                                            base::FormatJson(*id)));
   }
   const auto outputs = json.find("outputs");
   if (outputs == json.end() || !outputs->is_array() || outputs->empty()) {

@@ -65,9 +65,8 @@ struct GatherSet {
   GatherFunction copy = nullptr;
 };
 
-// The fastest set of this processor for rows of `dim` elements, null if none
-// has lanes that divide it. REFRACT_CPU_ISA=avx512|avx2|generic lowers the
-// choice, for tests and comparisons.
+// The fastest allowed set of this processor (instruction_sets.h) for rows of
+// `dim` elements, null if none has lanes that divide it.
 const GatherSet* GatherSetFor(int64_t dim);
 // Bytes of the longest row that this processor should prefetch as a whole into
 // its cache of second level.

@@ -1,10 +1,9 @@
 // Choice among instruction sets. Separate from the loops, because code compiled
 // for an instruction set must not run before this check.
 
-#include <cstdlib>
 #include <limits>
-#include <string_view>
 
+#include "runtime/cpu/instruction_sets.h"
 #include "runtime/cpu/look_ups/gather/gather_kernels.h"
 
 namespace refract::runtime::cpu {
@@ -13,16 +12,16 @@ namespace {
 // The sets of this processor, the fastest first.
 struct Sets {
   Sets() {
-    const char* const wish = std::getenv("REFRACT_CPU_ISA");
-    const std::string_view limit = wish == nullptr ? "avx512" : wish;
+    const InstructionSet allowed = AllowedInstructionSet();
     static GatherSet avx512;
     static GatherSet avx2;
 #if defined(__x86_64__)
     // Every processor with AVX2 converts halves (F16C).
-    const bool has_avx2 = limit != "generic" &&
+    const bool has_avx2 = allowed >= InstructionSet::kAvx2 &&
                           __builtin_cpu_supports("avx2") &&
                           __builtin_cpu_supports("fma");
-    if (has_avx2 && limit == "avx512" && __builtin_cpu_supports("avx512f") &&
+    if (has_avx2 && allowed >= InstructionSet::kAvx512 &&
+        __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && FillAvx512GatherSet(avx512)) {
       sets[count++] = &avx512;
