@@ -2,16 +2,20 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <deque>
 #include <limits>
 #include <memory>
 #include <queue>
+#include <thread>
 #include <utility>
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/process/affinity.h"
+#include "base/process/thread.h"
 #include "base/quantile.h"
 #include "placement/cluster/random.h"
 #include "scheduling/deadline_queue.h"
@@ -568,13 +572,28 @@ SimulationResult Simulate(const ModelCosts& costs,
 RepeatedResult SimulateRepeatedly(const ModelCosts& costs,
                                   const SimulatedSystem& system,
                                   const SimulatedLoad& load, int seeds) {
+  // Each run has its own numbers, so runs at the same time change nothing.
+  std::vector<SimulationResult> results(static_cast<size_t>(seeds));
+  std::atomic<size_t> next = 0;
+  const auto run = [&] {
+    for (size_t seed = next++; seed < results.size(); seed = next++) {
+      SimulatedLoad one = load;
+      one.seed += seed;
+      results[seed] = Simulate(costs, system, one);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 1; i < std::min(seeds, base::NumUsableCpus()); ++i) {
+    absl::StatusOr<std::thread> thread = base::StartThread(run);
+    if (!thread.ok()) break;  // the threads that there are run all seeds
+    threads.push_back(*std::move(thread));
+  }
+  run();
+  for (std::thread& thread : threads) thread.join();
   RepeatedResult repeated;
   std::vector<double> p50;
   std::vector<double> p99;
-  for (int seed = 0; seed < seeds; ++seed) {
-    SimulatedLoad one = load;
-    one.seed = load.seed + static_cast<uint64_t>(seed);
-    const SimulationResult result = Simulate(costs, system, one);
+  for (const SimulationResult& result : results) {
     for (double SimulationResult::*field : kFields) {
       repeated.mean.*field += result.*field / seeds;
     }

@@ -88,7 +88,8 @@ struct RepeatedResult {
   Estimate p50_s;
   Estimate p99_s;
 };
-// Seeds load.seed, load.seed + 1, …; `seeds` ≥ 1.
+// Seeds load.seed, load.seed + 1, …; `seeds` ≥ 1. They are simulated on as many
+// threads as the process may use CPUs, with the same result on any number.
 RepeatedResult SimulateRepeatedly(const ModelCosts& costs,
                                   const SimulatedSystem& system,
                                   const SimulatedLoad& load, int seeds);

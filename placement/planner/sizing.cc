@@ -195,9 +195,19 @@ class Sizer {
            Result(cns, hns).p99_s.mean <= input_.service->slo_p99_s;
   }
 
-  // The least n in [least, met] with meets(n), by bisection; meets(met) holds.
+  // The least n in [least, met] with meets(n); meets(met) holds. Steps that
+  // double go down from `met`, because the answer is mostly near it, and
+  // bisection ends the search.
   template <typename Predicate>
   static int LeastThat(int least, int met, const Predicate& meets) {
+    for (int step = std::max(1, (met - least) / 8); least < met; step *= 2) {
+      const int n = std::max(least, met - step);
+      if (!meets(n)) {
+        least = n + 1;
+        break;
+      }
+      met = n;
+    }
     while (least < met) {
       const int middle = least + (met - least) / 2;
       if (meets(middle)) {
