@@ -161,7 +161,7 @@ std::vector<Step> StepsUp(const Graph& graph, const Node& node, Step step) {
   const OpName op = SplitOpName(node.op);
   if (op.space != "aten") return {};
   if (op.name == "where" || op.name == "masked_fill") {
-    // What chooses between indices is none itself.
+    // The condition that chooses between indices is no index itself.
     for (const NamedArgument& arg : node.args) {
       const auto* ref = std::get_if<ValueRef>(&arg.value);
       if (ref != nullptr && arg.name != "condition" && arg.name != "mask")

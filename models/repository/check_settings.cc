@@ -33,15 +33,17 @@ inference::DataType WarmUpTypeOf(const Value& value) {
   return type;
 }
 
+template <typename... Parts>
+absl::Status Invalid(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
 // Reads an input of a request of model_warmup.
 absl::StatusOr<WarmUpRequest::Input> ReadWarmUpInput(
     const inference::ModelWarmup::Input& given, const Value& wanted) {
-  const auto invalid = [](const auto&... parts) {
-    return absl::InvalidArgumentError(absl::StrCat(parts...));
-  };
   WarmUpRequest::Input input;
   if (given.data_type() != WarmUpTypeOf(wanted)) {
-    return invalid("data_type is ", inference::DataType_Name(given.data_type()),
+    return Invalid("data_type is ", inference::DataType_Name(given.data_type()),
                    ", the model's is ",
                    inference::DataType_Name(WarmUpTypeOf(wanted)));
   }
@@ -61,7 +63,7 @@ absl::StatusOr<WarmUpRequest::Input> ReadWarmUpInput(
     input.dims.push_back(given.dims(i));
   }
   if (!fits) {
-    return invalid("dims are [", absl::StrJoin(given.dims(), ", "),
+    return Invalid("dims are [", absl::StrJoin(given.dims(), ", "),
                    "], the model's are [", absl::StrJoin(dims, ", "),
                    "], and each -1, also the batch, needs a number");
   }
@@ -69,7 +71,7 @@ absl::StatusOr<WarmUpRequest::Input> ReadWarmUpInput(
   // edit.
   const auto bytes = base::ByteSize(TypeOf(wanted), input.dims);
   if (!bytes.ok() || *bytes > kMostWarmUpBytes) {
-    return invalid("dims give a tensor of more than ", kMostWarmUpBytes >> 20,
+    return Invalid("dims give a tensor of more than ", kMostWarmUpBytes >> 20,
                    " MiB");
   }
   switch (given.input_data_type_case()) {
@@ -81,7 +83,7 @@ absl::StatusOr<WarmUpRequest::Input> ReadWarmUpInput(
       input.file = given.input_data_file();
       if (input.file.empty() || input.file.find('/') != std::string::npos ||
           input.file[0] == '.') {
-        return invalid("input_data_file is \"", input.file,
+        return Invalid("input_data_file is \"", input.file,
                        "\", wanted the name of a file in the model's folder "
                        "warmup");
       }
@@ -89,7 +91,7 @@ absl::StatusOr<WarmUpRequest::Input> ReadWarmUpInput(
     case inference::ModelWarmup::Input::kZeroData:
       break;
     case inference::ModelWarmup::Input::INPUT_DATA_TYPE_NOT_SET:
-      return invalid(
+      return Invalid(
           "has no data: give zero_data, random_data or input_data_file");
   }
   return input;
@@ -97,18 +99,15 @@ absl::StatusOr<WarmUpRequest::Input> ReadWarmUpInput(
 
 absl::StatusOr<WarmUpRequest> ReadWarmUp(const inference::ModelWarmup& given,
                                          const Graph& graph) {
-  const auto invalid = [](const auto&... parts) {
-    return absl::InvalidArgumentError(absl::StrCat(parts...));
-  };
   WarmUpRequest request;
   request.name = given.name();
   if (given.batch_size() > 1) {
-    return invalid("batch_size is ", given.batch_size(),
+    return Invalid("batch_size is ", given.batch_size(),
                    "; write 1 and let dims begin with the batch, as "
                    "max_batch_size is 0");
   }
   if (given.count() > kMostWarmUpRuns) {
-    return invalid("count is ", given.count(), ", wanted 0 to ",
+    return Invalid("count is ", given.count(), ", wanted 0 to ",
                    kMostWarmUpRuns);
   }
   request.count = static_cast<int>(std::max<uint32_t>(1, given.count()));
@@ -116,7 +115,7 @@ absl::StatusOr<WarmUpRequest> ReadWarmUp(const inference::ModelWarmup& given,
     const Value& value = graph.value(id);
     const auto found = given.inputs().find(value.name);
     if (found == given.inputs().end()) {
-      return invalid("inputs: the model's ", value.name, " is not listed");
+      return Invalid("inputs: the model's ", value.name, " is not listed");
     }
     auto input = ReadWarmUpInput(found->second, value);
     if (!input.ok()) {
@@ -135,16 +134,15 @@ absl::StatusOr<WarmUpRequest> ReadWarmUp(const inference::ModelWarmup& given,
         [&, &name = name](ValueId id) { return graph.value(id).name == name; });
     if (!known) others.push_back(name);
   }
-  return invalid("inputs: the model has no input ",
+  return Invalid("inputs: the model has no input ",
                  *std::min_element(others.begin(), others.end()));
 }
 
 absl::Status ReadWarmUps(const inference::ModelConfig& config,
                          const Graph& graph, CheckSettings& result) {
   if (config.model_warmup_size() > kMostWarmUps) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("model_warmup: ", config.model_warmup_size(),
-                     " are listed, at most ", kMostWarmUps));
+    return Invalid("model_warmup: ", config.model_warmup_size(),
+                   " are listed, at most ", kMostWarmUps);
   }
   for (const inference::ModelWarmup& given : config.model_warmup()) {
     auto request = ReadWarmUp(given, graph);
@@ -190,10 +188,9 @@ absl::StatusOr<std::vector<TrafficShare>> ParseTraffic(absl::string_view text) {
     if (!absl::SimpleAtoi(parts.first, &share.version) || share.version < 1 ||
         !absl::SimpleAtod(parts.second, &share.share) ||
         !(share.share >= 0 && share.share <= 1e6)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("\"", text,
-                       "\" is not VERSION=SHARE,... as in "
-                       "\"3=95,4=5\", shares from 0 to 1000000"));
+      return Invalid("\"", text,
+                     "\" is not VERSION=SHARE,... as in \"3=95,4=5\", shares "
+                     "from 0 to 1000000");
     }
     shares.push_back(share);
   }
@@ -203,15 +200,13 @@ absl::StatusOr<std::vector<TrafficShare>> ParseTraffic(absl::string_view text) {
             });
   for (size_t i = 1; i < shares.size(); ++i) {
     if (shares[i].version != shares[i - 1].version) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "\"", text, "\" has version ", shares[i].version, " twice"));
+    return Invalid("\"", text, "\" has version ", shares[i].version, " twice");
   }
   // A share of 0 takes a version out of the traffic.
   std::erase_if(shares, [](const TrafficShare& s) { return s.share == 0; });
   if (shares.empty() || shares.size() > kMostShares) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", text, "\" gives a share to ", shares.size(),
-                     " versions, wanted 1 to ", kMostShares));
+    return Invalid("\"", text, "\" gives a share to ", shares.size(),
+                   " versions, wanted 1 to ", kMostShares);
   }
   return shares;
 }
@@ -226,9 +221,8 @@ absl::StatusOr<CheckSettings> ReadCheckSettings(
   const std::string& text = tolerance->second.string_value();
   double share = 0;
   if (!absl::SimpleAtod(text, &share) || !(share > 0 && share <= 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("parameter ", kToleranceKey, ": \"", text,
-                     "\" is no number above 0 and up to 1"));
+    return Invalid("parameter ", kToleranceKey, ": \"", text,
+                   "\" is no number above 0 and up to 1");
   }
   settings.golden_tolerance = share;
   return settings;

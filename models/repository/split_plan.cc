@@ -1,13 +1,7 @@
 #include "models/repository/split_plan.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -242,11 +236,6 @@ void AddSchema(const Graph& graph, const std::vector<ValueId>& ids,
   }
 }
 
-absl::Status FileError(absl::string_view path, absl::string_view what) {
-  return absl::InternalError(
-      absl::StrCat(path, ": ", what, ": ", std::strerror(errno)));
-}
-
 void Store(WireForm form, proto::SplitPlan::WireForm& stored) {
   stored.set_type(static_cast<uint32_t>(form.type));
   stored.set_unique_rows(form.unique_rows);
@@ -284,10 +273,7 @@ absl::Status Malformed(absl::string_view path, absl::string_view what) {
 }  // namespace
 
 bool SplitPlan::uses_hn() const {
-  for (const Stage stage : stages) {
-    if (stage == Stage::kHn) return true;
-  }
-  return false;
+  return std::find(stages.begin(), stages.end(), Stage::kHn) != stages.end();
 }
 
 bool SplitPlan::has_wire_forms() const {
@@ -392,8 +378,9 @@ absl::Status SavePlan(const Graph& graph, const SplitPlan& plan,
   for (const ValueId id : plan.up) stored.add_up(graph.value(id).name);
   for (const ValueId id : plan.down) stored.add_down(graph.value(id).name);
   if (plan.has_wire_forms()) {
-    for (const WireForm form : plan.up_forms)
+    for (const WireForm form : plan.up_forms) {
       Store(form, *stored.add_up_forms());
+    }
     for (const WireForm form : plan.down_forms) {
       Store(form, *stored.add_down_forms());
     }
@@ -409,34 +396,15 @@ absl::Status SavePlan(const Graph& graph, const SplitPlan& plan,
   *stored.mutable_rows() = ToProto(plan.rows);
   *stored.mutable_hn_rows() = ToProto(plan.hn_rows);
 
-  // Written aside and renamed, so that a node that loads meanwhile reads the
-  // old plan or the new plan, never half of one.
-  const std::string target(path);
-  const std::string aside = absl::StrCat(path, ".tmp.", getpid());
-  {
-    std::ofstream file(aside, std::ios::binary | std::ios::trunc);
-    if (!file) return FileError(aside, "cannot be written");
-    if (!stored.SerializeToOstream(&file) || !file.flush()) {
-      const absl::Status status = FileError(aside, "cannot be written");
-      std::remove(aside.c_str());
-      return status;
-    }
-  }
-  if (std::rename(aside.c_str(), target.c_str()) != 0) {
-    const absl::Status status = FileError(path, "cannot be replaced");
-    std::remove(aside.c_str());
-    return status;
-  }
-  return absl::OkStatus();
+  // A node that loads meanwhile reads the old plan or the new plan, never half
+  // of one.
+  return base::ReplaceText(path, stored.SerializeAsString());
 }
 
 absl::StatusOr<SplitPlan> LoadPlan(const Graph& graph, absl::string_view path) {
-  std::ifstream file(std::string(path), std::ios::binary);
-  if (!file) {
-    return absl::NotFoundError(absl::StrCat(path, ": ", std::strerror(errno)));
-  }
+  REFRACT_ASSIGN_OR_RETURN(const std::string bytes, base::ReadText(path));
   proto::SplitPlan stored;
-  if (!stored.ParseFromIstream(&file)) {
+  if (!stored.ParseFromString(bytes)) {
     return Malformed(path, "is no split plan, or is truncated");
   }
   if (stored.format_version() < 1 ||

@@ -102,7 +102,9 @@ absl::Status ValidatePlan(const Graph& graph, const base::Digest& model,
 // that cross in both directions, in order, and the forms if any is not plain.
 base::Digest SchemaDigest(const Graph& graph, const SplitPlan& plan);
 
-// Stored form (proto/split_plan.proto, binary). `path` appears in errors.
+// Stored form (proto/split_plan.proto, binary). SavePlan() replaces the file by
+// rename. Errors name `path`: as base::ReplaceText() and base::ReadText();
+// InvalidArgument: no plan, or a plan for another graph.
 absl::Status SavePlan(const Graph& graph, const SplitPlan& plan,
                       absl::string_view path);
 absl::StatusOr<SplitPlan> LoadPlan(const Graph& graph, absl::string_view path);

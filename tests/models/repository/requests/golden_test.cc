@@ -35,14 +35,14 @@ base::Tensor Floats(base::Dims dims, std::vector<float> values) {
   return tensor;
 }
 
-class RequestFilesTest : public ::testing::Test {
+class GoldenTest : public ::testing::Test {
  protected:
-  RequestFilesTest() {
+  GoldenTest() {
     path_ = (std::filesystem::path(testing::TempDir()) /
              ("request_files." + std::to_string(getpid())))
                 .string();
   }
-  ~RequestFilesTest() override { std::filesystem::remove(path_); }
+  ~GoldenTest() override { std::filesystem::remove(path_); }
 
   void Write(const std::vector<std::pair<std::string, base::TensorView>>& all) {
     const absl::Status status = WriteSafetensors(path_, all);
@@ -57,7 +57,7 @@ class RequestFilesTest : public ::testing::Test {
   std::string path_;
 };
 
-TEST_F(RequestFilesTest, GoldenRequestsComeBackInTheirOrder) {
+TEST_F(GoldenTest, GoldenRequestsComeBackInTheirOrder) {
   const Graph graph = MakeGraph();
   std::vector<GoldenRequest> written(12);  // "10" sorts before "2"
   for (size_t i = 0; i < written.size(); ++i) {
@@ -79,7 +79,7 @@ TEST_F(RequestFilesTest, GoldenRequestsComeBackInTheirOrder) {
   }
 }
 
-TEST_F(RequestFilesTest, NoFileIsNoRequestAndABadOneIsNamed) {
+TEST_F(GoldenTest, NoFileIsNoRequestAndABadOneIsNamed) {
   const auto none = ReadGolden(path_, MakeGraph());
   ASSERT_TRUE(none.ok()) << none.status();
   EXPECT_TRUE(none->empty());
@@ -97,7 +97,7 @@ TEST_F(RequestFilesTest, NoFileIsNoRequestAndABadOneIsNamed) {
   EXPECT_THAT(Refusal(), HasSubstr("input 1/inputs/x is missing"));
 }
 
-TEST_F(RequestFilesTest, ExpectedAnswersLieBesideTheirInputs) {
+TEST_F(GoldenTest, ExpectedAnswersLieBesideTheirInputs) {
   const base::Tensor x = Floats({1, 2}, {1, 2});
   const base::Tensor z = Floats({1}, {3});
   Write({{"x", x.view()}, {"z", z.view()}});
