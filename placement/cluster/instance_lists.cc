@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
@@ -89,10 +89,7 @@ class RowReader {
     const absl::string_view text = Text(name);
     if (text.empty()) return Role::kWhole;
     for (const Role role : {Role::kWhole, Role::kCn, Role::kHn}) {
-      if (absl::AsciiStrToLower(text) ==
-          absl::AsciiStrToLower(placement::Name(role))) {
-        return role;
-      }
+      if (absl::EqualsIgnoreCase(text, placement::Name(role))) return role;
     }
     Wrong(name, absl::StrCat(text, " is none of CN, HN, whole"));
     return Role::kWhole;

@@ -21,9 +21,10 @@ namespace {
 using JsonValue = nlohmann::json;
 using Output = nlohmann::ordered_json;
 
-// kube-scheduler binds within seconds of asking, or not at all.
+// Pods whose demand is kept between Filter() and Bind(). kube-scheduler binds a
+// pod within seconds of asking, or not at all.
 constexpr size_t kMostAsked = 4096;
-// A bound pod that no list has shown for this long has been deleted.
+// A bound pod that no list of pods has shown for this long has been deleted.
 constexpr absl::Duration kUnseen = absl::Seconds(60);
 
 // Position of `name` in `names`; a new name is added.
@@ -226,14 +227,17 @@ absl::StatusOr<std::vector<NodeVerdict>> Judge(
   Instance without_gpus = instance;
   without_gpus.demand.gpus = 0;
   Placer placer(picture->state(), &picture->meter(), {}, options);
-  std::vector<NodeVerdict> verdicts;
-  // By position in `candidates`; no choice: not judged, or an obstacle.
-  std::vector<std::optional<Choice>> choices;
-  int best = -1;
-  for (const std::string& name : candidates) {
-    NodeVerdict verdict{.node = name};
-    std::optional<Choice> choice;
-    const int node = picture->Find(name);
+  const auto rank = [&](size_t candidate) {
+    return picture->state().name_rank(picture->Find(candidates[candidate]));
+  };
+  // Both by position in `candidates`; no choice: not judged, or an obstacle.
+  std::vector<NodeVerdict> verdicts(candidates.size());
+  std::vector<std::optional<Choice>> choices(candidates.size());
+  std::optional<size_t> best;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    NodeVerdict& verdict = verdicts[i];
+    verdict.node = candidates[i];
+    const int node = picture->Find(verdict.node);
     if (node < 0) {
       verdict.obstacle = "unknown node";
     } else if (!picture->Refusal(node).empty()) {
@@ -243,25 +247,17 @@ absl::StatusOr<std::vector<NodeVerdict>> Judge(
                obstacle != Obstacle::kNothing) {
       verdict.obstacle = std::string(Name(obstacle));
     } else if (nodes[node].judged) {
-      choice = placer.ChoiceAt(node, instance);
-      const auto rank = [&](int position) {
-        return picture->state().name_rank(picture->Find(candidates[position]));
-      };
-      const int here = static_cast<int>(verdicts.size());
-      choices.push_back(choice);
-      if (best < 0 || choice->score.BetterThan(choices[best]->score) ||
-          (choice->score == choices[best]->score && rank(here) < rank(best))) {
-        best = here;
+      choices[i] = placer.ChoiceAt(node, instance);
+      const Score& score = choices[i]->score;
+      if (!best || score.BetterThan(choices[*best]->score) ||
+          (score == choices[*best]->score && rank(i) < rank(*best))) {
+        best = i;
       }
-      verdicts.push_back(std::move(verdict));
-      continue;
     }
-    choices.push_back(std::nullopt);
-    verdicts.push_back(std::move(verdict));
   }
-  if (best < 0) return verdicts;
-  const Score& top = choices[best]->score;
-  int chosen = best;
+  if (!best) return verdicts;
+  const Score& top = choices[*best]->score;
+  size_t chosen = *best;
   int most = 0;
   for (size_t i = 0; i < verdicts.size(); ++i) {
     if (!choices[i].has_value()) continue;
@@ -284,7 +280,7 @@ absl::StatusOr<std::vector<NodeVerdict>> Judge(
     if (under > most || (under == most && under > 0 &&
                          score.BetterThan(choices[chosen]->score))) {
       most = under;
-      chosen = static_cast<int>(i);
+      chosen = i;
     }
   }
   verdicts[chosen].score = kBestExtenderScore;
