@@ -12,7 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
-#include "gpu_node/device/cuda_work.h"
+#include "gpu_node/device/cuda_batch.h"
 #include "models/rows/row_dependence.h"
 #include "runtime/compile/bag_inputs.h"
 #include "runtime/cuda/instance/instance.h"
@@ -110,7 +110,7 @@ class CudaProgram final : public runtime::Program {
         const std::vector<int64_t> pieces,
         PiecesOf(translation_, inputs, rows, loaded_rows_,
                  may_cut_ && GoesByRows(translation_), options_.device));
-    CudaPart request;
+    MemberData request;
     for (const std::optional<base::TensorSpec>& spec : specs) {
       if (!spec)
         return absl::InternalError(
@@ -172,7 +172,7 @@ class CudaProgram final : public runtime::Program {
   }
 
   absl::Status RunPiece(absl::Span<const TensorView> inputs, int64_t first,
-                        int64_t count, CudaPart& request) const
+                        int64_t count, MemberData& request) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const auto slot = instance_->Acquire(count);
     if (!slot.ok()) return ToAbsl(slot.status());

@@ -9,7 +9,7 @@
 #include "absl/synchronization/notification.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
-#include "gpu_node/device/cuda_work.h"
+#include "gpu_node/device/cuda_batch.h"
 #include "gpu_node/model/warm_up.h"
 #include "models/rows/row_dependence.h"
 
@@ -28,7 +28,7 @@ CudaDevice::CudaDevice(std::unique_ptr<cuda::DeviceApi> api,
               .weight_memory = options.weight_memory},
       api_(std::move(api)) {
   for (int i = 0; i < options.instances * kCudaSlots; ++i) {
-    works_.push_back(std::make_unique<Work>());
+    held_.push_back(std::make_unique<HeldBatch>());
   }
   thread_ = std::thread([this] { Run(); });
 }
@@ -69,8 +69,8 @@ void CudaDevice::Run() {
   }
 }
 
-CudaDevice::Work& CudaDevice::WorkOf(int instance, int slot) {
-  return *works_[static_cast<size_t>(instance) * kCudaSlots + slot];
+CudaDevice::HeldBatch& CudaDevice::HeldAt(int instance, int slot) {
+  return *held_[static_cast<size_t>(instance) * kCudaSlots + slot];
 }
 
 // --- Loading ----------------------------------------------------------------
@@ -380,8 +380,8 @@ absl::Status CudaDevice::LoadHere(size_t model,
   // An instance that holds batches notices the loss itself and is started
   // again. If no instance holds a batch, none would notice.
   const bool idle =
-      std::all_of(works_.begin(), works_.end(),
-                  [](const auto& work) { return work->entry == nullptr; });
+      std::all_of(held_.begin(), held_.end(),
+                  [](const auto& held) { return held->entry == nullptr; });
   if (lost_ && idle) REFRACT_RETURN_IF_ERROR(ResetHere());
   Entry& entry = *order_[model];
   for (const auto& instance : entry.instances) {

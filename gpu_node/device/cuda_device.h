@@ -110,7 +110,7 @@ class CudaDevice final : public Device {
 
  private:
   struct Entry;
-  struct Work;
+  struct HeldBatch;
   struct Pending;
 
   // A command for the device's thread: a step of a batch, or `other`.
@@ -145,18 +145,18 @@ class CudaDevice final : public Device {
   // Resets a lost GPU and loads the resident models into all instances.
   absl::Status ResetHere();
   absl::Status LoadHere(size_t model, const std::vector<size_t>& evicted);
-  absl::Status UploadHere(int instance, Work& work, bool* waits);
-  absl::Status ExecuteHere(int instance, Work& work, bool* waits);
-  absl::Status FinishExecute(int instance, Work& work);
-  void DownloadHere(int instance, Work& work);
+  absl::Status UploadHere(int instance, HeldBatch& held, bool* waits);
+  absl::Status ExecuteHere(int instance, HeldBatch& held, bool* waits);
+  absl::Status FinishExecute(int instance, HeldBatch& held);
+  void DownloadHere(int instance, HeldBatch& held);
   // Runs one member, whole or in pieces. Returns errors of the device alone.
-  absl::Status RunAlone(int instance, Work& work, size_t member);
+  absl::Status RunAlone(int instance, HeldBatch& held, size_t member);
   // Calls `done`, then ends the instance and fails its batches.
   void Fail(int instance, const absl::Status& status, Done done);
   // Converts an error that ends the instance; notes a lost device.
   absl::Status Lost(const runtime::cuda::Status& status);
   absl::Status Lost(const absl::Status& status);
-  Work& WorkOf(int instance, int slot);
+  HeldBatch& HeldAt(int instance, int slot);
 
   const Options options_;
   const DeviceTraits traits_;
@@ -165,7 +165,7 @@ class CudaDevice final : public Device {
   // Members of the device's thread.
   std::vector<std::unique_ptr<Entry>> entries_;
   std::vector<Entry*> order_;
-  std::vector<std::unique_ptr<Work>> works_;  // per instance and slot
+  std::vector<std::unique_ptr<HeldBatch>> held_;  // per instance and slot
   std::vector<Pending> pending_;
   // Scratch that is reused from one batch to the next.
   std::vector<int64_t> entries_taken_;

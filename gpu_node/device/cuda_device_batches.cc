@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/finite.h"
 #include "base/status_macros.h"
+#include "gpu_node/device/cuda_batch.h"
 #include "gpu_node/device/cuda_device.h"
-#include "gpu_node/device/cuda_work.h"
 
 namespace refract::gpu_node {
 
@@ -30,34 +30,34 @@ void CudaDevice::Download(int instance, int slot, Batch* batch, Done done) {
 void CudaDevice::Do(Command command) {
   if (command.kind == Command::Kind::kOther) return command.other();
   const int instance = command.instance;
-  Work& work = WorkOf(instance, command.slot);
+  HeldBatch& held = HeldAt(instance, command.slot);
   if (command.kind == Command::Kind::kDownload) {
-    if (work.entry == nullptr) {
+    if (held.entry == nullptr) {
       return command.done(absl::UnavailableError(
           "the device's instance failed while it executed this request"));
     }
-    DownloadHere(instance, work);
-    work.Clear();
+    DownloadHere(instance, held);
+    held.Clear();
     return command.done(absl::OkStatus());
   }
   const bool execute = command.kind == Command::Kind::kExecute;
   if (!execute) {
-    work.Clear();
-    work.batch = command.batch;
-    work.entry = order_[command.batch->model];
+    held.Clear();
+    held.batch = command.batch;
+    held.entry = order_[command.batch->model];
   }
-  // The device's thread never blocks on the GPU: work under way goes to
+  // The device's thread never blocks on the GPU: steps under way go to
   // `pending_`, and Poll() finds its end.
   bool waits = false;
-  const absl::Status status = execute ? ExecuteHere(instance, work, &waits)
-                                      : UploadHere(instance, work, &waits);
+  const absl::Status status = execute ? ExecuteHere(instance, held, &waits)
+                                      : UploadHere(instance, held, &waits);
   if (!status.ok()) return Fail(instance, status, std::move(command.done));
   if (!waits) return command.done(status);
-  pending_.push_back({instance, &work, execute, std::move(command.done)});
+  pending_.push_back({instance, &held, execute, std::move(command.done)});
 }
 
-absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
-  Entry& entry = *work.entry;
+absl::Status CudaDevice::UploadHere(int index, HeldBatch& held, bool* waits) {
+  Entry& entry = *held.entry;
   Instance& instance = *entry.instances[index];
   if (instance.state() != Instance::State::kReady) {
     return absl::UnavailableError(absl::StrCat(
@@ -70,20 +70,20 @@ absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
   size_t good = 0;
   const runtime::cuda_plan::SizeValues* sizes = nullptr;
   bool together = true;
-  work.Resize(work.batch->members.size());
-  for (size_t i = 0; i < work.parts.size(); ++i) {
-    BatchMember& member = work.batch->members[i];
+  held.Resize(held.batch->members.size());
+  for (size_t i = 0; i < held.data.size(); ++i) {
+    BatchMember& member = held.batch->members[i];
     member.non_finite = false;
     member.status =
         base::Annotate(ReadMember(*entry.model, entry.programs->sizes(), member,
-                                  *entry.memory, work.parts[i]),
+                                  *entry.memory, held.data[i]),
                        "on the GPU node");
     if (!member.status.ok()) continue;
-    total += work.parts[i].rows;
+    total += held.data[i].rows;
     ++good;
-    together &= (sizes == nullptr || *sizes == work.parts[i].sizes) &&
-                !AnyIsZero(work.parts[i].sizes);
-    sizes = &work.parts[i].sizes;
+    together &= (sizes == nullptr || *sizes == held.data[i].sizes) &&
+                !AnyIsZero(held.data[i].sizes);
+    sizes = &held.data[i].sizes;
   }
   // Otherwise each member is uploaded when it is executed.
   if (total < 1 || !together) return absl::OkStatus();
@@ -93,7 +93,7 @@ absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
     if (instance.state() == Instance::State::kFailed) {
       return Lost(use.status());
     }
-    for (BatchMember& member : work.batch->members) {
+    for (BatchMember& member : held.batch->members) {
       if (!member.status.ok()) continue;
       member.status = base::Annotate(use.status(), "on the GPU node");
     }
@@ -107,9 +107,9 @@ absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
   // open, run alone.
   std::vector<int64_t>& entries = entries_taken_;
   entries.clear();
-  for (size_t i = 0; i < work.parts.size(); ++i) {
-    if (!work.batch->members[i].status.ok()) continue;
-    const auto& views = work.parts[i].inputs->views;
+  for (size_t i = 0; i < held.data.size(); ++i) {
+    if (!held.batch->members[i].status.ok()) continue;
+    const auto& views = held.data[i].inputs->views;
     if (!cuda_plan::EndWithEntries(use->translation->bags, views) ||
         !cuda_plan::HasRoom(use->translation->bags, views, entries)) {
       return absl::OkStatus();
@@ -117,81 +117,81 @@ absl::Status CudaDevice::UploadHere(int index, Work& work, bool* waits) {
   }
   const auto slot = instance.Acquire(total, use->id);
   if (!slot.ok()) return Lost(slot.status());
-  work.slot = *slot;
-  work.translation = use->translation;
+  held.slot = *slot;
+  held.translation = use->translation;
   // Members lie side by side: each begins at the row where the previous member
   // ends.
   int64_t first = 0;
-  for (size_t i = 0; i < work.parts.size(); ++i) {
-    CudaPart& part = work.parts[i];
-    if (!work.batch->members[i].status.ok()) continue;
-    part.first = first;
+  for (size_t i = 0; i < held.data.size(); ++i) {
+    MemberData& data = held.data[i];
+    if (!held.batch->members[i].status.ok()) continue;
+    data.first = first;
     const absl::Status filled =
-        FillSlot(*work.translation, instance, work.slot, part.inputs->views,
-                 first, 0, part.rows);
+        FillSlot(*held.translation, instance, held.slot, data.inputs->views,
+                 first, 0, data.rows);
     if (!filled.ok()) {
       // A single request is at fault: run alone it gets its error.
-      instance.Release(work.slot);
-      work.slot = -1;
-      work.translation = nullptr;
+      instance.Release(held.slot);
+      held.slot = -1;
+      held.translation = nullptr;
       return absl::OkStatus();
     }
-    first += part.rows;
+    first += data.rows;
   }
-  const cuda::Status status = instance.Upload(work.slot);
+  const cuda::Status status = instance.Upload(held.slot);
   if (!status.ok()) return Lost(status);
   *waits = true;
   return absl::OkStatus();
 }
 
-absl::Status CudaDevice::ExecuteHere(int index, Work& work, bool* waits) {
-  if (work.entry == nullptr) {
+absl::Status CudaDevice::ExecuteHere(int index, HeldBatch& held, bool* waits) {
+  if (held.entry == nullptr) {
     return absl::UnavailableError(
         "the device's instance failed while it executed this request");
   }
-  if (work.slot >= 0) {
-    const cuda::Status status = work.entry->instances[index]->Submit(work.slot);
+  if (held.slot >= 0) {
+    const cuda::Status status = held.entry->instances[index]->Submit(held.slot);
     if (!status.ok()) return Lost(status);
     *waits = true;
     return absl::OkStatus();
   }
-  for (size_t i = 0; i < work.parts.size(); ++i) {
-    if (!work.batch->members[i].status.ok()) continue;
-    REFRACT_RETURN_IF_ERROR(RunAlone(index, work, i));
+  for (size_t i = 0; i < held.data.size(); ++i) {
+    if (!held.batch->members[i].status.ok()) continue;
+    REFRACT_RETURN_IF_ERROR(RunAlone(index, held, i));
   }
   return absl::OkStatus();
 }
 
-absl::Status CudaDevice::FinishExecute(int index, Work& work) {
-  Instance& instance = *work.entry->instances[index];
+absl::Status CudaDevice::FinishExecute(int index, HeldBatch& held) {
+  Instance& instance = *held.entry->instances[index];
   // InvalidArgument: a kernel has found a wrong id or offset. Any other error
   // is the device's, and the instance is lost.
-  const cuda::Status status = instance.Wait(work.slot);
+  const cuda::Status status = instance.Wait(held.slot);
   if (status.ok()) return absl::OkStatus();
   if (status.code() != cuda::Code::kInvalidArgument) return Lost(status);
   // A single request is at fault: the other requests must not fail with it.
-  instance.Release(work.slot);
-  work.slot = -1;
-  for (size_t i = 0; i < work.parts.size(); ++i) {
-    if (!work.batch->members[i].status.ok()) continue;
-    REFRACT_RETURN_IF_ERROR(RunAlone(index, work, i));
+  instance.Release(held.slot);
+  held.slot = -1;
+  for (size_t i = 0; i < held.data.size(); ++i) {
+    if (!held.batch->members[i].status.ok()) continue;
+    REFRACT_RETURN_IF_ERROR(RunAlone(index, held, i));
   }
   return absl::OkStatus();
 }
 
-absl::Status CudaDevice::RunAlone(int index, Work& work, size_t i) {
-  Entry& entry = *work.entry;
+absl::Status CudaDevice::RunAlone(int index, HeldBatch& held, size_t i) {
+  Entry& entry = *held.entry;
   Instance& instance = *entry.instances[index];
-  BatchMember& member = work.batch->members[i];
-  CudaPart& part = work.parts[i];
+  BatchMember& member = held.batch->members[i];
+  MemberData& data = held.data[i];
   // No program is made for a size of 0.
-  if (AnyIsZero(part.sizes)) {
+  if (AnyIsZero(data.sizes)) {
     member.status =
-        base::Annotate(RunOnCpu(*entry.model, part), "on the GPU node");
+        base::Annotate(RunOnCpu(*entry.model, data), "on the GPU node");
     return absl::OkStatus();
   }
   const absl::StatusOr<DevicePrograms::Use> use =
-      entry.programs->At(part.sizes, static_cast<size_t>(index), instance);
+      entry.programs->At(data.sizes, static_cast<size_t>(index), instance);
   if (!use.ok()) {
     if (instance.state() == Instance::State::kFailed) {
       return Lost(use.status());
@@ -200,25 +200,25 @@ absl::Status CudaDevice::RunAlone(int index, Work& work, size_t i) {
     return absl::OkStatus();
   }
   member.status = base::Annotate(
-      cuda_plan::CheckBags(use->translation->bag_checks, part.inputs->views),
+      cuda_plan::CheckBags(use->translation->bag_checks, data.inputs->views),
       "on the GPU node");
   if (!member.status.ok()) return absl::OkStatus();
   const absl::StatusOr<std::vector<int64_t>> pieces =
-      PiecesOf(*use->translation, part.inputs->views, part.rows, use->max_rows,
+      PiecesOf(*use->translation, data.inputs->views, data.rows, use->max_rows,
                use->by_rows, options_.name);
   if (!pieces.ok()) {
     member.status = base::Annotate(pieces.status(), "on the GPU node");
     return absl::OkStatus();
   }
-  part.results.clear();
-  for (const base::TensorSpec& spec : part.specs) {
+  data.results.clear();
+  for (const base::TensorSpec& spec : data.specs) {
     absl::StatusOr<base::Tensor> result =
         base::Tensor::Allocate(spec.dtype, spec.dims);
     if (!result.ok()) {
       member.status = result.status();
       return absl::OkStatus();
     }
-    part.results.push_back(*std::move(result));
+    data.results.push_back(*std::move(result));
   }
   int64_t first = 0;
   for (const int64_t end : *pieces) {
@@ -227,7 +227,7 @@ absl::Status CudaDevice::RunAlone(int index, Work& work, size_t i) {
     if (!slot.ok()) return Lost(slot.status());
     member.status =
         base::Annotate(FillSlot(*use->translation, instance, *slot,
-                                part.inputs->views, 0, first, count),
+                                data.inputs->views, 0, first, count),
                        "on the GPU node");
     if (!member.status.ok()) {
       instance.Release(*slot);
@@ -238,7 +238,7 @@ absl::Status CudaDevice::RunAlone(int index, Work& work, size_t i) {
     cuda::Status status = instance.Submit(*slot);
     if (status.ok()) status = instance.Wait(*slot);
     if (status.ok())
-      CopyResults(*use->translation, instance, *slot, first, count, part);
+      CopyResults(*use->translation, instance, *slot, first, count, data);
     instance.Release(*slot);
     if (status.code() == cuda::Code::kInvalidArgument) {
       member.status = absl::InvalidArgumentError(
@@ -251,13 +251,13 @@ absl::Status CudaDevice::RunAlone(int index, Work& work, size_t i) {
   return absl::OkStatus();
 }
 
-void CudaDevice::DownloadHere(int index, Work& work) {
-  const Entry& entry = *work.entry;
+void CudaDevice::DownloadHere(int index, HeldBatch& held) {
+  const Entry& entry = *held.entry;
   Instance& instance = *entry.instances[index];
-  for (size_t i = 0; i < work.parts.size(); ++i) {
-    BatchMember& member = work.batch->members[i];
+  for (size_t i = 0; i < held.data.size(); ++i) {
+    BatchMember& member = held.batch->members[i];
     if (!member.status.ok()) continue;
-    results_ = ResultsOf(work.translation, instance, work.slot, work.parts[i],
+    results_ = ResultsOf(held.translation, instance, held.slot, held.data[i],
                          std::move(results_));
     member.non_finite =
         std::any_of(results_.begin(), results_.end(), base::HasNonFinite);
@@ -266,16 +266,16 @@ void CudaDevice::DownloadHere(int index, Work& work) {
     member.status = base::Annotate(reply.status(), "on the GPU node");
     if (reply.ok()) member.reply = *std::move(reply);
   }
-  if (work.slot >= 0) instance.Release(work.slot);
+  if (held.slot >= 0) instance.Release(held.slot);
 }
 
 bool CudaDevice::Poll() {
   for (size_t i = 0; i < pending_.size(); ++i) {
     Pending& pending = pending_[i];
-    Work& work = *pending.work;
-    Instance& instance = *work.entry->instances[pending.instance];
-    const auto ended = pending.execute ? instance.Done(work.slot)
-                                       : instance.Uploaded(work.slot);
+    HeldBatch& held = *pending.held;
+    Instance& instance = *held.entry->instances[pending.instance];
+    const auto ended = pending.execute ? instance.Done(held.slot)
+                                       : instance.Uploaded(held.slot);
     if (ended.ok() && !*ended) continue;
     const int index = pending.instance;
     const bool execute = pending.execute;
@@ -283,7 +283,7 @@ bool CudaDevice::Poll() {
     pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
     // One end per call, because Fail() may remove further elements of pending_.
     absl::Status status = ended.ok() ? absl::OkStatus() : Lost(ended.status());
-    if (status.ok() && execute) status = FinishExecute(index, work);
+    if (status.ok() && execute) status = FinishExecute(index, held);
     if (status.ok()) {
       done(status);
     } else {
@@ -300,15 +300,15 @@ void CudaDevice::Fail(int instance, const absl::Status& status, Done done) {
                    status.message()));
   std::vector<Done> all;
   all.push_back(std::move(done));
-  // The scheduler expects an answer for each call: work of the instance that is
-  // still under way ends here, too.
+  // The scheduler expects an answer for each call: steps of the instance that
+  // are still under way end here, too.
   for (size_t i = pending_.size(); i-- > 0;) {
     if (pending_[i].instance != instance) continue;
     all.push_back(std::move(pending_[i].done));
     pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
   }
   // Cleared before the scheduler takes back the calls that these views read.
-  for (int slot = 0; slot < kCudaSlots; ++slot) WorkOf(instance, slot).Clear();
+  for (int slot = 0; slot < kCudaSlots; ++slot) HeldAt(instance, slot).Clear();
   for (const auto& entry : entries_) {
     if (entry->instances[instance]->state() != Instance::State::kUnloaded) {
       entry->instances[instance]->Unload();

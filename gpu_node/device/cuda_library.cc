@@ -9,7 +9,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "gpu_node/device/cuda_work.h"
+#include "gpu_node/device/cuda_batch.h"
 #include "runtime/cuda/device/module.h"
 #include "runtime/cuda_aten/operators.h"
 #include "runtime/cuda_aten/streams.h"

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "gpu_node/device/cuda_work.h"
+#include "gpu_node/device/cuda_batch.h"
 #include "runtime/compile/bag_inputs.h"
 #include "runtime/cuda/program/memory_plan.h"
 

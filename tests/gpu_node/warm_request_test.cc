@@ -19,7 +19,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "gpu_node/device/cuda_work.h"
+#include "gpu_node/device/cuda_batch.h"
 #include "gpu_node/gpu_node.h"
 #include "runtime/wire/codec.h"
 #include "tests/base/random_seed.h"

@@ -1,8 +1,8 @@
-#ifndef REFRACT_GPU_NODE_DEVICE_CUDA_WORK_H_
-#define REFRACT_GPU_NODE_DEVICE_CUDA_WORK_H_
+#ifndef REFRACT_GPU_NODE_DEVICE_CUDA_BATCH_H_
+#define REFRACT_GPU_NODE_DEVICE_CUDA_BATCH_H_
 
-// A loaded model of a CudaDevice, a batch in flight, and the copies of rows
-// into a slot and out of it. Internal to cuda_device.cc.
+// A loaded model of a CudaDevice, a batch in a slot, and the copies of rows
+// into the slot and out of it. Internal to the CUDA files of this folder.
 
 #include <cstdint>
 #include <memory>
@@ -52,8 +52,8 @@ struct CudaDevice::Entry {
   std::unique_ptr<ReadMemory> memory;
 };
 
-// One member of a batch.
-struct CudaPart {
+// Inputs and results of one member of a batch.
+struct MemberData {
   // On the heap, because its views may point into itself.
   std::unique_ptr<DeviceModel::Inputs> inputs;
   std::vector<base::TensorSpec> specs;  // of the results
@@ -69,11 +69,12 @@ struct CudaPart {
   void Clear();
 };
 
-struct CudaDevice::Work {
+// The batch that a slot of an instance holds.
+struct CudaDevice::HeldBatch {
   Batch* batch = nullptr;
-  Entry* entry = nullptr;      // null: no batch, or the instance was lost
-  absl::Span<CudaPart> parts;  // of `storage`, one per member
-  std::vector<CudaPart> storage;
+  Entry* entry = nullptr;       // null: no batch, or the instance was lost
+  absl::Span<MemberData> data;  // of `storage`, one per member
+  std::vector<MemberData> storage;
   runtime::cuda::SlotId slot = -1;
   // The slot's program.
   const runtime::cuda_plan::Translation* translation = nullptr;
@@ -85,7 +86,7 @@ struct CudaDevice::Work {
 
 struct CudaDevice::Pending {
   int instance = 0;
-  Work* work = nullptr;
+  HeldBatch* held = nullptr;
   bool execute = false;  // else: upload
   Device::Done done;
 };
@@ -101,7 +102,7 @@ bool GoesByRows(const runtime::cuda_plan::Translation& translation);
 absl::Status ReadMember(const DeviceModel& model,
                         const runtime::cuda_plan::FreeSizes& sizes,
                         const BatchMember& member, ReadMemory& memory,
-                        CudaPart& part);
+                        MemberData& data);
 // Writes `count` rows of `inputs`, from row `from` on, to the slot's rows from
 // `to` on; inputs without rows are written with the slot's first row. Errors as
 // FillBags(): the slot must not be used then.
@@ -121,19 +122,19 @@ absl::StatusOr<std::vector<int64_t>> PiecesOf(
     bool by_rows, const std::string& device);
 // Whether a size is 0. No program exists for size 0: the CPU answers.
 bool AnyIsZero(const runtime::cuda_plan::SizeValues& sizes);
-// Copies the slot's results to the part's rows from `first` on.
+// Copies the slot's results to the member's rows from `first` on.
 void CopyResults(const runtime::cuda_plan::Translation& translation,
                  const runtime::cuda::Instance& instance,
                  runtime::cuda::SlotId slot, int64_t first, int64_t count,
-                 CudaPart& part);
+                 MemberData& data);
 // Computes a request that no program takes by the model's CPU program.
-absl::Status RunOnCpu(const DeviceModel& model, CudaPart& part);
-// A part's results in its own memory or in the slot's; `translation` is the
+absl::Status RunOnCpu(const DeviceModel& model, MemberData& data);
+// A member's results in its own memory or in the slot's; `translation` is the
 // slot's program. Returned in the memory of `views`, whose contents are lost.
 std::vector<base::TensorView> ResultsOf(
     const runtime::cuda_plan::Translation* translation,
     const runtime::cuda::Instance& instance, runtime::cuda::SlotId slot,
-    const CudaPart& part, std::vector<base::TensorView> views = {});
+    const MemberData& data, std::vector<base::TensorView> views = {});
 // Largest difference between the slot's results and the CPU's for the same
 // inputs, relative to the CPU's largest (at least 1e-6); infinity if exactly
 // one of two results is NaN.
@@ -145,4 +146,4 @@ absl::StatusOr<double> ErrorOf(
 
 }  // namespace refract::gpu_node
 
-#endif  // REFRACT_GPU_NODE_DEVICE_CUDA_WORK_H_
+#endif  // REFRACT_GPU_NODE_DEVICE_CUDA_BATCH_H_

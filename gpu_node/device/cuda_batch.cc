@@ -1,4 +1,4 @@
-#include "gpu_node/device/cuda_work.h"
+#include "gpu_node/device/cuda_batch.h"
 
 #include <algorithm>
 #include <cmath>
@@ -121,7 +121,7 @@ bool GoesByRows(const Translation& translation) {
   return std::all_of(program.outputs.begin(), program.outputs.end(), has_rows);
 }
 
-void CudaPart::Clear() {
+void MemberData::Clear() {
   if (inputs != nullptr) {
     inputs->views = {};
     inputs->decoder.reset();
@@ -133,44 +133,44 @@ void CudaPart::Clear() {
   results.clear();
 }
 
-void CudaDevice::Work::Clear() {
-  for (CudaPart& part : parts) part.Clear();
-  parts = {};
+void CudaDevice::HeldBatch::Clear() {
+  for (MemberData& member : data) member.Clear();
+  data = {};
   batch = nullptr;
   entry = nullptr;
   slot = -1;
   translation = nullptr;
 }
 
-void CudaDevice::Work::Resize(size_t members) {
+void CudaDevice::HeldBatch::Resize(size_t members) {
   if (storage.size() < members) storage.resize(members);
-  parts = absl::MakeSpan(storage).first(members);
+  data = absl::MakeSpan(storage).first(members);
 }
 
 absl::Status ReadMember(const DeviceModel& model,
                         const runtime::cuda_plan::FreeSizes& sizes,
                         const BatchMember& member, ReadMemory& memory,
-                        CudaPart& part) {
-  if (part.inputs == nullptr) {
-    part.inputs = std::make_unique<DeviceModel::Inputs>();
+                        MemberData& data) {
+  if (data.inputs == nullptr) {
+    data.inputs = std::make_unique<DeviceModel::Inputs>();
   }
-  REFRACT_RETURN_IF_ERROR(model.Read(*member.call, *part.inputs));
+  REFRACT_RETURN_IF_ERROR(model.Read(*member.call, *data.inputs));
   REFRACT_RETURN_IF_ERROR(model.program().OutputSpecs(
-      part.inputs->views, memory.context, memory.specs));
+      data.inputs->views, memory.context, memory.specs));
   for (const std::optional<base::TensorSpec>& spec : memory.specs) {
     if (!spec.has_value()) {
       return absl::InternalError(
           "the size of an output depends on data, which a GPU cannot reserve "
           "memory for");
     }
-    part.specs.push_back(*spec);
+    data.specs.push_back(*spec);
   }
   // A program of a fixed batch takes the request as one row (DevicePrograms).
-  part.rows = sizes.has_batch()
+  data.rows = sizes.has_batch()
                   ? 1
-                  : model.program().BatchOf(part.inputs->views).value_or(1);
+                  : model.program().BatchOf(data.inputs->views).value_or(1);
   if (!sizes.empty()) {
-    REFRACT_ASSIGN_OR_RETURN(part.sizes, sizes.Of(part.inputs->views));
+    REFRACT_ASSIGN_OR_RETURN(data.sizes, sizes.Of(data.inputs->views));
   }
   return absl::OkStatus();
 }
@@ -258,10 +258,10 @@ bool AnyIsZero(const runtime::cuda_plan::SizeValues& sizes) {
 
 void CopyResults(const Translation& translation, const cuda::Instance& instance,
                  cuda::SlotId slot, int64_t first, int64_t count,
-                 CudaPart& part) {
+                 MemberData& data) {
   // Piece by piece, a request's results are put together in its own memory.
-  for (size_t i = 0; i < part.results.size(); ++i) {
-    base::Tensor& result = part.results[i];
+  for (size_t i = 0; i < data.results.size(); ++i) {
+    base::Tensor& result = data.results[i];
     const cuda::Value& value = OutputOf(translation, i);
     const bool cut = value.rows.per_item > 0 && value.rows.fixed == 0;
     const size_t row = RowBytes(value);
@@ -275,44 +275,45 @@ void CopyResults(const Translation& translation, const cuda::Instance& instance,
   }
 }
 
-absl::Status RunOnCpu(const DeviceModel& model, CudaPart& part) {
+absl::Status RunOnCpu(const DeviceModel& model, MemberData& data) {
   const runtime::Program& program = model.program();
   runtime::RunContext context(program);
   std::vector<base::TensorView> outputs;
   const std::vector<std::byte*> nowhere(program.part().outputs.size(), nullptr);
   REFRACT_RETURN_IF_ERROR(
-      program.Run(part.inputs->views, nowhere, context, outputs));
+      program.Run(data.inputs->views, nowhere, context, outputs));
   // Copies: the outputs are memory of `context`, which ends with this call.
-  part.results.clear();
+  data.results.clear();
   for (const base::TensorView& output : outputs) {
     REFRACT_ASSIGN_OR_RETURN(base::Tensor copy, base::Tensor::CopyOf(output));
-    part.results.push_back(std::move(copy));
+    data.results.push_back(std::move(copy));
   }
   return absl::OkStatus();
 }
 
-// The slot has the rows of all members; a part's rows begin at part.first.
+// The slot has the rows of all members; those of a member begin at data.first.
 // Results of a member that ran alone are in its own memory instead.
 std::vector<base::TensorView> ResultsOf(const Translation* translation,
                                         const cuda::Instance& instance,
-                                        cuda::SlotId slot, const CudaPart& part,
+                                        cuda::SlotId slot,
+                                        const MemberData& data,
                                         std::vector<base::TensorView> views) {
   views.clear();
-  for (size_t i = 0; i < part.specs.size(); ++i) {
-    if (!part.results.empty()) {
-      views.push_back(part.results[i].view());
+  for (size_t i = 0; i < data.specs.size(); ++i) {
+    if (!data.results.empty()) {
+      views.push_back(data.results[i].view());
       continue;
     }
     const cuda::Value& value = OutputOf(*translation, i);
     const bool cut = value.rows.per_item > 0 && value.rows.fixed == 0;
     base::TensorView view;
-    view.dtype = part.specs[i].dtype;
-    view.dims = part.specs[i].dims;
+    view.dtype = data.specs[i].dtype;
+    view.dims = data.specs[i].dims;
     view.bytes = *base::ByteSize(view.dtype, view.dims);
     if (view.bytes > 0) {
       view.data =
           instance.output(slot, static_cast<size_t>(translation->outputs[i])) +
-          (cut ? part.first * RowBytes(value) : 0);
+          (cut ? data.first * RowBytes(value) : 0);
     }
     views.push_back(view);
   }
