@@ -47,7 +47,7 @@ TEST_P(EnginePathTest, SplitAnswersAreBitIdenticalToWholeOnes) {
   options.nodes.path = GetParam();
   const auto engine = MakeEngine({split, whole}, {node.address()}, options);
   ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
-  // Up to messages that are pulled rather than sent eagerly.
+  // The last batch is long enough for messages that are pulled.
   for (const int64_t batch : {1, 2, 33, 270, 20000}) {
     const Answer a = Infer(*engine, MakeRequest("split", batch));
     const Answer b = Infer(*engine, MakeRequest("whole", batch));
@@ -190,7 +190,7 @@ TEST(EngineTest, WhatIsGivenUpAtTheGpuNodeIsDroppedThere) {
   TestGpuNode node({model}, 0, holder.function());
   const auto engine = MakeEngine({model}, {node.address()});
   ASSERT_TRUE(ReadinessWatch(*engine).Await(true));
-  // In a slot, and pulled.
+  // The first message is eager, the second pulled.
   for (const int64_t batch : {2, 20000}) {
     std::stop_source cancel;
     InferRequest request = MakeRequest("split", batch);
@@ -252,9 +252,9 @@ TEST(EngineTest, RefusesMoreThanItMayHaveInFlight) {
   engine->Stop();
 }
 
-// A valid request of so many rows that what CN-post reads besides the message
-// is more than the memory that is left.
-TEST(EngineTest, ARequestThatThereIsNoMemoryForFailsAlone) {
+// A valid request with so many rows that the values which CN-post reads besides
+// the message do not fit into the memory that is left.
+TEST(EngineTest, ARequestWithoutMemoryFailsAlone) {
   if (!base::LimitedMemory::kWorks) {
     GTEST_SKIP() << "a sanitizer ends the process when memory runs short";
   }

@@ -36,11 +36,11 @@ TEST_F(NodePoolTest, ANodeThatIsListedNoMoreFinishesItsRequestsAndGoes) {
   std::optional<NodePool::Lease> lease = pool->Acquire(0, /*avoid=*/1);
   ASSERT_EQ(lease->node(), 0u);
   EXPECT_TRUE(pool->SetAddresses({"y:1"}).ok());
-  // No new requests, although it is the less loaded one.
+  // The leaving node gets no new requests, although it is less loaded.
   for (int i = 0; i < 20; ++i) EXPECT_EQ(NodeOf(*pool), 1u);
   EXPECT_TRUE(pool->Members()[0].leaving);
   EXPECT_FALSE(pool->Members()[1].leaving);
-  // Nor is it disconnected while its request is under way, however long.
+  // It stays connected while its request is under way, however long.
   clock_.Advance(absl::Hours(1));
   EXPECT_TRUE(pool->EndLeft());
   EXPECT_THAT(ended_, ::testing::IsEmpty());

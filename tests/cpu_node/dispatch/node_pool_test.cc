@@ -153,7 +153,8 @@ TEST_F(NodePoolTest, OneThatIsInTimeIsKnownByItsAnswersToThatModel) {
   pool->Acquire(0, 0)->Finish(ok_, absl::Milliseconds(9));
   EXPECT_EQ(within(0, 0, 9), 1u);
   EXPECT_EQ(within(0, 0, 8), 999u);
-  // Nor is it ever the one that has just refused, nor one for another model.
+  // A node that has just refused the request is not proposed, and times of one
+  // model say nothing about another.
   EXPECT_EQ(within(0, 1, 9), 999u);
   EXPECT_EQ(within(1, 0, 9), 999u);
   clients_[1]->Suspect(true);

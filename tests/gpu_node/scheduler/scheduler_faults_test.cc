@@ -1,4 +1,4 @@
-// Weights that come and go, instances that are lost, and the end.
+// Loads and evictions of weights, lost and stuck instances, and Close().
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -15,7 +15,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Weights of 100, 200 and 300 bytes, room for 400, a byte a millisecond.
+// Weights of 100, 200 and 300 bytes in 400 bytes of memory; a copy takes a
+// millisecond per byte.
 FakeDevice::Options SmallMemory() {
   FakeDevice::Options options = Fixed(Ms(10));
   options.traits.weight_memory = 400;
@@ -33,7 +34,8 @@ std::vector<ScheduledModel> ThreeModels() {
   return models;
 }
 
-// A device with room for one of the two below; a copy takes that long.
+// A device with memory for one of TwoLargeModels(); a copy of its weights takes
+// `copy_ms`.
 FakeDevice::Options RoomForOne(double copy_ms) {
   FakeDevice::Options options = Fixed(Ms(10));
   options.traits.weight_memory = 150;
@@ -62,7 +64,7 @@ TEST(SchedulerFaultsTest, SwitchesModelsInTheTimeOfOneCopy) {
   EXPECT_EQ(sim.outcomes()[second].latency, Ms(210));
   sim.Submit({.model = 0});
   sim.Drain();
-  // The 300 need the room of the 200, which were used before the 100.
+  // Model 2 needs the memory of model 1, which was used before model 0.
   const size_t third = sim.Submit({.model = 2});
   sim.Drain();
   EXPECT_EQ(sim.outcomes()[third].latency, Ms(310));
@@ -105,13 +107,14 @@ TEST(SchedulerFaultsTest, TwoModelsThatDoNotFitTogetherBothGetOn) {
   EXPECT_GE(sim.device().loads().size(), 2);
 }
 
-// How long a model whose weights are out waits beside one that always has
-// something in the works, though there is room for one of them only: `requests`
-// come at once every 10 ms.
+// The longest wait of a request of model 2, whose weights are not in memory,
+// beside model 1, which gets `requests` requests every 10 ms. Memory holds one
+// of the two models.
 absl::Duration LongestWaitBeside(int requests, FakeDevice::Options options) {
-  options.traits.weight_memory = 400;
-  options.traits.load_bytes_per_s = 1000;
-  options.weight_bytes = {100, 200, 300};
+  const FakeDevice::Options small = SmallMemory();
+  options.traits.weight_memory = small.traits.weight_memory;
+  options.traits.load_bytes_per_s = small.traits.load_bytes_per_s;
+  options.weight_bytes = small.weight_bytes;
   options.execute = [n = 0](const Batch&) mutable { return Ms(13 + n++ % 5); };
   Simulation sim(options, ThreeModels());
   std::vector<size_t> asked;
@@ -130,8 +133,9 @@ absl::Duration LongestWaitBeside(int requests, FakeDevice::Options options) {
   return longest;
 }
 
-TEST(SchedulerFaultsTest, ABusyModelMakesRoomForOneThatIsOut) {
-  // Until it is its turn, what executes, both copies, and its own execution.
+TEST(SchedulerFaultsTest, ABusyModelMakesRoomForAModelOutOfMemory) {
+  // The execution under way, the copies of both models, and the execution of
+  // the request.
   const absl::Duration bound = Ms(17) + Ms(200 + 300) + Ms(17);
   EXPECT_LE(LongestWaitBeside(4, Fixed(Ms(10), 2)), bound);
   FakeDevice::Options staging = Fixed(Ms(10), 1, 2);
@@ -139,14 +143,14 @@ TEST(SchedulerFaultsTest, ABusyModelMakesRoomForOneThatIsOut) {
   EXPECT_LE(LongestWaitBeside(4, staging), bound);
 }
 
-TEST(SchedulerFaultsTest, SoDoesOneThatAsksForLittleOnManyInstances) {
-  // One and a half of four.
+TEST(SchedulerFaultsTest, AModelOnSomeOfTheInstancesMakesRoomToo) {
+  // Model 1 keeps one and a half of four instances busy.
   EXPECT_LE(LongestWaitBeside(1, Fixed(Ms(10), 4)),
             scheduling::DeficitRoundRobin::kMemory + Ms(17 + 500 + 17));
 }
 
-TEST(SchedulerFaultsTest, ALargeModelComesInBesideSmallOnesThatComeAndGo) {
-  // Four of the six small ones fit, or the large one.
+TEST(SchedulerFaultsTest, ALargeModelIsLoadedBesideSmallModelsThatTakeTurns) {
+  // Memory holds four of the six small models, or the large one.
   FakeDevice::Options options = Fixed(Ms(10), 2);
   options.traits.weight_memory = 400;
   options.traits.load_bytes_per_s = 1000;
@@ -164,8 +168,9 @@ TEST(SchedulerFaultsTest, ALargeModelComesInBesideSmallOnesThatComeAndGo) {
     sim.RunUntil(Ms(10) * (i + 1));
   }
   ASSERT_EQ(sim.outcomes()[large].answers, 1);
-  // Until it is its turn, a small one that is coming in and stays for as long,
-  // what else executes, its own copy and execution.
+  // A small model whose copy has begun and that stays as long as it took, the
+  // executions under way on two instances, then the large model's copy and
+  // execution.
   EXPECT_LE(sim.outcomes()[large].latency, Ms(2 * 100 + 10 + 10 + 400 + 10));
   EXPECT_THAT(sim.device().violations(), IsEmpty());
 }
@@ -178,7 +183,7 @@ TEST(SchedulerFaultsTest, AFailedLoadIsTriedAgainBesideABusyModel) {
   sim.device().FailLoads(1);
   sim.Submit({.model = 2});
   sim.RunUntil(Ms(1));
-  // Takes the room meanwhile, and always has something in the works.
+  // Model 1 takes the memory meanwhile, and always has requests under way.
   for (int i = 0; i < 200; ++i) {
     for (int k = 0; k < 4; ++k) sim.Submit({.model = 1});
     sim.RunUntil(Ms(10) * (i + 1));
@@ -202,7 +207,7 @@ TEST(SchedulerFaultsTest, ALoadThatAlwaysFailsCostsABusyModelLittle) {
   EXPECT_LE(sim.scheduler().stats(0).evictions, kSeconds / 60 + 1);
   EXPECT_GE(sim.scheduler().stats(0).succeeded, kSeconds * 90);
   EXPECT_FALSE(sim.scheduler().ModelReady(1).ok());
-  // Once it can be loaded it is, beside the busy one.
+  // Once loads of model 1 succeed, it is loaded beside the busy model.
   sim.device().FailLoadsOf(std::nullopt);
   for (int i = kSeconds * 100; i < (kSeconds + 70) * 100; ++i) {
     sim.Submit({.model = 0});
@@ -222,7 +227,7 @@ TEST(SchedulerFaultsTest, AFailedLoadIsTriedAgainSoonWhereItsRoomIsFree) {
   sim.Submit({.model = 1});
   sim.RunUntil(Ms(7000));
   EXPECT_EQ(sim.scheduler().stats(0).evictions, 1);
-  // The load, what it waits for, and the load again.
+  // The failed load, the back-off, and the second load.
   sim.RunUntil(Ms(5000 + 1500 + 200 + 1500));
   EXPECT_EQ(sim.scheduler().ModelReady(1), absl::OkStatus());
   EXPECT_THAT(sim.device().violations(), IsEmpty());
@@ -242,7 +247,7 @@ TEST(SchedulerFaultsTest,
       EXPECT_GE(own, 350) << copy_ms;
       executed += own;
     }
-    // Of 2000 executions that there is time for.
+    // There is time for 2000 executions.
     EXPECT_GE(executed, 900) << copy_ms;
     EXPECT_THAT(sim.device().violations(), IsEmpty());
   }
@@ -262,7 +267,8 @@ TEST(SchedulerFaultsTest, AFailedLoadIsToldAndTriedAgain) {
                                          "should be free")));
   EXPECT_TRUE(absl::IsUnavailable(sim.scheduler().ModelReady(0)));
   EXPECT_EQ(sim.scheduler().ModelReady(1), absl::OkStatus());
-  // By itself, for nobody asks a node that is not ready.
+  // The scheduler loads again by itself: a node that is not ready gets no
+  // requests.
   sim.RunUntil(sim.now() + Ms(99));
   EXPECT_TRUE(absl::IsUnavailable(sim.scheduler().ModelReady(0)));
   sim.RunUntil(sim.now() + Ms(200));
@@ -303,8 +309,8 @@ TEST(SchedulerFaultsTest, ALostInstanceFailsWhatItHoldsAndIsStartedAgain) {
   EXPECT_EQ(sim.scheduler().stats(0).unavailable, 5);
 }
 
-// A request that is refused half-way, for an id outside its table, is quicker
-// than the model.
+// An execution that is refused half-way, for an id outside its table, is
+// quicker than a whole one.
 TEST(SchedulerFaultsTest, TimesOfRefusedRequestsAreNotLearnt) {
   bool bad = false;
   FakeDevice::Options options;
@@ -343,7 +349,7 @@ TEST(SchedulerFaultsTest, AnExecutionThatDoesNotEndIsNoReasonToWait) {
     const size_t stuck = sim.Submit({});
     std::vector<size_t> waiting;
     for (int i = 0; i < 4; ++i) waiting.push_back(sim.Submit({}));
-    // By then it has taken ten seconds, and when that is seen.
+    // An execution counts as stuck after ten seconds.
     sim.RunUntil(Ms(9999));
     EXPECT_EQ(sim.scheduler().ModelReady(0), absl::OkStatus());
     sim.RunUntil(Ms(12500));
@@ -362,7 +368,7 @@ TEST(SchedulerFaultsTest, AnExecutionThatDoesNotEndIsNoReasonToWait) {
         EXPECT_EQ(sim.outcomes()[i].status, absl::OkStatus());
       }
       EXPECT_EQ(sim.scheduler().ModelReady(0), absl::OkStatus());
-      // Nobody counts on the instance that is stuck.
+      // Predictions do not count on the stuck instance.
       sim.Submit({});
       sim.RunUntil(sim.now() + Ms(1));
       const size_t late = sim.Submit({.time_left = Ms(15)});
@@ -397,7 +403,7 @@ TEST(SchedulerFaultsTest, AStuckModelWithoutAnotherInstanceIsNotReady) {
   const size_t stuck = sim.Submit({.model = 0});
   const size_t waiting = sim.Submit({.model = 0});
   sim.RunUntil(Ms(12500));
-  // An instance is up, but this model may not have it.
+  // The second instance is free, but this model may use one instance only.
   EXPECT_TRUE(absl::IsUnavailable(sim.outcomes()[waiting].status));
   EXPECT_THAT(std::string(sim.scheduler().ModelReady(0).message()),
               HasSubstr("has not finished an execution of model 'held'"));

@@ -43,7 +43,7 @@ TEST(SchedulerTest, TheNextUploadRunsBesideAnExecution) {
     return sim.now();
   };
   EXPECT_EQ(run(1), Ms(160));
-  // One upload and one download stand alone.
+  // Only the first upload and the last download overlap no execution.
   EXPECT_EQ(run(2), Ms(106));
 }
 
@@ -205,7 +205,8 @@ TEST(SchedulerTest, WhatIsGivenUpLeavesTheQueueAtOnce) {
     EXPECT_EQ(sim.outcomes()[waiting[i]].latency, Ms(5));
   }
   EXPECT_EQ(sim.scheduler().pending(), 2);
-  // Neither place nor time is taken by them: 5 ms, one before it, and its own.
+  // Cancelled requests take neither place nor time. The prediction is the rest
+  // of the execution (5 ms), the waiting request and the new request.
   EXPECT_TRUE(
       sim.scheduler().Admit(0, 0, 1, absl::FromUnixSeconds(1000) + Ms(30)).ok());
   // Cancelling an execution, again, or of another model has no effect.

@@ -94,8 +94,8 @@ class Exhaustive {
     best.price = limit;
     for (const Configuration& configuration : ConfigurationsOf(service_)) {
       const SizingInput input = MakeInput(spec_, service_, configuration);
-      // Fewer are busy all the time: their queues grow without end, which a
-      // short simulation does not show.
+      // Fewer instances than the formula's are busy all the time: their queues
+      // grow without end, which a short simulation does not show.
       const AnalyticSizing least = SizeByFormula(input, service_.slo_p99_s);
       const auto from = [](double n) {
         return std::max(1, static_cast<int>(std::ceil(n)));
@@ -120,7 +120,7 @@ class Exhaustive {
 };
 
 // The plan of a spec, compared with all pairs of numbers; nullopt: no pair
-// does.
+// meets the objective.
 std::optional<Answer> Compare(const PlanSpec& spec) {
   const ServiceSpec& service = spec.services[0];
   const Exhaustive exhaustive(spec, service.slo_p99_s);
@@ -132,7 +132,7 @@ std::optional<Answer> Compare(const PlanSpec& spec) {
     const Pair found = Exhaustive(spec, 0.9 * service.slo_p99_s)
                            .Cheapest(std::numeric_limits<double>::infinity());
     EXPECT_EQ(found.cns, 0) << found.cns << " CNs and " << found.hns
-                            << " HNs do: " << plan.status();
+                            << " HNs meet it: " << plan.status();
     return std::nullopt;
   }
   const Answer& answer = plan->services[0].answer;
@@ -140,7 +140,7 @@ std::optional<Answer> Compare(const PlanSpec& spec) {
   const int hns = answer.sizing.hns;
   const SizingInput input =
       MakeInput(spec, service, answer.input.configuration);
-  // With its N the objective is met, with N − 1 it is not.
+  // The plan's numbers meet the objective, and one instance less does not.
   EXPECT_TRUE(exhaustive.Meets(input, cns, hns));
   EXPECT_TRUE(exhaustive.Fits(input, cns, hns));
   if (cns > 1) {

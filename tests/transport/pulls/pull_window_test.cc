@@ -26,19 +26,19 @@ class PullWindowTest : public testing::Test {
     under_way_.push_back(get);
     window_.Posted(get, now_);
   }
-  // The oldest that is under way.
+  // Completes the oldest get under way.
   void Complete() {
     window_.Completed(under_way_.front(), now_);
     under_way_.pop_front();
   }
-  // One get at a time.
+  // A get that travels alone and takes `took`.
   void Alone(absl::Duration took, size_t bytes = kChunk) {
     Post(&a_, bytes);
     now_ += took;
     Complete();
   }
-  // Always as many as there is room for, each under way for at least `delay`
-  // and one each `gap`.
+  // Keeps the window full for `time`. A get takes at least `delay`, and one get
+  // completes per `gap`.
   void Flood(absl::Duration delay, absl::Duration gap, absl::Duration time) {
     const absl::Time until = now_ + time;
     std::deque<absl::Time> done;
@@ -78,8 +78,8 @@ TEST_F(PullWindowTest, FirstGetTravelsAlone) {
 }
 
 TEST_F(PullWindowTest, GrowsToWhatFillsTheLink) {
-  // 10 chunks per ms, each under way for at least 2 ms: 20 under way, then a
-  // part of an eighth more.
+  // 10 chunks per ms, each under way for at least 2 ms: 20 chunks, and the
+  // window is an eighth larger.
   Flood(2 * kMs, 0.1 * kMs, 1000 * kMs);
   EXPECT_NEAR(window_.bytes_per_second(), 10e6, 0.1e6);
   EXPECT_NEAR(static_cast<double>(window_.bytes()), 22500, 1);
@@ -88,7 +88,7 @@ TEST_F(PullWindowTest, GrowsToWhatFillsTheLink) {
 
 TEST_F(PullWindowTest, FollowsALinkThatGetsSlower) {
   Flood(2 * kMs, 0.1 * kMs, 500 * kMs);
-  // Half the rate: 10 would do.
+  // At half the rate 10 chunks fill the link.
   Flood(2 * kMs, 0.2 * kMs, 500 * kMs);
   EXPECT_NEAR(window_.bytes_per_second(), 5e6, 0.1e6);
   EXPECT_NEAR(static_cast<double>(window_.bytes()), 11250, 1);
@@ -118,7 +118,8 @@ TEST_F(PullWindowTest, ALateLookDoesNotMakeTheLinkFaster) {
   Flood(2 * kMs, 0.1 * kMs, 500 * kMs);
   const double rate = window_.bytes_per_second();
   for (int i = 0; i < 20; ++i) {
-    // The thread is away for 10 ms; all that was under way is there then.
+    // The thread does not run for 10 ms; then all gets under way have
+    // completed.
     while (window_.HasRoom()) Post(&a_);
     now_ += 10 * kMs;
     while (!under_way_.empty()) Complete();
@@ -138,7 +139,7 @@ TEST_F(PullWindowTest, LackOfDemandNeverLowersTheRate) {
     Complete();
   }
   EXPECT_EQ(window_.bytes_per_second(), 1e6);
-  // The same times under demand do.
+  // Under demand, the same times lower it.
   for (int i = 0; i < 100; ++i) Alone(4 * kMs);
   EXPECT_NEAR(window_.bytes_per_second(), 0.25e6, 1);
   // A higher rate raises the estimate even without demand.

@@ -182,7 +182,6 @@ TEST_P(DataPathConformance, RegionsAreBounded) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
 }
 
-// The gets of two paths fill one memory side by side.
 TEST_P(DataPathConformance, OutstandingOperationsAreBoundedAndRecover) {
   const PathLimits limits = a().end.path().limits();
   size_t puts = 0;
