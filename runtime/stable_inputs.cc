@@ -5,15 +5,11 @@
 #include <set>
 #include <string>
 
+#include "runtime/wire/elements.h"
+
 namespace refract::runtime {
-namespace {
 
-constexpr size_t RoundUp(size_t bytes) {
-  return (bytes + base::kTensorAlignBytes - 1) / base::kTensorAlignBytes *
-         base::kTensorAlignBytes;
-}
-
-}  // namespace
+using wire::RoundUp;
 
 bool SizesDependOnData(const models::Graph& graph, const Part& part) {
   // A size is determined by the inputs if it is an expression of symbols that

@@ -21,11 +21,7 @@ using base::DType;
 using models::ValueId;
 using models::WireForm;
 using models::WireType;
-
-size_t RoundUp(size_t bytes) {
-  constexpr size_t kAlign = transport::kPayloadAlign;
-  return (bytes + kAlign - 1) / kAlign * kAlign;
-}
+using runtime::wire::RoundUp;
 
 double EntryBytes(const base::TensorSpec& tensor) {
   return static_cast<double>(transport::kTableEntryBytes +

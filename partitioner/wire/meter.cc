@@ -15,18 +15,16 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-double RoundUp(double bytes) {
-  constexpr double kAlign = transport::kPayloadAlign;
-  return std::ceil(bytes / kAlign) * kAlign;
-}
-
 // Bytes of a message of these tensors; adds the share of each value to
 // `per_value`.
 double AddMessage(const runtime::wire::Codec& codec,
                   absl::Span<const base::TensorSpec> tensors,
                   std::vector<double>& per_value) {
-  double head = transport::kHeaderBytes;
-  double payload = 0;
+  const auto align = [](size_t bytes) {
+    return transport::AlignUp(bytes, transport::kPayloadAlign);
+  };
+  size_t head = transport::kHeaderBytes;
+  size_t payload = 0;
   per_value.resize(codec.values().size(), 0);
   size_t value = 0;
   for (size_t t = 0; t < tensors.size(); ++t) {
@@ -36,17 +34,17 @@ double AddMessage(const runtime::wire::Codec& codec,
         codec.values()[value + 1].tensor == t) {
       ++value;
     }
-    const auto bytes = static_cast<double>(
-        base::ByteSize(tensors[t].dtype, tensors[t].dims).value_or(0));
-    const double entry = static_cast<double>(
-        transport::kTableEntryBytes + sizeof(int64_t) * tensors[t].dims.size());
+    const size_t bytes =
+        base::ByteSize(tensors[t].dtype, tensors[t].dims).value_or(0);
+    const size_t entry =
+        transport::kTableEntryBytes + sizeof(int64_t) * tensors[t].dims.size();
     head += entry;
-    payload = RoundUp(payload) + bytes;
+    payload = align(payload) + bytes;
     // The value's share counts padding behind each tensor; the message has none
     // behind the last.
-    per_value[value] += entry + RoundUp(bytes);
+    per_value[value] += static_cast<double>(entry + align(bytes));
   }
-  return RoundUp(head) + payload;
+  return static_cast<double>(align(head) + payload);
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 #define REFRACT_RUNTIME_COMPILE_SIZE_OP_H_
 
 // Sizes of tensors and arithmetic on them. Arguments are resolved once at
-// compile time; runtime/torch/size_ops.h evaluates. Immutable, thread-safe.
+// compile time; runtime/torch/size_ops.h evaluates.
 
 #include <memory>
 #include <string>

@@ -5,7 +5,7 @@
 // squeeze, unsqueeze; and copies (clone, contiguous, conversion to the same
 // dtype, dropout that is off), which a functional graph over dense values does
 // not need. They cost nothing: the result is the operand's memory with other
-// dimensions. Immutable, thread-safe.
+// dimensions.
 
 #include <cstdint>
 #include <memory>
