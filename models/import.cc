@@ -215,7 +215,7 @@ class TableBinder {
         is, tensor.dtype == base::DType::kUInt8 && !same
                 ? absl::StrCat("; rows of a format need metadata ",
                                kRowsKeyPrefix, tensor.name,
-                               " in the file (docs/reference/models.md)")
+                               " in the file (docs/how-to/big_tables.md)")
                 : ""));
   }
 

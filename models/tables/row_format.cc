@@ -114,7 +114,7 @@ absl::StatusOr<RowLayout> LayoutOf(const RowFormat& format, int64_t dim,
     if (alignment < 1 || alignment > kMaxPadding ||
         (alignment & (alignment - 1)) != 0) {
       return absl::InvalidArgumentError(
-          absl::StrCat("row alignment ", alignment,
+          absl::StrCat("rows of ", name, ": the alignment ", alignment,
                        " is no power of two up to ", kMaxPadding));
     }
     stride = (bytes + alignment - 1) / alignment * alignment;

@@ -14,8 +14,11 @@
 #include "absl/container/btree_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "models/repository/files/safetensors.h"
+#include "models/tables/id_index.h"
 #include "models/tables/row_format.h"
 #include "nlohmann/json.hpp"
 #include "runtime/cpu/half.h"
@@ -46,6 +49,7 @@ struct QuantizeOptions {
 struct Source {
   const models::SafetensorsEntry* entry;
   models::RowLayout layout;
+  const models::SafetensorsEntry* ids;  // of its rows; null: it has none
 };
 
 struct Errors {
@@ -107,6 +111,11 @@ absl::StatusOr<std::vector<Source>> FindSources(
     if (rows != file.metadata().end()) {
       return error("already holds rows of ", rows->second);
     }
+    absl::string_view table = entry.name;
+    if (options.tensors.empty() && absl::ConsumeSuffix(&table, ".ids") &&
+        file.Find(table) != nullptr) {
+      continue;  // copied with its table
+    }
     const bool is_float = entry.dtype == base::DType::kFloat32 ||
                           entry.dtype == base::DType::kFloat16 ||
                           entry.dtype == base::DType::kBFloat16;
@@ -120,7 +129,8 @@ absl::StatusOr<std::vector<Source>> FindSources(
     }
     auto layout = models::LayoutOf(format, entry.dims[1], 0, alignment);
     if (!layout.ok()) return error("as ", layout.status().message());
-    sources.push_back({&entry, *layout});
+    sources.push_back(
+        {&entry, *layout, file.Find(models::NameOfIds(entry.name))});
   }
   if (sources.empty()) {
     return absl::InvalidArgumentError(
@@ -233,6 +243,14 @@ absl::Status ConvertAll(const QuantizeOptions& options, const std::string& path,
   // tables are fixed before the first row is converted.
   std::vector<std::pair<std::string, base::TensorSpec>> specs;
   absl::btree_map<std::string, std::string> metadata;
+  // First, where a reader finds int64 aligned whatever the rows' bytes.
+  for (const Source& source : sources) {
+    if (source.ids == nullptr) continue;
+    base::TensorSpec spec;
+    spec.dtype = source.ids->dtype;
+    spec.dims.assign(source.ids->dims.begin(), source.ids->dims.end());
+    specs.push_back({source.ids->name, spec});
+  }
   for (const Source& source : sources) {
     base::TensorSpec spec;
     spec.dtype = base::DType::kUInt8;
@@ -244,6 +262,11 @@ absl::Status ConvertAll(const QuantizeOptions& options, const std::string& path,
   REFRACT_ASSIGN_OR_RETURN(
       models::SafetensorsWriter writer,
       models::SafetensorsWriter::Create(path, specs, metadata));
+  for (const Source& source : sources) {
+    if (source.ids == nullptr) continue;
+    const base::TensorView ids = file.View(*source.ids);
+    writer.Append({ids.data, ids.bytes});
+  }
   Quantizer quantizer(file, writer);
   Progress progress(context.err);
   nlohmann::ordered_json tables = nlohmann::ordered_json::array();
@@ -334,18 +357,20 @@ void AddQuantizeCommand(CLI::App& app, Context& context) {
                    absl::StrCat("row format: ", models::RowFormatNames()))
       ->type_name("NAME")
       ->required();
-  AddOutputFile(*command, "--out", options->out,
-                "safetensors file to write: a uint8 tensor [rows, bytes of a "
-                "row] for each table")
+  AddOutputFile(
+      *command, "--out", options->out,
+      "safetensors file to write: a uint8 tensor [rows, bytes of a "
+      "row] for each table, and its tensor TABLE.ids, where it has one")
       ->required();
   command
       ->add_option("--tensor", options->tensors,
                    "table of the file to convert, repeated; default: all")
       ->type_name("NAME");
   command
-      ->add_option("--row-alignment", options->row_alignment,
-                   "bytes that rows are padded to a multiple of; 0: 16 for "
-                   "tbe-*, as TorchRec, otherwise 1")
+      ->add_option(
+          "--row-alignment", options->row_alignment,
+          "bytes that rows are padded to a multiple of, a power of two; "
+          "0: 16 for tbe-*, as TorchRec, otherwise 1")
       ->type_name("BYTES")
       ->check(CLI::Range(0, 4096));
   options->json.AddTo(*command, context, "sizes and errors of the tables");

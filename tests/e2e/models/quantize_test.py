@@ -101,6 +101,17 @@ class Quantize(unittest.TestCase):
             torch.equal(rows, QUANTIZED.embedding_bag_4bit_prepack(half.float()))
         )
 
+    def test_ids_of_rows_go_with_their_table(self):
+        ids = torch.randint(-2**62, 2**62, (5,))
+        save_file({"a": torch.ones(5, 3), "b": self.table, "a.ids": ids}, self.source)
+        out = self.folder / "out.safetensors"
+        for more, names in ((), ["a", "a.ids", "b"]), (("--tensor", "a"), ["a", "a.ids"]):
+            support.refract(
+                "quantize", self.source, "--format", "fused-8bit", "--out", out, *more)
+            written = load_file(out)
+            self.assertEqual(sorted(written), names)
+            self.assertTrue(torch.equal(written["a.ids"], ids))
+
     def refuse(self, *arguments, naming):
         out = self.folder / "out.safetensors"
         done = support.refract(
@@ -120,7 +131,7 @@ class Quantize(unittest.TestCase):
             source, "--format", "fp16", "--tensor", "u", naming=[source, "tensor u"]
         )
         self.refuse(
-            source, "--format", "fp16", "--row-alignment", "24", naming=["24"]
+            source, "--format", "fp16", "--row-alignment", "24", naming=["alignment 24"]
         )
         self.refuse(
             self.folder / "absent", "--format", "fp16", naming=["absent"]
