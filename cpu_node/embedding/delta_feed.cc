@@ -43,7 +43,9 @@ DeltaFeed::FileMark DeltaFeed::MarkOf(const std::string& path) {
 
 std::map<int64_t, std::string> DeltaFeed::List() {
   std::map<int64_t, std::string> names;
-  const int64_t state = counts().state.sequence;
+  const models::DeltaState served = counts().state;
+  const int64_t state = served.sequence;
+  std::string served_name;
   const std::unique_ptr<DIR, CloseFolder> folder(opendir(folder_.c_str()));
   std::string error;
   if (folder == nullptr) {
@@ -52,8 +54,14 @@ std::map<int64_t, std::string> DeltaFeed::List() {
   } else {
     while (const dirent* const entry = readdir(folder.get())) {
       const auto sequence = models::SequenceOfName(entry->d_name);
-      if (sequence && *sequence > state) names[*sequence] = entry->d_name;
+      if (!sequence) continue;
+      if (*sequence > state) names[*sequence] = entry->d_name;
+      if (*sequence == state) served_name = entry->d_name;
     }
+    // Deltas up to the state are not read: a writer that begins anew in an
+    // emptied folder would otherwise go unheard until it passes the state.
+    // Later deltas are refused by Step() where they do not fit.
+    if (state > 0 && names.empty()) error = WhyOtherChain(served, served_name);
   }
   if (error != folder_error_ && !error.empty()) {
     LOG(ERROR) << "model '" << model_ << "' version " << version_ << ": deltas "
@@ -62,6 +70,20 @@ std::map<int64_t, std::string> DeltaFeed::List() {
   }
   folder_error_ = error;
   return names;
+}
+
+std::string DeltaFeed::WhyOtherChain(const models::DeltaState& served,
+                                     const std::string& name) {
+  constexpr absl::string_view kUnread = "; deltas up to it are not read";
+  if (name.empty()) {
+    return absl::StrCat("delta ", served.sequence,
+                        " has been applied and is gone", kUnread);
+  }
+  const auto& manifest = Read(served.sequence, name);
+  if (!manifest.ok()) return std::string(manifest.status().message());
+  if (manifest->state == served) return "";
+  return absl::StrCat("delta ", served.sequence, " is '", manifest->state.id,
+                      "', the applied one was '", served.id, "'", kUnread);
 }
 
 const absl::StatusOr<models::DeltaManifest>& DeltaFeed::Read(
@@ -117,7 +139,7 @@ bool DeltaFeed::Step(const TableStore::Pause& pause) {
     absl::MutexLock lock(&mu_);
     counts_.backlog = names.size();
   }
-  seen_.erase(seen_.begin(), seen_.upper_bound(state.sequence));
+  seen_.erase(seen_.begin(), seen_.lower_bound(state.sequence));
   const models::DeltaManifest* next = nullptr;
   size_t read = 0;
   for (const auto& [sequence, name] : names) {

@@ -66,6 +66,10 @@ class DeltaFeed {
   // Names of the manifests after the state, by sequence. An error of the folder
   // is logged once, until it changes.
   std::map<int64_t, std::string> List();
+  // Why the folder does not lead to the served state; empty if it does. `name`:
+  // the manifest of the state's sequence; empty if there is none.
+  std::string WhyOtherChain(const models::DeltaState& served,
+                            const std::string& name);
   // The manifest, parsed anew if the file has changed.
   const absl::StatusOr<models::DeltaManifest>& Read(int64_t sequence,
                                                     const std::string& name);

@@ -432,6 +432,23 @@ class Deltas(unittest.TestCase):
         self.change(20)
         self.await_delta(2)
 
+    def test_a_folder_that_begins_anew_is_named(self):
+        self.assertEqual(self.first_answer(), 0)
+        for _ in range(2):
+            self.change(20)
+        self.await_delta(2)
+        for file in self.deltas.path.glob("delta-*"):
+            file.unlink()
+        self.cn.await_log("delta 2 has been applied and is gone")
+        # The writer of an empty folder begins with sequence 1, which the node has passed.
+        served = self.expected[2]
+        self.change(20)
+        self.change(20)
+        self.expected[2] = served
+        other = self.deltas.last()[1]
+        self.cn.await_log(f"delta 2 is '{other}', the applied one was")
+        self.assertEqual(self.ask(), 2)
+
     def test_no_acknowledged_delta_is_lost_by_kill_9(self):
         self.assertEqual(self.first_answer(), 0)
         # A client asks all the time; ask() compares every answer.
