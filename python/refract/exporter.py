@@ -65,10 +65,10 @@ def export(model, sample, path, *, tables=None, dynamic_shapes=None):
         folder.mkdir()
         # model.pt2 has each name of a shared table, and a name that forward() does
         # not read; pieces can be read once.
-        for names, (shape, source) in values.items():
+        for names, (shape, dtype, source) in values.items():
             for name in names:
                 file = folder / f"{name}.safetensors"
-                table_files.write_table(file, name, shape, source)
+                table_files.write_table(file, name, shape, dtype, source)
                 source = table_files.read_pieces(file, name)
         fresh.chmod(0o777 & ~_umask())
         os.replace(fresh, path)
@@ -85,7 +85,7 @@ def _umask():
 
 
 def _table_values(model, given):
-    """Returns {names of one table: (shape, values)}; checks where tensors are."""
+    """Returns {names of one table: (shape, dtype, values)}; checks where tensors are."""
     names_of = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names_of.setdefault(parameter, []).append(name)
@@ -99,17 +99,17 @@ def _table_values(model, given):
         if is_table.isdisjoint(names):
             _check_device(names[0], parameter.device)
             continue
-        if parameter.dtype != torch.float32 or parameter.ndim != 2:
+        if parameter.dtype not in table_files.DTYPE_NAMES or parameter.ndim != 2:
             raise ValueError(
                 f"table {names[0]} is {parameter.dtype} {list(parameter.shape)}, "
-                "not torch.float32 [rows, columns]"
+                "not [rows, columns] of floats"
             )
         if not found and parameter.device.type == "meta":
             raise ValueError(
                 f"table {names[0]} has no values (device meta): give them by tables={{...}}"
             )
         source = found[0] if found else parameter.detach()
-        values[tuple(names)] = tuple(parameter.shape), source
+        values[tuple(names)] = tuple(parameter.shape), parameter.dtype, source
     for name in given:
         raise ValueError(f"tables: the model has no parameter {name!r}")
     for name, buffer in model.named_buffers():
@@ -152,8 +152,9 @@ def _stand_ins(model, values):
     """Context in which each table is one float, expanded to [rows, columns]."""
     former = []
     try:
-        for names, (shape, _) in values.items():
-            stand_in = torch.nn.Parameter(torch.zeros(1).expand(shape), requires_grad=False)
+        for names, (shape, dtype, _) in values.items():
+            zero = torch.zeros(1, dtype=dtype)
+            stand_in = torch.nn.Parameter(zero.expand(shape), requires_grad=False)
             for name in names:
                 owner, _, attribute = name.rpartition(".")
                 module = model.get_submodule(owner)

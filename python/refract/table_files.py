@@ -9,8 +9,12 @@ import json
 import torch
 from safetensors import safe_open
 
-# The row types that `refract import --tables` accepts without metadata.
-DTYPE_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+# The types of tables. A table of float32 may have values of FEWER_BITS: `refract import
+# --tables` accepts these without metadata. Values of other tables have the table's type.
+DTYPE_NAMES = {
+    torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64",
+}
+FEWER_BITS = (torch.float16, torch.bfloat16)
 # The data begins at a multiple of a cache line.
 ALIGN_BYTES = 64
 # Values that are in memory at a time, where the exporter cuts a table itself.
@@ -30,27 +34,30 @@ def pieces_of(values):
         yield values[begin : begin + rows]
 
 
-def write_table(path, name, shape, values):
-    """Writes the table `name` of `shape` [rows, columns] to `path`.
+def write_table(path, name, shape, table_dtype, values):
+    """Writes the table `name` of `shape` [rows, columns] and a type to `path`.
 
     values: a tensor, an array, or an iterable of pieces [n, columns], each a
-    tensor or an array, which together are all rows in order. The first piece
-    decides the row type: float32, float16 or bfloat16. Raises ValueError where
-    pieces do not fit; the file is then incomplete.
+    tensor or an array, which together are all rows in order. Where the table
+    is float32, the first piece decides the row type: float32, float16 or bfloat16.
+    Raises ValueError where pieces do not fit; the file is then incomplete.
     """
+    accepted = (table_dtype, *FEWER_BITS) if table_dtype == torch.float32 else (table_dtype,)
     rows, columns = shape
     done, dtype = 0, None
     with open(path, "wb") as out:
         for piece in pieces_of(values):
             if not isinstance(piece, torch.Tensor):
                 # A copy: a mapped array may be read-only, which PyTorch warns of.
-                piece = torch.tensor(piece)
+                try:
+                    piece = torch.tensor(piece)
+                except (TypeError, ValueError, RuntimeError) as error:
+                    raise ValueError(f"table {name}: its values: {error}") from error
             if dtype is None:
                 dtype = piece.dtype
-                if dtype not in DTYPE_NAMES:
-                    raise ValueError(
-                        f"table {name}: its values are {dtype}, not float32, float16 or bfloat16"
-                    )
+                if dtype not in accepted:
+                    names = " or ".join(str(one).removeprefix("torch.") for one in accepted)
+                    raise ValueError(f"table {name}: its values are {dtype}, not {names}")
                 out.write(_header(name, dtype, shape))
             if piece.ndim != 2 or piece.shape[1] != columns or piece.dtype != dtype:
                 raise ValueError(

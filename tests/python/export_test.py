@@ -107,11 +107,27 @@ class Export(unittest.TestCase):
             (iter([good[:10], good[10:].half()]), ("row 10", "float16")),
             (good.double(), ("float64",)),
             (iter([]), ("only 0",)),
+            ("user.npy", ("its values",)),
         ]:
             with self.subTest(words=words):
                 self.refused("user.weight", *words, model=meta, tables={"user.weight": values})
         self.refused("no parameter 'usr.weight'", tables={"usr.weight": good})
-        self.refused("top.bias", "not torch.float32 [rows", tables={"top.bias": good})
+        self.refused("top.bias", "not [rows, columns]", tables={"top.bias": good})
+
+    def test_tables_of_other_floats_keep_their_type(self):
+        for dtype in (torch.float16, torch.bfloat16, torch.float64):
+            with self.subTest(dtype):
+                model = torch.nn.Sequential(torch.nn.Embedding(ROWS, DIM, dtype=dtype)).eval()
+                out = self.out.with_name(str(dtype))
+                refract.export(model, (torch.arange(4),), out)
+                values = load_file(out / "tables" / "0.weight.safetensors")["0.weight"]
+                self.assertTrue(torch.equal(values, model[0].weight))
+                stand_in = torch.export.load(out / "model.pt2").state_dict["0.weight"]
+                self.assertEqual(stand_in.dtype, dtype)
+                with self.assertRaises(ValueError) as raised:
+                    refract.export(model, (torch.arange(4),), self.out,
+                                   tables={"0.weight": torch.zeros(ROWS, DIM)})
+                self.assertIn("float32, not", str(raised.exception))
 
     def test_other_mistakes_are_named(self):
         self.refused("eval()", model=Ranker())
