@@ -36,19 +36,36 @@ from safetensors.torch import load_file
 from scripts.lib import delta_kafka, delta_push, delta_sources, deltas, next_version
 
 
+def read_safetensors(path):
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise deltas.DeltaError(f"{path}: {error}")
+
+
 def read_checkpoint(path):
     path = pathlib.Path(path)
     if path.suffix == ".safetensors":
-        return load_file(path)
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    state = state.get("state_dict", state) if isinstance(state, dict) else None
-    if not isinstance(state, dict):
-        raise deltas.DeltaError(f"{path}: no state dict")
-    return {name: value for name, value in state.items() if torch.is_tensor(value)}
+        return read_safetensors(path)
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:  # of many kinds
+        raise deltas.DeltaError(f"{path}: no state dict: {str(error).splitlines()[0]}")
+    for key in ("state_dict", "model_state_dict", "model"):
+        if isinstance(state, dict) and isinstance(state.get(key), dict):
+            state = state[key]
+    tensors = {}
+    if isinstance(state, dict):
+        tensors = {name: value for name, value in state.items() if torch.is_tensor(value)}
+    if not tensors:
+        raise deltas.DeltaError(f"{path}: no state dict: there are no tensors in it")
+    return tensors
 
 
 def read_rows(path):
-    tensors = load_file(path)
+    tensors = read_safetensors(path)
     tables = {}
     for name, tensor in tensors.items():
         table, _, part = name.rpartition("/")
@@ -56,6 +73,8 @@ def read_rows(path):
             raise deltas.DeltaError(
                 f"{path}: tensor '{name}' is no TABLE/ids, TABLE/rows or TABLE/deleted"
             )
+        if part == "rows" and tensor.is_floating_point():
+            tensor = tensor.float()  # what nodes take for a table of any type
         setattr(tables.setdefault(table, deltas.Rows()), part, tensor)
     for table, changes in tables.items():
         if (changes.ids is None) != (changes.rows is None):
@@ -85,17 +104,31 @@ def renames(arguments):
 def changes_of(arguments):
     """{table: Rows} of one delta."""
     if arguments.command == "diff":
-        return deltas.changed_rows(
-            read_checkpoint(arguments.before),
-            read_checkpoint(arguments.after),
-            arguments.table,
-        )
+        before, after = map(read_checkpoint, (arguments.before, arguments.after))
+        known = known_tables(arguments.version)
+        changes = deltas.changed_rows(before, after, arguments.table, known)
+        if known is not None:
+            print_dense(before, after, known)
+        return changes
     if arguments.command == "torchrec":
         return delta_sources.tracked(
             delta_sources.load_tracked(arguments.tracked),
             read_checkpoint(arguments.weights), renames(arguments),
         )
     return read_rows(arguments.rows)
+
+
+def print_dense(before, after, known):
+    """Names the weights that differ and are in no delta."""
+    dense = [
+        name for name in sorted(before.keys() & after.keys() - known.keys())
+        if name.removesuffix(".ids") not in known
+        and not torch.equal(before[name], after[name])
+    ]
+    if dense:
+        more = f" and {len(dense) - 4} more" if len(dense) > 4 else ""
+        print("dense weights differ, which needs a new version (delta.py version): "
+              f"{', '.join(dense[:4])}{more}")
 
 
 def write_easyrec(folder, arguments):

@@ -46,7 +46,9 @@ def push(folder, address, token=None, ca=None, timeout=60):
 
     new = 0
     with channel(address, ca) as to:
-        for sequence, manifest in folder.manifests().items():
+        manifests = folder.manifests()
+        last = max(manifests, default=0)
+        for sequence, manifest in manifests.items():
             text = (folder.path / deltas.name_of(sequence)).read_bytes()
             rows = (folder.path / manifest["rows"]["file"]).read_bytes()
             end = time.monotonic() + timeout
@@ -57,6 +59,12 @@ def push(folder, address, token=None, ca=None, timeout=60):
                 except grpc.RpcError as error:
                     code = error.code()
                     if code == grpc.StatusCode.ALREADY_EXISTS:
+                        # Merged deltas end in the last one, which the node answers again.
+                        if sequence == last:
+                            raise deltas.DeltaError(
+                                f"{address}: delta {sequence}: {error.details()}; the last delta "
+                                f"of {folder.path} is not the node's last"
+                            )
                         break
                     # A start, or another writer at work.
                     again = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED)

@@ -68,6 +68,15 @@ class Rows:
         return ids, rows, deleted
 
 
+def _read_manifest(file):
+    try:
+        manifest = json.loads(file.read_text())
+        manifest["id"], manifest["parent"]["sequence"], manifest["rows"]["file"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DeltaError(f"{file}: no manifest of a delta: {error}")
+    return manifest
+
+
 class Folder:
     """The deltas of one model version."""
 
@@ -82,7 +91,7 @@ class Folder:
         for file in self.path.iterdir():
             match = MANIFEST.fullmatch(file.name)
             if match:
-                found[int(match.group(1))] = json.loads(file.read_text())
+                found[int(match.group(1))] = _read_manifest(file)
         return dict(sorted(found.items()))
 
     def last(self):
@@ -91,8 +100,7 @@ class Folder:
         numbers = [int(m.group(1)) for m in map(MANIFEST.fullmatch, names) if m]
         if not numbers:
             return 0, ""
-        text = (self.path / name_of(max(numbers))).read_text()
-        return max(numbers), json.loads(text)["id"]
+        return max(numbers), _read_manifest(self.path / name_of(max(numbers)))["id"]
 
     def write(self, tables, created=None, parent=None, sequence=None, id=None):
         """Writes {table: Rows} as the next delta; returns its sequence.
@@ -264,9 +272,20 @@ def _merged(batches):
     return tables
 
 
-def changed_rows(before, after, names=None):
-    """{table: Rows} of the rows in which two {name: tensor} differ."""
+def changed_rows(before, after, names=None, known=None):
+    """{table: Rows} of the rows in which two {name: tensor} differ.
+
+    `names`: of these tensors alone. `known`: the version's tables; other tensors, such as
+    dense weights, are left out.
+    """
     tables = {}
+    if not names and known is not None:
+        names = [name for name in known if name in before or name in after]
+        if not names:
+            raise DeltaError(
+                f"the checkpoints have no table of the version: it has {some_of(known)}, "
+                f"they have {some_of(before)}"
+            )
     for name in names or before:
         if name not in before or name not in after:
             raise DeltaError(f"tensor '{name}' is not in both checkpoints")
@@ -278,13 +297,21 @@ def changed_rows(before, after, names=None):
                 tables[name] = changes
             continue
         if old.dim() != 2 or old.shape != new.shape or old.dtype != new.dtype:
-            if names:
-                raise DeltaError(f"tensor '{name}' is no table of one shape and dtype in both")
+            if names or old.dim() == 2:
+                raise DeltaError(
+                    f"tensor '{name}' is no table of one shape and dtype in both: "
+                    f"{old.dtype} {list(old.shape)}, {new.dtype} {list(new.shape)}"
+                )
             continue
         ids = _differ(old, new).nonzero().reshape(-1)
         if ids.numel():
             tables[name] = Rows(ids, _floats(new[ids]))
     return tables
+
+
+def some_of(names):
+    names = sorted(names)
+    return ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
 
 
 def _differ(old, new):

@@ -118,8 +118,12 @@ def check(changes, tables):
     """
     for table, change in changes.items():
         if table not in tables:
-            raise deltas.DeltaError(f"the model has no table '{table}'")
+            raise deltas.DeltaError(
+                f"the model has no table '{table}'; it has {deltas.some_of(tables)}"
+            )
         rows, dim, dtype = tables[table]
+        if dtype == "float64":
+            raise deltas.DeltaError(f"table '{table}' cannot change: it is of float64")
         ids, values, deleted = change.sorted(table)
         for some in (ids, deleted):
             if rows is not None and some.numel() and not (0 <= some[0] and some[-1] < rows):

@@ -19,7 +19,8 @@ import numpy
 import torch
 from safetensors.torch import save_file
 
-from scripts.lib import delta_sources, deltas
+from scripts import delta
+from scripts.lib import delta_sources, deltas, next_version
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # tests/warm_python.py under ctest.
@@ -331,7 +332,66 @@ class TorchRec(Sources):
         )
 
 
+class Folders(unittest.TestCase):
+    def test_a_damaged_manifest_is_named(self):
+        with tempfile.TemporaryDirectory() as path:
+            folder = deltas.Folder(path, "m", 1)
+            folder.write({"t": deltas.Rows([1], torch.ones(1, 4))})
+            manifest = pathlib.Path(path) / deltas.name_of(1)
+            for text in (manifest.read_text()[:40], "[]", '{"id": "x"}'):
+                manifest.write_text(text)
+                for call in (folder.manifests, folder.last, folder.merge):
+                    with self.assertRaises(deltas.DeltaError) as raised:
+                        call()
+                    self.assertIn(str(manifest), str(raised.exception))
+
+
+class Checkpoints(unittest.TestCase):
+    def test_what_is_no_checkpoint_is_named(self):
+        with tempfile.TemporaryDirectory() as path:
+            for name in ("x.pt", "x.safetensors"):
+                file = pathlib.Path(path) / name
+                file.write_bytes(b"junk")
+                with self.assertRaises(deltas.DeltaError) as raised:
+                    delta.read_checkpoint(file)
+                self.assertIn(str(file), str(raised.exception))
+            # A trainer's own dictionary around the state dict.
+            torch.save({"epoch": 1, "net": {"t": torch.ones(1)}}, file)
+            file = file.rename(file.with_suffix(".pt"))
+            with self.assertRaises(deltas.DeltaError) as raised:
+                delta.read_checkpoint(file)
+            self.assertIn("no tensors", str(raised.exception))
+
+
 class ChangedRows(unittest.TestCase):
+    def test_tables_that_cannot_be_compared_are_named(self):
+        table = torch.randn(5, 4)
+        before = {"t": table, "top.weight": torch.zeros(1, 4), "top.bias": torch.zeros(1)}
+        for after in (table.half(), torch.cat([table, table])):
+            for known in (None, {"t": (5, 4, "float32")}):
+                with self.assertRaises(deltas.DeltaError) as raised:
+                    deltas.changed_rows(before, {**before, "t": after}, known=known)
+                self.assertIn(f"'t' is no table of one shape and dtype in both: {table.dtype}",
+                              str(raised.exception))
+        other = {f"module.{name}": value for name, value in before.items()}
+        with self.assertRaises(deltas.DeltaError) as raised:
+            deltas.changed_rows(other, other, known={"t": (5, 4, "float32")})
+        self.assertIn("no table of the version: it has t, they have module.t",
+                      str(raised.exception))
+
+    def test_dense_weights_are_left_out(self):
+        before = {"t": torch.zeros(5, 4), "top.weight": torch.zeros(1, 4)}
+        after = {"t": torch.ones(5, 4), "top.weight": torch.ones(1, 4)}
+        found = deltas.changed_rows(before, after, known={"t": (5, 4, "float32")})
+        self.assertEqual(set(found), {"t"})
+
+    def test_rows_that_nodes_would_refuse_are_refused(self):
+        rows = {"t": deltas.Rows([1], torch.ones(1, 4))}
+        next_version.check(rows, {"t": (5, 4, "float16")})
+        with self.assertRaises(deltas.DeltaError) as raised:
+            next_version.check(rows, {"t": (5, 4, "float64")})
+        self.assertIn("'t' cannot change: it is of float64", str(raised.exception))
+
     def test_rows_with_ids_are_matched_by_id(self):
         torch.manual_seed(5)
         every = torch.randint(-(2**63), 2**63 - 1, (300,))

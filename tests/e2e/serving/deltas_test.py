@@ -166,16 +166,19 @@ class Deltas(unittest.TestCase):
         self.assertEqual(self.first_answer(), 0)
         # The difference of two checkpoints.
         before, after = self.folder / "before.pt", self.folder / "after.safetensors"
-        torch.save({"state_dict": self.tables}, before)
+        weights = {**self.model.state_dict(), **self.tables}
+        torch.save({"epoch": 1, "model_state_dict": weights}, before)
         for name in self.tables:
             self.tables[name] = self.tables[name].clone()
             self.tables[name][::3] = torch.randn(len(range(0, ROWS, 3)), DIM)
-        save_file(self.tables, after)
+        save_file({**weights, **self.tables, "top.bias": torch.zeros(1)}, after)
         self.expected[1] = self.scores()
         self.assertGreater(
             (self.expected[1] - self.expected[0]).abs().max().item(), 0.01
         )
         printed = self.delta("diff", "--before", before, "--after", after)
+        self.assertIn("dense weights differ, which needs a new version", printed)
+        self.assertIn("top.bias", printed)
         self.assertIn("bag.weight: 167 rows, 0 deleted", printed)
         self.await_delta(1)
         # Rows of a file; deleted rows are zero.
@@ -185,7 +188,7 @@ class Deltas(unittest.TestCase):
         save_file(
             {
                 "bag.weight/ids": ids,
-                "bag.weight/rows": self.tables["bag.weight"][ids],
+                "bag.weight/rows": self.tables["bag.weight"][ids].half(),  # exactly
                 "one.weight/deleted": deleted,
             },
             self.folder / "rows.safetensors",
@@ -200,10 +203,10 @@ class Deltas(unittest.TestCase):
         # later deltas of the version, too.
         rows, nan = torch.zeros(2, DIM), torch.full((2, DIM), float("nan"))
         for table, ids, values, reason in (
-            ("users", [1, 2], rows, "the model has no table 'users'"),
+            ("users", [1, 2], rows, "no table 'users'; it has bag.weight, one.weight"),
             ("one.weight", [1, ROWS], rows, f"ids 1 to {ROWS} are not all in [0, {ROWS})"),
             ("one.weight", [1, 2], rows[:, 1:], f"rows of {DIM - 1}, not {DIM}"),
-            ("one.weight", [1, 2], rows.half(), "rows are torch.float16; wanted float32"),
+            ("one.weight", [1, 2], rows.int(), "rows are torch.int32; wanted float32"),
             ("one.weight", [1, 2], nan, "a row has a NaN"),
         ):
             wrong = self.folder / "wrong.safetensors"
@@ -377,6 +380,13 @@ class Deltas(unittest.TestCase):
             self.assertEqual(raised.exception.code().name, "FAILED_PRECONDITION")
             self.assertIn("Another writer has added", raised.exception.details())
         self.await_delta(2)
+        # A trainer that begins anew, whose deltas the merged one does not have.
+        self.deltas.merge()
+        fresh = self.outbox()
+        fresh.write(row)
+        with self.assertRaises(deltas.DeltaError) as raised:
+            delta_push.push(fresh, self.cn.address)
+        self.assertIn("is not the node's last", str(raised.exception))
         # Without the option a CN takes no deltas by request.
         self.cn.kill()
         self.start_cn(by_request=False)
