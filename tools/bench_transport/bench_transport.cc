@@ -5,31 +5,31 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "base/process/files.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
 #include "tools/bench_transport/bench_transport_json.h"
-#include "base/process/files.h"
-#include "tools/transport_bench/config.h"
-#include "tools/transport_bench/report.h"
-#include "tools/transport_bench/runner.h"
+#include "tools/transport_meter/config.h"
+#include "tools/transport_meter/report.h"
+#include "tools/transport_meter/runner.h"
 
 namespace refract::tools {
 namespace {
 
-absl::StatusOr<transport_bench::Config> ParseOptions(
+absl::StatusOr<transport_meter::Config> ParseOptions(
     const TransportOptions& options) {
-  transport_bench::Config config;
+  transport_meter::Config config;
   REFRACT_ASSIGN_OR_RETURN(config.paths,
-                           transport_bench::ParsePaths(options.paths));
+                           transport_meter::ParsePaths(options.paths));
   REFRACT_ASSIGN_OR_RETURN(config.levels,
-                           transport_bench::ParseLevels(options.levels));
-  REFRACT_ASSIGN_OR_RETURN(config.ops, transport_bench::ParseOps(options.ops));
+                           transport_meter::ParseLevels(options.levels));
+  REFRACT_ASSIGN_OR_RETURN(config.ops, transport_meter::ParseOps(options.ops));
   REFRACT_ASSIGN_OR_RETURN(config.modes,
-                           transport_bench::ParseModes(options.modes));
+                           transport_meter::ParseModes(options.modes));
   REFRACT_ASSIGN_OR_RETURN(config.sizes,
-                           transport_bench::ParseSizes(options.sizes));
+                           transport_meter::ParseSizes(options.sizes));
   REFRACT_ASSIGN_OR_RETURN(config.cpus,
-                           transport_bench::ParseCpus(options.cpus));
+                           transport_meter::ParseCpus(options.cpus));
   config.yardsticks = !options.no_yardsticks;
   config.rounds = options.rounds;
   config.time_ms = options.time_ms;
@@ -38,7 +38,7 @@ absl::StatusOr<transport_bench::Config> ParseOptions(
   config.eager_bytes = options.eager_bytes;
   config.rdma_device = options.rdma_device;
   config.seed = options.seed;
-  REFRACT_RETURN_IF_ERROR(transport_bench::CheckConfig(config));
+  REFRACT_RETURN_IF_ERROR(transport_meter::CheckConfig(config));
   return config;
 }
 
@@ -70,9 +70,9 @@ class QuietLog {
   const int before_;
 };
 
-absl::Status NothingMeasured(const transport_bench::Report& report) {
-  for (const transport_bench::Row& row : report.rows) {
-    if (transport_bench::QuartilesOf(row.Primary()).used > 0) continue;
+absl::Status NothingMeasured(const transport_meter::Report& report) {
+  for (const transport_meter::Row& row : report.rows) {
+    if (transport_meter::QuartilesOf(row.Primary()).used > 0) continue;
     return absl::UnavailableError(
         absl::StrCat(row.level, " ", row.name, " at ", row.point.bytes,
                      " B was measured in no round: ", row.error));
@@ -83,12 +83,12 @@ absl::Status NothingMeasured(const transport_bench::Report& report) {
 }  // namespace
 
 absl::Status RunTransport(const TransportOptions& options, std::ostream& out) {
-  REFRACT_ASSIGN_OR_RETURN(const transport_bench::Config config,
+  REFRACT_ASSIGN_OR_RETURN(const transport_meter::Config config,
                            ParseOptions(options));
-  absl::StatusOr<transport_bench::Report> report = [&] {
+  absl::StatusOr<transport_meter::Report> report = [&] {
     const QuietLog quiet;
     RunProgress progress;
-    return transport_bench::RunBench(
+    return transport_meter::RunBench(
         config, [&](const std::string& what) { progress.Show(what); });
   }();
   REFRACT_RETURN_IF_ERROR(report.status());
@@ -97,14 +97,14 @@ absl::Status RunTransport(const TransportOptions& options, std::ostream& out) {
               ? " (shared: both sides wait for each other to be scheduled)"
               : "")
       << ", " << config.rounds << " rounds; median [quartiles] of rounds\n\n"
-      << transport_bench::ReportText(*report);
+      << transport_meter::ReportText(*report);
   if (!options.json.empty()) {
     REFRACT_RETURN_IF_ERROR(
         options.json.WriteText(TransportJson(options, *report)));
   }
   if (!options.csv.empty()) {
     REFRACT_RETURN_IF_ERROR(
-        base::WriteText(options.csv, transport_bench::ReportCsv(*report)));
+        base::WriteText(options.csv, transport_meter::ReportCsv(*report)));
   }
   return NothingMeasured(*report);
 }

@@ -1,5 +1,5 @@
-#ifndef REFRACT_TOOLS_BENCH_TRANSPORT_BENCH_TRANSPORT_H_
-#define REFRACT_TOOLS_BENCH_TRANSPORT_BENCH_TRANSPORT_H_
+#ifndef REFRACT_TOOLS_BENCH_TRANSPORT_METER_TRANSPORT_H_
+#define REFRACT_TOOLS_BENCH_TRANSPORT_METER_TRANSPORT_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -43,4 +43,4 @@ absl::Status RunTransport(const TransportOptions& options, std::ostream& out);
 
 }  // namespace refract::tools
 
-#endif  // REFRACT_TOOLS_BENCH_TRANSPORT_BENCH_TRANSPORT_H_
+#endif  // REFRACT_TOOLS_BENCH_TRANSPORT_METER_TRANSPORT_H_

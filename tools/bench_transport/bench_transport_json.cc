@@ -9,11 +9,11 @@ namespace refract::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using transport_bench::Figures;
-using transport_bench::Quartiles;
-using transport_bench::Ratio;
-using transport_bench::Report;
-using transport_bench::Row;
+using transport_meter::Figures;
+using transport_meter::Quartiles;
+using transport_meter::Ratio;
+using transport_meter::Report;
+using transport_meter::Row;
 
 Json OptionsJson(const TransportOptions& options) {
   return {{"paths", options.paths},
@@ -41,16 +41,16 @@ Json QuartilesJson(const Quartiles& quartiles) {
 
 Json RowJson(const Report& report, size_t index) {
   const Row& row = report.rows[index];
-  const bool stream = transport_bench::IsStream(row.point.op);
-  Json json = {{"op", std::string(transport_bench::OpName(row.point.op))},
-               {"mode", std::string(transport_bench::ModeName(row.point.mode))},
+  const bool stream = transport_meter::IsStream(row.point.op);
+  Json json = {{"op", std::string(transport_meter::OpName(row.point.op))},
+               {"mode", std::string(transport_meter::ModeName(row.point.mode))},
                {"bytes", row.point.bytes},
                {"level", row.level},
                {"name", row.name},
                {"iterations", row.iterations},
                {"outstanding", row.outstanding},
                {stream ? "bytes_per_s" : "p50_us",
-                QuartilesJson(transport_bench::QuartilesOf(row.Primary()))}};
+                QuartilesJson(transport_meter::QuartilesOf(row.Primary()))}};
   if (row.yardstick()) json["yardstick_of"] = row.yardstick_of;
   json["rounds"] = Json::array();
   for (const Figures& figures : row.rounds) {
