@@ -74,6 +74,39 @@ absl::Status FirstBroken(const Catalog& catalog) {
   return absl::OkStatus();
 }
 
+ServedModelOptions ToModelOptions(const Flags& flags) {
+  ServedModelOptions options;
+  options.local_fallback = flags.local_fallback;
+  options.deltas = flags.deltas;
+  options.deltas_folder = flags.deltas_folder;
+  options.delta_new_ids = flags.deltas_new_ids;
+  options.shadow = flags.shadow_rate > 0;
+  options.table_memory = *models::TableMemoryNamed(flags.table_memory);
+  options.row_cache_bytes = flags.row_cache_mib << 20;
+  if (!flags.shard_peers.empty()) {
+    options.shard =
+        ShardPlace{.own = flags.shard, .num_shards = flags.shard_peers.size()};
+  }
+  return options;
+}
+
+// `http_body_memory`: the part of --request-memory that bodies over HTTP get.
+FrontendOptions ToFrontendOptions(const Flags& flags, size_t http_body_memory) {
+  FrontendOptions options;
+  options.tls = flags.tls;
+  options.deltas_by_request = flags.deltas_by_request;
+  options.deltas_folder = flags.deltas_folder;
+  options.host = flags.grpc_host;
+  options.port = flags.grpc_port;
+  options.keepalive_interval = absl::Milliseconds(flags.keepalive_ms);
+  options.keepalive_timeout = absl::Milliseconds(flags.keepalive_timeout_ms);
+  options.max_age = absl::Milliseconds(flags.connection_age_ms);
+  options.age_grace = absl::Milliseconds(flags.connection_age_grace_ms);
+  options.request_memory = flags.request_memory;
+  options.http_body_memory = http_body_memory;
+  return options;
+}
+
 EngineOptions ToEngineOptions(const Flags& flags) {
   EngineOptions options;
   options.workers = flags.workers > 0 ? flags.workers : base::NumUsableCpus();
@@ -262,27 +295,57 @@ absl::StatusOr<std::unique_ptr<KafkaReader>> MakeReader(const Flags& flags) {
                                              : "--deltas-kafka");
 }
 
+// Null without --record.
+absl::StatusOr<std::unique_ptr<Recorder>> MakeRecorder(const Flags& flags,
+                                                       base::Clock* clock) {
+  if (flags.record.empty()) return nullptr;
+  RecorderOptions options{.path = flags.record,
+                          .rate = flags.record_rate,
+                          .max_bytes = flags.record_size,
+                          .clock = clock};
+  if (!flags.record_redact_key.empty()) {
+    REFRACT_ASSIGN_OR_RETURN(options.key,
+                             base::ReadText(flags.record_redact_key));
+    if (options.key.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--record-redact-key: ", flags.record_redact_key, ": is empty"));
+    }
+  }
+  REFRACT_ASSIGN_OR_RETURN(std::unique_ptr<Recorder> recorder,
+                           Recorder::Create(options));
+  LOG(INFO) << "a share of " << flags.record_rate
+            << " of the requests is recorded in " << flags.record
+            << (options.key.empty() ? "" : ", ids redacted");
+  return recorder;
+}
+
+// Reads mapped tables ahead of requests, for minutes. Versions that are loaded
+// later are read before they serve (PlaceTables()). Null where the tables are
+// not mapped, or the thread cannot start, which is logged.
+std::unique_ptr<TableReadAhead> StartReadAhead(
+    const Catalog& catalog, const ServedModelOptions& options) {
+  if (options.table_memory != models::TableMemory::kMap) return nullptr;
+  std::optional<size_t> shard;
+  if (options.shard.has_value()) shard = options.shard->own;
+  auto started = TableReadAhead::Start(
+      TablesOf(catalog),
+      [shard](const auto& model, const auto& tables, const auto& go_on) {
+        ReadTablesAhead(model, tables, shard, go_on);
+      });
+  if (started.ok()) return *std::move(started);
+  LOG(WARNING) << "tables are not read ahead of requests: "
+               << started.status().message();
+  return nullptr;
+}
+
 absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   runtime::aten::UseOneThread();
   for (const std::string& library : flags.op_libraries) {
-    const absl::Status status = runtime::aten::LoadOpLibrary(library);
-    if (!status.ok()) {
-      return base::Annotate(status, "--op-library");
-    }
+    REFRACT_RETURN_IF_ERROR(
+        base::Annotate(runtime::aten::LoadOpLibrary(library), "--op-library"));
   }
 
-  ServedModelOptions model_options;
-  model_options.local_fallback = flags.local_fallback;
-  model_options.deltas = flags.deltas;
-  model_options.deltas_folder = flags.deltas_folder;
-  model_options.delta_new_ids = flags.deltas_new_ids;
-  model_options.shadow = flags.shadow_rate > 0;
-  model_options.table_memory = *models::TableMemoryNamed(flags.table_memory);
-  model_options.row_cache_bytes = flags.row_cache_mib << 20;
-  if (!flags.shard_peers.empty()) {
-    model_options.shard =
-        ShardPlace{.own = flags.shard, .num_shards = flags.shard_peers.size()};
-  }
+  const ServedModelOptions model_options = ToModelOptions(flags);
   // TLS files first: their errors appear before models take their time.
   std::unique_ptr<base::TlsContexts> tls;
   if (flags.tls.on()) {
@@ -301,20 +364,20 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
         access, AccessControl::Create(flags.access, base::Clock::Real()));
   }
   const models::Repository repository(flags.model_repository);
-  absl::StatusOr<Catalog> catalog = Catalog::Load(
-      repository, model_options, [&flags](absl::string_view name) {
+  REFRACT_ASSIGN_OR_RETURN(
+      Catalog catalog,
+      Catalog::Load(repository, model_options, [&](absl::string_view name) {
         return flags.control.LoadsAtStart(name);
-      });
-  if (!catalog.ok()) return catalog.status();
+      }));
   if (flags.control.exit_on_error) {
-    REFRACT_RETURN_IF_ERROR(FirstBroken(*catalog));
+    REFRACT_RETURN_IF_ERROR(FirstBroken(catalog));
   }
   const bool controlled = flags.control.poll() || flags.control.by_request();
   options.nodes.offers_may_come = controlled;
   options.loads_by_request = flags.control.by_request();
   REFRACT_RETURN_IF_ERROR(Locate(flags, &options.nodes));
   options.shards.locality = options.nodes.locality;
-  LogSummary(*catalog, options);
+  LogSummary(catalog, options);
   // Must outlive the engine.
   std::unique_ptr<tracing::Tracer> tracer;
   options.trace_settings_by_request = flags.allow_trace_settings;
@@ -335,33 +398,16 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     options.shadow = shadow.get();
   }
 
-  // Outlives the engine, too.
-  std::unique_ptr<Recorder> recorder;
-  if (!flags.record.empty()) {
-    RecorderOptions recording{.path = flags.record,
-                              .rate = flags.record_rate,
-                              .max_bytes = flags.record_size,
-                              .clock = options.clock};
-    if (!flags.record_redact_key.empty()) {
-      REFRACT_ASSIGN_OR_RETURN(recording.key,
-                               base::ReadText(flags.record_redact_key));
-      if (recording.key.empty()) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "--record-redact-key: ", flags.record_redact_key, ": is empty"));
-      }
-    }
-    REFRACT_ASSIGN_OR_RETURN(recorder, Recorder::Create(recording));
-    options.recorder = recorder.get();
-    LOG(INFO) << "a share of " << flags.record_rate
-              << " of the requests is recorded in " << flags.record
-              << (recording.key.empty() ? "" : ", ids redacted");
-  }
+  // Must outlive the engine.
+  REFRACT_ASSIGN_OR_RETURN(const std::unique_ptr<Recorder> recorder,
+                           MakeRecorder(flags, options.clock));
+  options.recorder = recorder.get();
 
   absl::StatusOr<std::unique_ptr<Resolver>> resolver =
       MakeDnsResolver(flags.dns_servers);
   if (!resolver.ok()) return base::Annotate(resolver.status(), "--dns-servers");
   absl::StatusOr<std::unique_ptr<Engine>> engine =
-      Engine::Create(*std::move(catalog), options);
+      Engine::Create(std::move(catalog), options);
   if (!engine.ok()) {
     // A shard listens at its own entry of --shard-peers.
     return absl::IsUnavailable(engine.status()) && !flags.shard_peers.empty()
@@ -411,22 +457,9 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   }
   const size_t http_body_memory =
       flags.http_port.on() ? flags.request_memory / 4 : 0;
-  FrontendOptions frontend_options;
+  FrontendOptions frontend_options = ToFrontendOptions(flags, http_body_memory);
   frontend_options.control = control.get();
-  frontend_options.tls = flags.tls;
-  frontend_options.deltas_by_request = flags.deltas_by_request;
-  frontend_options.deltas_folder = flags.deltas_folder;
   frontend_options.access = access.get();
-  frontend_options.host = flags.grpc_host;
-  frontend_options.port = flags.grpc_port;
-  frontend_options.keepalive_interval = absl::Milliseconds(flags.keepalive_ms);
-  frontend_options.keepalive_timeout =
-      absl::Milliseconds(flags.keepalive_timeout_ms);
-  frontend_options.max_age = absl::Milliseconds(flags.connection_age_ms);
-  frontend_options.age_grace =
-      absl::Milliseconds(flags.connection_age_grace_ms);
-  frontend_options.request_memory = flags.request_memory;
-  frontend_options.http_body_memory = http_body_memory;
   absl::StatusOr<std::unique_ptr<Frontend>> frontend =
       Frontend::Create(frontend_options, engine->get());
   if (!frontend.ok()) {
@@ -475,26 +508,11 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     std::fflush(stdout);
   }
   metrics::PrintAddress("refract-cpu-node", flags.metrics, metrics->get());
-  // Reading ahead may take minutes, so it begins when clients can come.
-  // Versions that are loaded later are read before they serve (PlaceTables()).
-  // The thread ends last: on a busy machine it gets no processor for seconds,
-  // and readiness must not wait for it.
-  std::unique_ptr<TableReadAhead> read_ahead;
-  if (model_options.table_memory == models::TableMemory::kMap) {
-    std::optional<size_t> shard;
-    if (model_options.shard.has_value()) shard = model_options.shard->own;
-    auto started = TableReadAhead::Start(
-        TablesOf(*(*engine)->catalog()),
-        [shard](const auto& model, const auto& tables, const auto& go_on) {
-          ReadTablesAhead(model, tables, shard, go_on);
-        });
-    if (started.ok()) {
-      read_ahead = *std::move(started);
-    } else {
-      LOG(WARNING) << "tables are not read ahead of requests: "
-                   << started.status().message();
-    }
-  }
+  // Begins when clients can come, because it may take minutes. The thread ends
+  // last: on a busy machine it gets no processor for seconds, and readiness
+  // must not wait for it.
+  const std::unique_ptr<TableReadAhead> read_ahead =
+      StartReadAhead(*(*engine)->catalog(), model_options);
 
   const auto manager = base::ServiceManager::FromEnvironment();
   manager.Ready();

@@ -15,6 +15,7 @@
 #include "cpu_node/engine/task.h"
 #include "runtime/stable_inputs.h"
 #include "runtime/torch/loop_limits.h"
+#include "runtime/wire/elements.h"
 
 namespace refract::cpu_node {
 namespace {
@@ -318,13 +319,9 @@ void Engine::KeepFromMessage(size_t num_up, Task& task) {
     }
     return false;
   };
-  const auto room_for = [](const base::TensorView& value) {
-    return (value.bytes + base::kTensorAlignBytes - 1) /
-           base::kTensorAlignBytes * base::kTensorAlignBytes;
-  };
   size_t bytes = 0;
   for (const base::TensorView& value : kept) {
-    if (in_message(value)) bytes += room_for(value);
+    if (in_message(value)) bytes += runtime::wire::RoundUp(value.bytes);
   }
   if (bytes > task.kept.size()) {
     task.kept = base::AlignedBuffer(std::bit_ceil(bytes));
@@ -334,7 +331,7 @@ void Engine::KeepFromMessage(size_t num_up, Task& task) {
     if (!in_message(value)) continue;
     std::memcpy(to, value.data, value.bytes);
     value.data = to;
-    to += room_for(value);
+    to += runtime::wire::RoundUp(value.bytes);
   }
 }
 
