@@ -1,5 +1,8 @@
 #include "partitioner/report/graph_text.h"
 
+#include <cmath>
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -15,6 +18,17 @@ std::string SecondsText(double seconds) {
   if (seconds < 1e-3) return absl::StrFormat("%.4g us", seconds * 1e6);
   if (seconds < 1) return absl::StrFormat("%.4g ms", seconds * 1e3);
   return absl::StrFormat("%.4g s", seconds);
+}
+
+std::string BytesText(double bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  while (std::abs(bytes) >= 1024 && unit + 1 < std::size(kUnits)) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? absl::StrFormat("%.0f B", bytes)
+                   : absl::StrFormat("%.4g %s", bytes, kUnits[unit]);
 }
 
 std::string TypeText(const Value& value) {

@@ -1,7 +1,8 @@
 #ifndef REFRACT_PARTITIONER_REPORT_GRAPH_TEXT_H_
 #define REFRACT_PARTITIONER_REPORT_GRAPH_TEXT_H_
 
-// Types, shapes, names and rows of a graph, and times, as text for people.
+// Types, shapes, names and rows of a graph, times and bytes, as text for
+// people.
 
 #include <string>
 #include <vector>
@@ -12,6 +13,8 @@ namespace refract::partitioner {
 
 // "0", "12.5 us", "3.2 ms", "1.5 s": four digits.
 std::string SecondsText(double seconds);
+// "1.5 KiB": four digits; whole bytes below 1 KiB.
+std::string BytesText(double bytes);
 // "float32"; "int64 size" for a size that travels as a number.
 std::string TypeText(const models::Value& value);
 // "[s0, 13]"; "?" where the shape is unknown.

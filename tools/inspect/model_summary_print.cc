@@ -15,20 +15,9 @@ namespace refract::tools {
 namespace {
 
 using nlohmann::ordered_json;
+using partitioner::BytesText;
 using partitioner::PerItem;
 using partitioner::RowsText;
-
-// "1.5 KiB"; whole bytes below 1 KiB.
-std::string BytesText(double bytes) {
-  const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  int unit = 0;
-  while (std::abs(bytes) >= 1024 && unit < 4) {
-    bytes /= 1024;
-    ++unit;
-  }
-  return unit == 0 ? absl::StrFormat("%.0f B", bytes)
-                   : absl::StrFormat("%.4g %s", bytes, units[unit]);
-}
 
 // "1.23 M"; FLOPs by thousands, as they are usually quoted.
 std::string CountText(double count) {

@@ -22,6 +22,7 @@ using models::ValueId;
 using models::WireForm;
 using models::WireType;
 using partitioner::Alternative;
+using partitioner::BytesText;
 using partitioner::Calibration;
 using partitioner::Objective;
 using partitioner::OptimalSplit;
@@ -31,12 +32,6 @@ using partitioner::SplitConditions;
 using partitioner::Verification;
 using partitioner::VerifiedCut;
 using partitioner::WireReport;
-
-std::string Bytes(double bytes) {
-  if (bytes < 1024) return absl::StrFormat("%.0f B", bytes);
-  if (bytes < 0x1p20) return absl::StrFormat("%.4g KiB", bytes / 0x1p10);
-  return absl::StrFormat("%.4g MiB", bytes / 0x1p20);
-}
 
 std::string Cost(Objective objective, double cost) {
   return objective == Objective::kPrice ? absl::StrFormat("%.4g", cost)
@@ -235,7 +230,7 @@ void PrintSplit(const Graph& graph, const partitioner::SplitReport& report,
          SecondsText(prediction.hn_s), SecondsText(prediction.down_s),
          SecondsText(prediction.cn_post_s),
          SecondsText(prediction.cn_crossing_s + prediction.hn_crossing_s),
-         Bytes(prediction.bytes_up), Bytes(prediction.bytes_down),
+         BytesText(prediction.bytes_up), BytesText(prediction.bytes_down),
          absl::StrFormat("%.4g", prediction.requests_per_s),
          alternative->over.empty()
              ? ""
