@@ -1,15 +1,18 @@
 // Sums of table rows, one block of columns at a time in registers. Ids are
 // filtered (padding, policy) only where that is needed, by a template
-// parameter.
+// parameter. int32 ids are widened first: a second template parameter would
+// take the compiler twice as long.
 
 #include "runtime/cpu/look_ups/bag_reduce.h"
 
 #include <algorithm>
 
+#include "absl/types/span.h"
 #include "runtime/cpu/clones.h"
 #include "runtime/cpu/half.h"
 #include "runtime/cpu/look_ups/ids.h"
 #include "runtime/cpu/look_ups/row_reader.h"
+#include "runtime/cpu/scratch.h"
 
 namespace refract::runtime::cpu {
 namespace {
@@ -21,33 +24,30 @@ constexpr int64_t kPrefetchDistance = 16;
 constexpr int64_t kSkip = -1;     // padding: skipped and not counted
 constexpr int64_t kZeroRow = -2;  // counts as a row of zeros
 
-template <typename Reader, typename Out, typename Id>
+template <bool kFiltered, typename Reader, typename Out>
 struct Bags {
   const BagReduction& reduction;
   Reader reader;
   const Out* weights;
-  const Id* ids;
+  const int64_t* ids;
   int64_t num_ids;
 
   // Row of position i, or kSkip, kZeroRow.
-  template <bool kFiltered>
   REFRACT_INLINE int64_t RowOf(int64_t i) const {
-    const auto id = static_cast<int64_t>(ids[i]);
-    if constexpr (kFiltered) {
-      // padding_id −1 means no padding, so an id of −1 is out of range.
-      if (reduction.padding_id >= 0 && id == reduction.padding_id) return kSkip;
-      if (id < 0 || id >= reduction.rows) {
-        return reduction.replace == models::IdPolicy::kZeroRow ? kZeroRow : 0;
-      }
-    }
-    return id;
+    const int64_t id = ids[i];
+    if constexpr (!kFiltered) return id;
+    // padding_id −1 means no padding, so an id of −1 is out of range.
+    if (reduction.padding_id >= 0 && id == reduction.padding_id) return kSkip;
+    if (id >= 0 && id < reduction.rows) return id;
+    return reduction.replace == models::IdPolicy::kZeroRow ? kZeroRow : 0;
   }
 };
 
-template <typename Reader, typename Out, typename Id>
-REFRACT_INLINE void Prefetch(const Bags<Reader, Out, Id>& bags, int64_t i) {
+template <bool kFiltered, typename Reader, typename Out>
+REFRACT_INLINE void Prefetch(const Bags<kFiltered, Reader, Out>& bags,
+                             int64_t i) {
   if (i + kPrefetchDistance >= bags.num_ids) return;
-  const auto id = static_cast<int64_t>(bags.ids[i + kPrefetchDistance]);
+  const int64_t id = bags.ids[i + kPrefetchDistance];
   // Prefetching a wild address is harmless, but computing it must not overflow.
   if (static_cast<uint64_t>(id) >= static_cast<uint64_t>(bags.reduction.rows)) {
     return;
@@ -62,8 +62,8 @@ REFRACT_INLINE void Prefetch(const Bags<Reader, Out, Id>& bags, int64_t i) {
 // Reduces columns [column, column + width) of one bag; width ≤ kRowBlock.
 // `width` is the constant kRowBlock for all blocks but the last, so that the
 // loops unroll.
-template <bool kFiltered, typename Reader, typename Out, typename Id>
-REFRACT_INLINE void ReduceBlock(const Bags<Reader, Out, Id>& bags,
+template <bool kFiltered, typename Reader, typename Out>
+REFRACT_INLINE void ReduceBlock(const Bags<kFiltered, Reader, Out>& bags,
                                 int64_t begin, int64_t end, int64_t column,
                                 int64_t width, Out* out) {
   using Acc = typename Reader::Accumulator;
@@ -77,7 +77,7 @@ REFRACT_INLINE void ReduceBlock(const Bags<Reader, Out, Id>& bags,
   for (int64_t i = begin; i < end; ++i) {
     // Later column blocks of the bag find the rows in the cache.
     if (column == 0) Prefetch(bags, i);
-    const int64_t row = bags.template RowOf<kFiltered>(i);
+    const int64_t row = bags.RowOf(i);
     if (kFiltered && row == kSkip) continue;
     ++used;
     if (kFiltered && row == kZeroRow) {
@@ -111,8 +111,9 @@ REFRACT_INLINE void ReduceBlock(const Bags<Reader, Out, Id>& bags,
   for (int64_t d = 0; d < width; ++d) FromFloat(sum[d], out[column + d]);
 }
 
-template <bool kFiltered, typename Reader, typename Out, typename Id>
-REFRACT_INLINE void ReduceAll(const Bags<Reader, Out, Id>& bags, Out* out) {
+template <bool kFiltered, typename Reader, typename Out>
+REFRACT_INLINE void ReduceAll(const Bags<kFiltered, Reader, Out>& bags,
+                              Out* out) {
   const BagReduction& reduction = bags.reduction;
   const bool bags_of_one = reduction.offsets.data == nullptr;
   for (int64_t b = 0; b < reduction.num_bags; ++b) {
@@ -124,100 +125,87 @@ REFRACT_INLINE void ReduceAll(const Bags<Reader, Out, Id>& bags, Out* out) {
                                      : IntAt(reduction.offsets, b + 1);
     int64_t column = 0;
     for (; column + kRowBlock <= reduction.dim; column += kRowBlock) {
-      ReduceBlock<kFiltered>(bags, begin, end, column, kRowBlock, out);
+      ReduceBlock(bags, begin, end, column, kRowBlock, out);
     }
     if (column < reduction.dim) {
-      ReduceBlock<kFiltered>(bags, begin, end, column, reduction.dim - column,
-                             out);
+      ReduceBlock(bags, begin, end, column, reduction.dim - column, out);
     }
     out += reduction.out_stride == 0 ? reduction.dim : reduction.out_stride;
   }
 }
 
-template <typename Out, typename Id, typename Reader>
+template <typename Out, typename Reader>
 REFRACT_INLINE void Reduce(const BagReduction& reduction, const Reader& reader,
                            std::byte* out) {
-  const Bags<Reader, Out, Id> bags = {
-      reduction, reader, reinterpret_cast<const Out*>(reduction.weights),
-      reinterpret_cast<const Id*>(reduction.ids.data),
-      reduction.ids.num_elements()};
-  Out* rows = reinterpret_cast<Out*>(out);
+  const auto* const weights = reinterpret_cast<const Out*>(reduction.weights);
+  const auto* const ids = reinterpret_cast<const int64_t*>(reduction.ids.data);
+  const int64_t num_ids = reduction.ids.num_elements();
+  Out* const rows = reinterpret_cast<Out*>(out);
   if (reduction.padding_id >= 0 ||
       reduction.replace != models::IdPolicy::kError) {
-    ReduceAll<true>(bags, rows);
+    ReduceAll<true, Reader, Out>({reduction, reader, weights, ids, num_ids},
+                                 rows);
   } else {
-    ReduceAll<false>(bags, rows);
+    ReduceAll<false, Reader, Out>({reduction, reader, weights, ids, num_ids},
+                                  rows);
   }
 }
 
-template <typename Out, typename Reader>
-REFRACT_INLINE void ReduceIds(const BagReduction& reduction,
-                              const Reader& reader, std::byte* out) {
-  reduction.ids.dtype == base::DType::kInt32
-      ? Reduce<Out, int32_t>(reduction, reader, out)
-      : Reduce<Out, int64_t>(reduction, reader, out);
-}
-
-// Rows of T without padding.
+// Rows of T, with padding between them only in a declared format.
 template <typename T>
-REFRACT_INLINE PlainReader<T> Dense(const BagReduction& reduction) {
-  return {reduction.table, reduction.dim * static_cast<int64_t>(sizeof(T))};
+REFRACT_INLINE PlainReader<T> Plain(const BagReduction& reduction) {
+  return {reduction.table,
+          reduction.layout ? reduction.layout->stride
+                           : reduction.dim * static_cast<int64_t>(sizeof(T))};
 }
 
 // REFRACT_CPU_CLONES applies to functions, not to templates.
 REFRACT_CPU_CLONES void ReduceFloat(const BagReduction& reduction,
                                     std::byte* out) {
-  ReduceIds<float>(reduction, Dense<float>(reduction), out);
+  Reduce<float>(reduction, Plain<float>(reduction), out);
 }
 REFRACT_CPU_CLONES void ReduceFloat16(const BagReduction& reduction,
                                       std::byte* out) {
-  ReduceIds<Float16>(reduction, Dense<Float16>(reduction), out);
+  Reduce<Float16>(reduction, Plain<Float16>(reduction), out);
 }
 REFRACT_CPU_CLONES void ReduceBFloat16(const BagReduction& reduction,
                                        std::byte* out) {
-  ReduceIds<BFloat16>(reduction, Dense<BFloat16>(reduction), out);
+  Reduce<BFloat16>(reduction, Plain<BFloat16>(reduction), out);
 }
 REFRACT_CPU_CLONES void ReduceDouble(const BagReduction& reduction,
                                      std::byte* out) {
-  ReduceIds<double>(reduction, Dense<double>(reduction), out);
+  Reduce<double>(reduction, Plain<double>(reduction), out);
 }
 
 // Rows of a declared format, decoded to float32.
-REFRACT_CPU_CLONES void DecodeFloat(const BagReduction& reduction,
-                                    std::byte* out) {
-  const PlainReader<float> reader(reduction.table, reduction.layout->stride);
-  ReduceIds<float>(reduction, reader, out);
-}
 REFRACT_CPU_CLONES void DecodeFloat16(const BagReduction& reduction,
                                       std::byte* out) {
-  const PlainReader<Float16> reader(reduction.table, reduction.layout->stride);
-  ReduceIds<float>(reduction, reader, out);
+  Reduce<float>(reduction, Plain<Float16>(reduction), out);
 }
 REFRACT_CPU_CLONES void DecodeBFloat16(const BagReduction& reduction,
                                        std::byte* out) {
-  const PlainReader<BFloat16> reader(reduction.table, reduction.layout->stride);
-  ReduceIds<float>(reduction, reader, out);
+  Reduce<float>(reduction, Plain<BFloat16>(reduction), out);
 }
 REFRACT_CPU_CLONES void DecodeInt8(const BagReduction& reduction,
                                    std::byte* out) {
   const QuantisedReader<8> reader(reduction.table, *reduction.layout);
-  ReduceIds<float>(reduction, reader, out);
+  Reduce<float>(reduction, reader, out);
 }
 REFRACT_CPU_CLONES void DecodeInt4(const BagReduction& reduction,
                                    std::byte* out) {
   const QuantisedReader<4> reader(reduction.table, *reduction.layout);
-  ReduceIds<float>(reduction, reader, out);
+  Reduce<float>(reduction, reader, out);
 }
 REFRACT_CPU_CLONES void DecodeInt2(const BagReduction& reduction,
                                    std::byte* out) {
   const QuantisedReader<2> reader(reduction.table, *reduction.layout);
-  ReduceIds<float>(reduction, reader, out);
+  Reduce<float>(reduction, reader, out);
 }
 
 void ReduceDecoded(const BagReduction& reduction, std::byte* out) {
   switch (reduction.layout->format.element) {
     case models::RowElement::kFloat32:
-      return DecodeFloat(reduction, out);
+      return ReduceFloat(reduction, out);
     case models::RowElement::kFloat16:
       return DecodeFloat16(reduction, out);
     case models::RowElement::kBFloat16:
@@ -231,9 +219,7 @@ void ReduceDecoded(const BagReduction& reduction, std::byte* out) {
   }
 }
 
-}  // namespace
-
-void ReduceBags(const BagReduction& reduction, std::byte* out) {
+void ReduceWide(const BagReduction& reduction, std::byte* out) {
   if (reduction.layout) return ReduceDecoded(reduction, out);
   switch (reduction.table_dtype) {
     case base::DType::kFloat16:
@@ -245,6 +231,24 @@ void ReduceBags(const BagReduction& reduction, std::byte* out) {
     default:
       return ReduceFloat(reduction, out);
   }
+}
+
+}  // namespace
+
+void ReduceBags(const BagReduction& reduction, std::byte* out) {
+  if (reduction.ids.dtype != base::DType::kInt32) {
+    return ReduceWide(reduction, out);
+  }
+  const absl::Span<const int32_t> narrow = reduction.ids.as<int32_t>();
+  const size_t bytes = narrow.size() * sizeof(int64_t);
+  auto* const ids =
+      reinterpret_cast<int64_t*>(ThreadScratch(ScratchUse::kWideIds, bytes));
+  std::copy(narrow.begin(), narrow.end(), ids);
+  BagReduction wide = reduction;
+  wide.ids.dtype = base::DType::kInt64;
+  wide.ids.data = reinterpret_cast<const std::byte*>(ids);
+  wide.ids.bytes = bytes;
+  ReduceWide(wide, out);
 }
 
 }  // namespace refract::runtime::cpu

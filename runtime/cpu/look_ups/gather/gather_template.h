@@ -271,31 +271,33 @@ void PoolBags(const GatheredBags& bags) {
   }
 }
 
-// Only unweighted sums of usual row lengths have loops of their own: each loop
-// costs time to compile and 4 KB.
+// Only unweighted sums of usual row lengths have loops of their own, and these
+// only with vectors of 8 lanes or more: each loop costs time to compile and
+// 4 KB.
 template <typename V, Element kElement, bool kHalf>
 void PoolRows(const GatheredBags& bags) {
+  // Quantised rows are hardly ever longer than those of groups.
   constexpr bool kQuantised = kElement == Element::kU8 ||
                               kElement == Element::kU4 ||
                               kElement == Element::kU2;
+  constexpr bool kOwnLoops = V::kLanes >= 8;
+  constexpr auto kAny = Prefetch::kAny;
+  constexpr auto kGroups = kOwnLoops ? Prefetch::kGroups : kAny;
+  constexpr auto kFar = kOwnLoops && !kQuantised ? Prefetch::kFar : kAny;
+  constexpr auto kEnds = kOwnLoops && !kQuantised ? Prefetch::kEnds : kAny;
   constexpr auto kSum = Pooling::kSum;
-  constexpr auto kWeighted = Pooling::kWeightedSum;
   if (bags.mode == GatherMode::kMax) {
-    PoolBags<V, Kind<kElement, kHalf, Pooling::kMax, Prefetch::kAny>>(bags);
+    PoolBags<V, Kind<kElement, kHalf, Pooling::kMax, kAny>>(bags);
   } else if (bags.weights != nullptr) {
-    PoolBags<V, Kind<kElement, kHalf, kWeighted, Prefetch::kAny>>(bags);
+    PoolBags<V, Kind<kElement, kHalf, Pooling::kWeightedSum, kAny>>(bags);
   } else if (bags.prefetch_far && bags.prefetch_groups) {
-    PoolBags<V, Kind<kElement, kHalf, kSum, Prefetch::kGroups>>(bags);
+    PoolBags<V, Kind<kElement, kHalf, kSum, kGroups>>(bags);
   } else if (bags.prefetch_far) {
-    // Quantised rows are hardly ever longer than those of groups.
-    constexpr auto kFar = kQuantised ? Prefetch::kAny : Prefetch::kFar;
     PoolBags<V, Kind<kElement, kHalf, kSum, kFar>>(bags);
   } else if (bags.prefetch_ends) {
-    // Quantised rows are hardly ever so long.
-    constexpr auto kEnds = kQuantised ? Prefetch::kAny : Prefetch::kEnds;
     PoolBags<V, Kind<kElement, kHalf, kSum, kEnds>>(bags);
   } else {
-    PoolBags<V, Kind<kElement, kHalf, kSum, Prefetch::kAny>>(bags);
+    PoolBags<V, Kind<kElement, kHalf, kSum, kAny>>(bags);
   }
 }
 
