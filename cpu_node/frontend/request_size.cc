@@ -22,6 +22,9 @@ using Output = ModelInferRequest::InferRequestedOutputTensor;
 
 // Upper bound of a decoded submessage or string without its bytes.
 constexpr size_t kObjectBytes = 320;
+// InferTensorContents has eight repeated fields, and Protobuf makes room for at
+// least four elements in each field that has one.
+constexpr size_t kContentsBytes = 2 * kObjectBytes;
 
 // Encoding of an element in the message.
 enum class Encoding { kVarint, kFixed32, kFixed64 };
@@ -78,10 +81,11 @@ class Walk {
     size_.message_bytes = Position();
     if (size_.message_bytes > max_bytes_) return TooLong();
     // Repeated fields double their capacity as they grow.
-    size_.decoded_bytes = size_.message_bytes + 2 * typed_bytes_ +
-                          2 * sizeof(int64_t) * dims_ +
-                          kObjectBytes * (1 + inputs_ + outputs_ + raw_ +
-                                          parameters_ + unknown_ + strings_);
+    size_.decoded_bytes =
+        size_.message_bytes + 2 * typed_bytes_ + 2 * sizeof(int64_t) * dims_ +
+        kContentsBytes * contents_ +
+        kObjectBytes *
+            (1 + inputs_ + outputs_ + raw_ + parameters_ + unknown_ + strings_);
     size_.tensor_bytes = raw_bytes_ + typed_bytes_;
     return absl::OkStatus();
   }
@@ -137,6 +141,7 @@ class Walk {
         case Input::kParametersFieldNumber:
           return Parameter(type);
         case Input::kContentsFieldNumber:
+          ++contents_;
           return Nested(type, [this] { return Contents(); });
         default:
           return Unknown(type);
@@ -304,6 +309,7 @@ class Walk {
   const absl::FunctionRef<absl::Status()> named_;
   bool is_named_ = false;
   size_t inputs_ = 0;
+  size_t contents_ = 0;  // of all inputs
   size_t outputs_ = 0;
   size_t raw_ = 0;
   size_t strings_ = 0;

@@ -158,6 +158,32 @@ TEST(RequestSizeTest, DimensionsOfOneByteAreEnoughForTheMessage) {
             decoded.SpaceUsedLong());
 }
 
+TEST(RequestSizeTest, OneElementOfEachTypeIsEnoughForTheMessage) {
+  ModelInferRequest request;
+  for (int i = 0; i < 100; ++i) {
+    auto& input = *request.add_inputs();
+    // Longer than a string holds without memory of its own.
+    input.set_name("seventeen letters");
+    input.set_datatype("seventeen letters");
+    input.add_shape(1);
+    auto& contents = *input.mutable_contents();
+    contents.add_bool_contents(true);
+    contents.add_int_contents(1);
+    contents.add_int64_contents(1);
+    contents.add_uint_contents(1);
+    contents.add_uint64_contents(1);
+    contents.add_fp32_contents(1);
+    contents.add_fp64_contents(1);
+  }
+  const std::string bytes = request.SerializeAsString();
+  RequestSize size;
+  ASSERT_TRUE(Measure(bytes, size).ok());
+  ModelInferRequest decoded;
+  ASSERT_TRUE(decoded.ParseFromString(bytes));
+  EXPECT_GE(size.decoded_bytes + sizeof(ModelInferRequest),
+            decoded.SpaceUsedLong());
+}
+
 TEST(RequestSizeTest, NamesAreKnownBeforeTensorsAndARefusalEndsTheWalk) {
   ModelInferRequest request;
   request.set_model_name("m");
