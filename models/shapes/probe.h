@@ -72,9 +72,9 @@ class ProbeMaker {
 
   std::vector<base::TensorView> sample_;
   std::vector<std::optional<RaggedInput>> ragged_;
-  // For each input that has numbers of rows: the dimensions whose size is above
-  // all these numbers. One of these dimensions counts the rows; the probes run
-  // before shapes tell which dimension.
+  // For each input of row numbers: the dimensions that are larger than each of
+  // its row numbers. A dimension of the list is the table's row count. Shapes
+  // tell which dimension, but only after the probes.
   std::vector<std::vector<Place>> limits_;
 };
 

@@ -252,8 +252,8 @@ TEST(EngineTest, RefusesMoreThanItMayHaveInFlight) {
   engine->Stop();
 }
 
-// A valid request with so many rows that the values which CN-post reads besides
-// the message do not fit into the memory that is left.
+// CN-post reads values that are in no message. A valid request of kRows rows
+// has more bytes of these values than the process may allocate.
 TEST(EngineTest, ARequestWithoutMemoryFailsAlone) {
   if (!base::LimitedMemory::kWorks) {
     GTEST_SKIP() << "a sanitizer ends the process when memory runs short";

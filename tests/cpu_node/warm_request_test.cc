@@ -244,9 +244,10 @@ TEST_P(WarmRequestTest, AllocatesNothing) {
   // Work after the last answer is part of the request.
   ASSERT_TRUE(engine_->Drain(kPatience));
   AllocationCounter::CountThisThread();
-  // Objects are made for as many answers as were ever held at once, which the
-  // scheduling of threads decides, also after the warm-up. Each object is made
-  // once. What a request allocates shows in every round.
+  // A connection makes an object for each answer that is held at a time, and
+  // keeps it. The scheduling of threads decides how many answers are held, also
+  // after the warm-up. An allocation of a request shows in every round, the
+  // making of an object in a single round.
   uint64_t least = std::numeric_limits<uint64_t>::max();
   std::string traces;
   for (int round = 0; round < kRounds && least > 0; ++round) {
