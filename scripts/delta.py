@@ -126,9 +126,8 @@ def print_dense(before, after, known):
         and not torch.equal(before[name], after[name])
     ]
     if dense:
-        more = f" and {len(dense) - 4} more" if len(dense) > 4 else ""
         print("dense weights differ, which needs a new version (delta.py version): "
-              f"{', '.join(dense[:4])}{more}")
+              f"{deltas.some_of(dense)}")
 
 
 def write_easyrec(folder, arguments):
