@@ -109,9 +109,9 @@ void SkipZeros(const float* a, Tile& tile) {
   tile.k = count;
 }
 
-// Reads ahead of the tile that will continue these sums: its multiply-adds
-// cannot begin without them.
-void PrefetchSums(const float* c, int64_t c_stride, int64_t rows) {
+// Reads ahead of the tile that will store these results: their lines are rarely
+// in a near cache, and a tile that continues sums begins with them.
+void PrefetchResults(const float* c, int64_t c_stride, int64_t rows) {
   for (int64_t r = 0; r < rows; ++r) __builtin_prefetch(c + r * c_stride, 1);
 }
 
@@ -132,8 +132,12 @@ void RunTerms(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
   const auto& functions = tiles.functions[static_cast<int>(b.form)];
   const int64_t num_panels = PanelsOf(b.n);
   const int64_t row_bytes = std::max<int64_t>(1, b.k) * sizeof(float);
-  const int64_t block =
+  // Blocks of nearly equal height in whole tiles.
+  const int64_t most =
       std::max<int64_t>(tiles.max_rows, tiles.block_bytes / row_bytes);
+  const int64_t blocks = (m + most - 1) / most;
+  const int64_t block = ((m + blocks - 1) / blocks + tiles.max_rows - 1) /
+                        tiles.max_rows * tiles.max_rows;
   const bool copies =
       m > 4 && num_panels >= kCopyPanels &&
       a_stride * static_cast<int64_t>(sizeof(float)) % kAliasBytes == 0;
@@ -196,8 +200,8 @@ void RunTerms(const TileSet& tiles, const float* a, int64_t a_stride, int64_t m,
         if (!skips) tile.a = from + row * tile.a_stride;
         tile.c = c + (top + row) * c_stride + column;
         row += height;
-        if (b.resumes && row < rows) {
-          PrefetchSums(tile.c + height * c_stride, c_stride, height);
+        if (row < rows) {
+          PrefetchResults(tile.c + height * c_stride, c_stride, height);
         }
         functions[height][width](tile);
       }

@@ -71,8 +71,7 @@ struct TileSet {
   // the smallest of the processors that use the set.
   int64_t block_bytes = 0;
   // Products of many rows take at most this many terms of all sums at a time,
-  // so that a panel stays in a near cache from one tile of rows to the next and
-  // a block has many rows. 0: all terms.
+  // so that a block has many rows. 0: all terms.
   int64_t range_terms = 0;
   // Tiles of rows, at most, over which the prefetches of the next group of
   // panels are spread.

@@ -55,13 +55,13 @@ void AddForm(TileSet& set) {
 bool FillAvx2TileSet(TileSet& set) {
   set.name = "avx2";
   set.max_rows = 6;
-  // Processors without AVX-512 have caches of 32 KiB and, on Zen 2 and 3, 512
-  // KiB. A range of 704 terms lets a block of rows in half of the latter have
-  // 93 rows, so that few blocks read the weights again. A panel of 352 terms
-  // would stay in the former, but the passes over the sums cost more than that
-  // saves (Zen 3: 3 to 4 %).
+  // Processors without AVX-512 have, on Zen 2 and 3, second-level caches of 512
+  // KiB: half of it for a block of rows. A row of 1024 terms lets a block have
+  // 64 rows; longer rows are divided, so that few blocks read the weights again.
+  // Shorter ranges, whose panel would stay in a first-level cache of 32 KiB,
+  // lose more in the passes over the sums than they save (Zen 3).
   set.block_bytes = int64_t{256} << 10;
-  set.range_terms = 704;
+  set.range_terms = 1024;
   // In the third of the time that the first of three tiles takes, memory does
   // not deliver the next panel: prefetched by that tile alone, 16 rows take
   // 1.07 to 1.15 times as long (Zen 3).

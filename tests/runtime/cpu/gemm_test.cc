@@ -170,7 +170,7 @@ INSTANTIATE_TEST_SUITE_P(
         // blocks of rows.
         Case{20, 512, 144}, Case{150, 1024, 130},
         // Ranges of terms of unequal length (see TileSet::range_terms).
-        Case{29, 1409, 40},
+        Case{29, 2049, 40},
         // Zeros of one row, with tiles of four and of three panels.
         Case{1, 300, 256}, Case{6, 67, 145}),
     [](const auto& info) {
