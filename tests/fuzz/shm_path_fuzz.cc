@@ -142,7 +142,8 @@ class Harness {
     const uint64_t value = input.U64();
     switch (field % 5) {
       case 0:
-        ring->written = value;
+        ring->entries[value % RingMemory::kCapacity] =
+            RingMemory::Tag(value) | field;
         break;
       case 1:
         ring->read = value;
@@ -154,7 +155,7 @@ class Harness {
         ring->writer_waits = static_cast<uint32_t>(value);
         break;
       default:
-        ring->immediates[field / 5] = static_cast<uint32_t>(value);
+        ring->entries[field / 5] = value;
     }
   }
 
@@ -225,12 +226,13 @@ std::vector<Seed> Seeds() {
   Script transfers = Connected();
   transfers.U8(kPut).U16(0).U16(4096).U8(0).U8(kGet).U16(1).U16(4095).U8(1);
   transfers.U8(kPut).U16(1).U16(4096).U8(0).U8(kPoll).U8(9).U8(kArm);
-  transfers.U8(kTheirRing).U8(4).U64(77).U8(kTheirRing).U8(0).U64(1);
+  transfers.U8(kTheirRing).U8(0).U64(0).U8(kTheirRing).U8(0).U64(1);
   transfers.U8(kPoll).U8(9).U8(kArm).U8(kHangUp).U8(kPoll).U8(9);
   Script lies = Connected();
   lies.U8(kOurRing).U8(1).U64(~uint64_t{0} / 2);
   lies.U8(kOurRing).U8(2).U64(1).U8(kPut).U16(0).U16(9).U8(0);
-  lies.U8(kTheirRing).U8(0).U64(RingMemory::kCapacity + 1).U8(kPoll).U8(9);
+  lies.U8(kTheirRing).U8(4).U64(77).U8(kTheirRing).U8(0);
+  lies.U64(RingMemory::kCapacity).U8(kPoll).U8(9);
   Script kinds;
   AddRecord(kinds, FdMessage::Kind::kRing, 0, sizeof(RingMemory),
             {kShort, kPipe});

@@ -238,7 +238,7 @@ PostResult ShmPath::PutNotify(const RemoteRegion& to, uint64_t offset,
   ++outstanding_puts_;
   if (!source.empty()) std::memcpy(place, source.data(), source.size());
   // Notifications keep their order: none goes to the ring while an earlier one
-  // waits. The store of the position in Push() comes after the copy above, so
+  // waits. The store of the entry in Push() comes after the copy above, so
   // the peer sees the bytes with the notification.
   if (waiting_.empty() && writer_->Push(imm)) {
     done_.push_back({Completion::Kind::kPut, 0, context});
@@ -301,16 +301,13 @@ size_t ShmPath::Poll(absl::Span<Completion> out) {
     --(out[i].kind == Completion::Kind::kPut ? outstanding_puts_
                                              : outstanding_gets_);
   }
-  while (count < out.size() && status_.ok() && reader_.HasEntry()) {
-    // The lines of the put come together with the line of the notification,
-    // instead of after it.
+  uint32_t imm;
+  while (count < out.size() && status_.ok() && reader_.Pop(&imm)) {
+    // All lines of the put come together, instead of one after the other.
     if (expected_ != nullptr) {
       PrefetchForLoads(std::exchange(expected_, nullptr));
     }
-    out[count++] = {Completion::Kind::kNotify, reader_.Pop(), 0};
-  }
-  if (reader_.broken()) {
-    Break(absl::InvalidArgumentError("the peer's ring position is impossible"));
+    out[count++] = {Completion::Kind::kNotify, imm, 0};
   }
   // Outside the loop: at most one store for all entries that were taken.
   if (reader_.Publish()) WakePeer();

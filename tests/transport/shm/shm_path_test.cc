@@ -107,25 +107,43 @@ TEST_F(ShmPathTest, MissingOrMisplacedMessagesAreRefused) {
   EXPECT_EQ(Import().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(ShmPathTest, RingThatClaimsTooMuchBreaksThePath) {
+TEST_F(ShmPathTest, OnlyTheNextEntryOfTheRingIsTaken) {
   auto ring =
       *Mapping::Shared(their_ring_.fds[0].get(), sizeof(RingMemory), true);
   auto* memory = reinterpret_cast<RingMemory*>(ring->data());
-  memory->immediates[0] = 5;
-  memory->written = 1;
   std::array<Completion, 4> out;
-  ASSERT_EQ(path_->Poll(absl::MakeSpan(out)), 1u);
+  const auto poll = [&] { return path_->Poll(absl::MakeSpan(out)); };
+  // Of a later lap, of an earlier position, and of the position after the next.
+  for (const uint64_t position :
+       {RingMemory::kCapacity, ~uint64_t{0}, uint64_t{1}}) {
+    memory->entries[0] = RingMemory::Tag(position) | 5;
+    EXPECT_EQ(poll(), 0u);
+  }
+  memory->entries[1] = RingMemory::Tag(1) | 6;
+  EXPECT_EQ(poll(), 0u);
+  EXPECT_TRUE(path_->Arm());
+  memory->entries[0] = RingMemory::Tag(0) | 5;
+  EXPECT_FALSE(path_->Arm());
+  ASSERT_EQ(poll(), 2u);
   EXPECT_EQ(out[0].imm, 5u);
-  memory->written = 2 + RingMemory::kCapacity;
-  EXPECT_EQ(path_->Poll(absl::MakeSpan(out)), 0u);
-  EXPECT_EQ(path_->status().code(), absl::StatusCode::kInvalidArgument);
-  // Going back is as bad.
-  Open();
-  ring = *Mapping::Shared(their_ring_.fds[0].get(), sizeof(RingMemory), true);
-  memory = reinterpret_cast<RingMemory*>(ring->data());
-  memory->written = ~uint64_t{0};
-  EXPECT_EQ(path_->Poll(absl::MakeSpan(out)), 0u);
-  EXPECT_EQ(path_->status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(out[1].imm, 6u);
+  EXPECT_TRUE(path_->status().ok());
+}
+
+TEST_F(ShmPathTest, PositionsOfTheRingMayPassTheWidthOfTheirTag) {
+  const auto memory = std::make_unique<RingMemory>();
+  for (const uint64_t first : {uint64_t{0}, (uint64_t{1} << 32) - 10'000}) {
+    RingWriter writer(memory.get(), first);
+    RingReader reader(memory.get(), first);
+    uint32_t imm;
+    for (uint32_t i = 0; i < 20'000; ++i) {
+      ASSERT_FALSE(reader.Pop(&imm));
+      ASSERT_TRUE(writer.Push(~i));
+      ASSERT_TRUE(reader.Pop(&imm));
+      ASSERT_EQ(imm, ~i);
+      reader.Publish();
+    }
+  }
 }
 
 TEST_F(ShmPathTest, ReaderThatLiesAboutItsPositionGainsNothing) {
