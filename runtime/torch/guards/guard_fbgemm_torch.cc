@@ -246,6 +246,24 @@ void GuardRegroupedTensors(Arguments a) {
   }
 }
 
+// (pooled_embs, offset_dim_list, permute_list, …): the columns between two
+// offsets, in the order of the permutation. Further arguments are for the
+// backward pass.
+void GuardPooledPermutation(Arguments a) {
+  const at::Tensor& pooled = a[0].toTensor();
+  const at::Tensor& offsets = a[1].toTensor();
+  const at::Tensor& permutation = a[2].toTensor();
+  CheckRank(pooled, 2, "pooled embeddings");
+  CheckRank(offsets, 1, "offsets");
+  TORCH_CHECK(offsets.numel() > 1, offsets.numel(), " offsets");
+  for (const at::Tensor& each : {offsets, permutation}) {
+    TORCH_CHECK(each.scalar_type() == at::kLong && each.is_contiguous(),
+                "offsets or a permutation that are not dense int64");
+  }
+  CheckOffsets(offsets, pooled.size(1));
+  CheckIndices(permutation, offsets.numel() - 1, "permutation");
+}
+
 // (inputs, group_size): the indices, then the tensors. GuardGroupSelect()'s
 // operator calls this operator.
 void GuardGroupSelectForward(Arguments a) {
@@ -289,6 +307,8 @@ constexpr Checked kChecked[] = {
     {"permute_2D_sparse_data_input1D", GuardPermutationInRows},
     {"permute_multi_embedding", GuardMultiPermutation},
     {"permute_multi_embedding_function", GuardMultiPermutation},
+    {"permute_pooled_embs", GuardPooledPermutation},
+    {"permute_pooled_embs_auto_grad", GuardPooledPermutation},
     {"regroup_keyed_tensor", GuardRegroupedTensors},
     {"kt_regroup_arguments", GuardRegroupedTensors},
     {"group_index_select_dim0", GuardGroupSelect},

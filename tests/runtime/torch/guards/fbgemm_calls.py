@@ -112,6 +112,15 @@ def orders():
             ],
         )
     yield Call(
+        "permute_pooled_embs_auto_grad",
+        (numbers(2, 6), longs(0, 2, 6), longs(1, 0), longs(0, 4, 6), longs(1, 0)),
+        [
+            (0, numbers(2, 5)), (0, numbers(6)), (1, longs(0, 5, 2)), (1, longs(0)),
+            (1, ints(0, 2, 6)), (2, longs(2, 0)), (2, longs(-1, 0)),
+            (2, longs(1).expand(9000)),
+        ],
+    )
+    yield Call(
         "regroup_keyed_tensor",
         (pooled, keys, widths, groups),
         [(2, [[3, 4], [-1]]), (2, [[3, 4]]), (0, pooled[:1]), (3, [["nosuch"]])],
