@@ -80,6 +80,16 @@ absl::StatusOr<double> OptionalNumber(const CsvTable& table, int row,
   return table.Number(row, *column, least, most);
 }
 
+absl::StatusOr<int> OptionalInt(const CsvTable& table, int row,
+                                absl::string_view name, int least, int most,
+                                int otherwise) {
+  const std::optional<int> column = table.Column(name);
+  if (!column || table.Text(row, *column).empty()) return otherwise;
+  REFRACT_ASSIGN_OR_RETURN(const int64_t number,
+                           table.Int(row, *column, least, most));
+  return static_cast<int>(number);
+}
+
 }  // namespace
 
 absl::StatusOr<Cluster> ReadNodes(const std::string& path,
@@ -154,20 +164,18 @@ absl::StatusOr<Cluster> NodesFromTable(const CsvTable& table,
                              OptionalNumber(table, row, "disk_mib", 0,
                                             static_cast<double>(kMostMib), -1));
     if (disk >= 0) node.disk_mib = std::llround(disk);
-    const double default_nics =
+    const int default_nics =
         defaults.nics >= 0 ? defaults.nics : std::max(1, node.gpus / 2);
     REFRACT_ASSIGN_OR_RETURN(
-        const double nics,
-        OptionalNumber(table, row, "nics", 0, kMaxNics, default_nics));
-    node.nics = static_cast<int>(nics);
+        node.nics, OptionalInt(table, row, "nics", 0, kMaxNics, default_nics));
     REFRACT_ASSIGN_OR_RETURN(
         node.nic_gbps,
         OptionalNumber(table, row, "nic_gbps", 1e-3, 1e5, defaults.nic_gbps));
-    REFRACT_ASSIGN_OR_RETURN(const double sockets,
-                             OptionalNumber(table, row, "sockets", 1,
-                                            kMaxSockets, defaults.sockets));
+    REFRACT_ASSIGN_OR_RETURN(
+        const int sockets,
+        OptionalInt(table, row, "sockets", 1, kMaxSockets, defaults.sockets));
     // Lists do not say which devices share a PCIe switch.
-    AttachEvenly(node, static_cast<int>(sockets));
+    AttachEvenly(node, sockets);
     if (leaf) {
       REFRACT_ASSIGN_OR_RETURN(
           node.leaf, fabric.Leaf(table, row, *leaf, table.Text(row, *leaf),

@@ -49,9 +49,9 @@ bool AnyNodeFits(const Cluster& cluster, const Demand& demand) {
 }
 
 std::string Largest(const Cluster& cluster, auto amount) {
-  int64_t largest = 0;
+  decltype(amount(cluster.nodes[0])) largest = 0;
   for (const Node& node : cluster.nodes) {
-    largest = std::max<int64_t>(largest, amount(node));
+    largest = std::max(largest, amount(node));
   }
   return absl::StrCat(" (the largest has ", largest, ")");
 }
@@ -116,7 +116,7 @@ std::string WhyImpossible(const Cluster& cluster, const Instance& instance) {
         absl::StrCat("no node has ", Amount(resource, cluster, demand));
     if (resource == Obstacle::kCpu) {
       absl::StrAppend(&text, Largest(cluster, [](const Node& node) {
-        return node.cpu_milli / 1000;
+        return node.cpu_milli / 1000.0;
       }));
     } else if (resource == Obstacle::kMemory) {
       absl::StrAppend(&text, Largest(cluster, [](const Node& node) {

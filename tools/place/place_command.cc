@@ -87,12 +87,13 @@ absl::StatusOr<Lists> ReadLists(const PlaceCommand& options,
   return lists;
 }
 
+// Begins with a comma; empty for an instance that takes memory alone.
 std::string DevicesText(const placement::Node& node,
                         const placement::Devices& devices) {
   std::string text;
   for (int socket = 0; socket < node.sockets; ++socket) {
     if (devices.socket_cpu_milli[socket] == 0) continue;
-    absl::StrAppend(&text, text.empty() ? "" : " + ",
+    absl::StrAppend(&text, text.empty() ? ", " : " + ",
                     devices.socket_cpu_milli[socket] / 1000.0,
                     " cores of socket ", socket);
   }
@@ -167,9 +168,16 @@ absl::Status RunPlace(const PlaceCommand& options, std::ostream& out) {
   REFRACT_ASSIGN_OR_RETURN(placement::Cluster cluster,
                            LoadCluster(options.cluster));
   REFRACT_ASSIGN_OR_RETURN(const Lists lists, ReadLists(options, cluster));
-  // Whether the instance of --explain was found: a misspelt name is an error at
-  // the end.
-  bool explained = options.explain.empty();
+  const bool known =
+      options.explain.empty() || options.explain == "all" ||
+      std::any_of(lists.to_place.begin(), lists.to_place.end(), [&](int index) {
+        return lists.all.instances[index].name == options.explain;
+      });
+  if (!known) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--explain ", options.explain, ": no such instance in ",
+                     options.instances));
+  }
   // The target workload: instances to place and instances that run are the best
   // guess at later demand.
   const placement::FragmentMeter meter(
@@ -211,8 +219,8 @@ absl::Status RunPlace(const PlaceCommand& options, std::ostream& out) {
     if (decision.node >= 0) {
       const placement::Node& node = cluster.nodes[decision.node];
       const placement::Devices& devices = decision.choice.devices;
-      out << instance.name << ": " << node.name << ", "
-          << DevicesText(node, devices) << "\n";
+      out << instance.name << ": " << node.name << DevicesText(node, devices)
+          << "\n";
       entry["node"] = node.name;
       entry["gpus"] = placement::BitsToText(devices.gpus);
       entry["mig_slices"] = placement::BitsToText(devices.mig_slices);
@@ -225,7 +233,6 @@ absl::Status RunPlace(const PlaceCommand& options, std::ostream& out) {
     const bool explain = options.explain == instance.name ||
                          options.explain == "all" || decision.node < 0;
     if (explain) {
-      explained = true;
       const std::vector<placement::Verdict> verdicts =
           placer.Explain(instance, decision);
       if (decision.node < 0) out << instance.name << ": no node\n";
@@ -243,11 +250,6 @@ absl::Status RunPlace(const PlaceCommand& options, std::ostream& out) {
                       .devices = decision.choice.devices,
                       .from = std::max(0.0, instance.created),
                       .to = instance.deleted});
-  }
-  if (!explained) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--explain ", options.explain, ": no such instance in ",
-                     options.instances));
   }
   if (!options.output.empty()) {
     REFRACT_RETURN_IF_ERROR(base::WriteText(

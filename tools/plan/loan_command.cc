@@ -56,7 +56,7 @@ void AddPlanLoanCommand(CLI::App& plan, Context& context) {
   command
       ->add_option("spec", options->spec,
                    "services, nodes, jobs, the peak: JSON "
-                   "(docs/reference/planning_files.md)")
+                   "(docs/how-to/planning.md)")
       ->type_name("SPEC")
       ->required();
   options->json.AddTo(*command, context, "everything");

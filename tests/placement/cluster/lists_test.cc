@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/placement/traces.h"
@@ -100,6 +101,16 @@ TEST(ReadNodes, RefusesLeavesInTwoPods) {
   EXPECT_THAT(std::string(nodes.status().message()),
               StartsWith("f.csv:3, column leaf: leaf switch l1 is in pod p1 "
                          "above and in pod p2 here"));
+}
+
+TEST(ReadNodes, RefusesPartsOfDevices) {
+  for (const char* name : {"nics", "sockets"}) {
+    const auto nodes = Nodes(absl::StrCat(
+        "name,cpu_milli,memory_mib,gpus,gpu_model,", name, "\na,9,9,0,,1.5\n"));
+    EXPECT_THAT(std::string(nodes.status().message()),
+                StartsWith(absl::StrCat("f.csv:2, column ", name,
+                                        ": \"1.5\" is no whole number")));
+  }
 }
 
 TEST(ReadNodes, RefusesFilesThatAreNoNodeList) {

@@ -7,6 +7,7 @@
 namespace refract::tools {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 class PlaceCommandTest : public CommandLineTest {
@@ -68,6 +69,11 @@ TEST_F(PlaceCommandTest, SaysWhatBindsWhereNoNodeWill) {
   EXPECT_THAT(
       Refused({"place", "--nodes", nodes_, "--instances", impossible}),
       HasSubstr("instance x: no node has 97 cores (the largest has 96)"));
+  // A list whose author wrote cores: the amount shows it.
+  const std::string cores = Write(
+      "cores.csv", "name,cpu_milli,memory_mib,gpus,gpu_model\na,96,9,0,\n");
+  EXPECT_THAT(Refused({"place", "--nodes", cores, "--instances", impossible}),
+              HasSubstr("no node has 97 cores (the largest has 0.096)"));
   // Possible on an empty cluster, but not twice.
   const std::string full =
       Write("full.csv",
@@ -77,6 +83,19 @@ TEST_F(PlaceCommandTest, SaysWhatBindsWhereNoNodeWill) {
   EXPECT_EQ(ran.exit_status, 1);
   EXPECT_THAT(ran.err, HasSubstr("1 of 3 instances found no node"));
   EXPECT_THAT(ran.out, HasSubstr("c: no node"));
+  // A misspelt name is refused also where an instance without a node is
+  // explained.
+  EXPECT_THAT(Refused({"place", "--nodes", nodes_, "--instances", full,
+                       "--explain", "nobody"}),
+              HasSubstr("--explain nobody: no such instance"));
+}
+
+TEST_F(PlaceCommandTest, PrintsAnInstanceThatTakesMemoryAlone) {
+  const std::string small =
+      Write("small.csv", "name,cpu_milli,memory_mib,gpus\nm,0,9,0\n");
+  const Ran ran = Refract({"place", "--nodes", nodes_, "--instances", small});
+  EXPECT_EQ(ran.exit_status, 0);
+  EXPECT_THAT(ran.out, ContainsRegex("^m: [a-z0-9-]+\n"));
 }
 
 TEST_F(PlaceCommandTest, RefusesBadInput) {
