@@ -47,7 +47,7 @@ constexpr absl::string_view kTablesFolder = "tables";
 constexpr int kMaxRenameAttempts = 100;
 
 std::string Join(absl::string_view folder, absl::string_view name) {
-  return absl::StrCat(folder, "/", name);
+  return absl::StrCat(folder, absl::EndsWith(folder, "/") ? "" : "/", name);
 }
 
 absl::Status CheckName(absl::string_view name) {
