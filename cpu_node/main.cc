@@ -264,12 +264,13 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServeHttp(
               << base::WhoReaches(options.host, "--http-host");
     return server;
   }
+  if (!absl::IsUnavailable(server.status())) {
+    return base::Annotate(server.status(), "HTTP");
+  }
   if (flags.http_port.given) {
-    return absl::IsUnavailable(server.status())
-               ? absl::UnavailableError(
-                     absl::StrCat("HTTP: ", server.status().message(),
-                                  "; --http-port chooses another port"))
-               : base::Annotate(server.status(), "HTTP");
+    return absl::UnavailableError(
+        absl::StrCat("HTTP: ", server.status().message(),
+                     "; --http-port chooses another port"));
   }
   LOG(WARNING) << server.status().message()
                << "; no HTTP is served, --http-port chooses another port";
@@ -406,21 +407,15 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   absl::StatusOr<std::unique_ptr<Resolver>> resolver =
       MakeDnsResolver(flags.dns_servers);
   if (!resolver.ok()) return base::Annotate(resolver.status(), "--dns-servers");
-  absl::StatusOr<std::unique_ptr<Engine>> engine =
-      Engine::Create(std::move(catalog), options);
-  if (!engine.ok()) {
-    // A shard listens at its own entry of --shard-peers.
-    return absl::IsUnavailable(engine.status()) && !flags.shard_peers.empty()
-               ? base::Annotate(engine.status(), "--shard-peers")
-               : engine.status();
-  }
+  REFRACT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
+                           Engine::Create(std::move(catalog), options));
   // Destroyed before the engine and its nodes.
   std::unique_ptr<NodeWatch> watch;
   if (options.nodes.max_nodes > 0) {
     REFRACT_ASSIGN_OR_RETURN(
         watch, NodeWatch::Start(flags.gpu_nodes,
                                 absl::Seconds(flags.gpu_nodes_refresh_s),
-                                *std::move(resolver), &(*engine)->nodes()));
+                                *std::move(resolver), &engine->nodes()));
   }
   // Model control, deltas and topic hold the engine, so they come after it and
   // end before it.
@@ -433,7 +428,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     control_options.keep_versions = flags.keep_versions;
     control_options.ready_timeout = absl::Seconds(flags.load_timeout_s);
     control_options.served = model_options;
-    control = std::make_unique<ModelControl>(repository, engine->get(),
+    control = std::make_unique<ModelControl>(repository, engine.get(),
                                              control_options);
   }
   // Destroyed before the engine.
@@ -444,16 +439,16 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
     delta_options.cpu_share = flags.deltas_cpu_percent / 100;
     delta_options.p99_limit = absl::Milliseconds(flags.deltas_p99_ms);
     REFRACT_ASSIGN_OR_RETURN(deltas,
-                             DeltaWatch::Start(engine->get(), delta_options));
+                             DeltaWatch::Start(engine.get(), delta_options));
   }
   std::unique_ptr<DeltaTopic> topic;
   if (topic_reader != nullptr) {
     REFRACT_ASSIGN_OR_RETURN(
-        topic, DeltaTopic::Start(
-                   std::move(topic_reader),
-                   [engine = engine->get()] { return engine->catalog(); },
-                   {.topic = flags.deltas_kafka_topic,
-                    .deltas_folder = flags.deltas_folder}));
+        topic,
+        DeltaTopic::Start(std::move(topic_reader),
+                          [engine = engine.get()] { return engine->catalog(); },
+                          {.topic = flags.deltas_kafka_topic,
+                           .deltas_folder = flags.deltas_folder}));
   }
   const size_t http_body_memory =
       flags.http_port.on() ? flags.request_memory / 4 : 0;
@@ -461,26 +456,26 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   frontend_options.control = control.get();
   frontend_options.access = access.get();
   absl::StatusOr<std::unique_ptr<Frontend>> frontend =
-      Frontend::Create(frontend_options, engine->get());
+      Frontend::Create(frontend_options, engine.get());
   if (!frontend.ok()) {
     return absl::IsUnavailable(frontend.status())
                ? absl::UnavailableError(
                      absl::StrCat("gRPC: ", frontend.status().message(),
                                   "; --port chooses another port"))
-               : frontend.status();
+               : base::Annotate(frontend.status(), "gRPC");
   }
   const absl::StatusOr<std::unique_ptr<HttpServer>> http =
-      ServeHttp(flags, http_body_memory, engine->get(), control.get(),
-                tls.get(), access.get(), (*frontend)->memory());
+      ServeHttp(flags, http_body_memory, engine.get(), control.get(), tls.get(),
+                access.get(), (*frontend)->memory());
   if (!http.ok()) {
-    (*engine)->Stop();
+    engine->Stop();
     return http.status();
   }
   // Destroyed first, while its sources exist.
   absl::StatusOr<std::unique_ptr<metrics::Server>> metrics = metrics::Serve(
       flags.metrics,
       [&](metrics::Exposition& exposition) {
-        CollectMetrics(**engine, **frontend, exposition);
+        CollectMetrics(*engine, **frontend, exposition);
         if (*http != nullptr) CollectMetrics(**http, exposition);
         if (access != nullptr) CollectMetrics(*access, exposition);
         if (watch != nullptr) watch->Collect(exposition);
@@ -491,9 +486,9 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
             control != nullptr ? control->counts() : ModelControl::Counts(),
             exposition);
       },
-      StatusRoutes(engine->get(), (*frontend)->memory()));
+      StatusRoutes(engine.get(), (*frontend)->memory()));
   if (!metrics.ok()) {
-    (*engine)->Stop();
+    engine->Stop();
     return metrics.status();
   }
   LOG(INFO) << (tls == nullptr ? "gRPC on " : "gRPC with TLS on ")
@@ -512,7 +507,7 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   // last: on a busy machine it gets no processor for seconds, and readiness
   // must not wait for it.
   const std::unique_ptr<TableReadAhead> read_ahead =
-      StartReadAhead(*(*engine)->catalog(), model_options);
+      StartReadAhead(*engine->catalog(), model_options);
 
   const auto manager = base::ServiceManager::FromEnvironment();
   manager.Ready();
@@ -525,23 +520,23 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
   // Four stages: the node is not ready, but serves (lame duck); it refuses new
   // requests; it waits for the last answer; it waits until clients send nothing
   // more, because each of them has learnt from an error to use another node.
-  (*engine)->AnnounceStop();
+  engine->AnnounceStop();
   shutdown.WaitFor(absl::Seconds(flags.lame_duck_s));
   LOG(INFO) << "stopping";
-  (*engine)->StopAdmitting();
-  if (!(*engine)->Drain(absl::Seconds(flags.drain_timeout_s))) {
+  engine->StopAdmitting();
+  if (!engine->Drain(absl::Seconds(flags.drain_timeout_s))) {
     LOG(WARNING) << "requests were still in flight after "
                  << flags.drain_timeout_s << " s; the node gives them up";
   }
   (*frontend)->AwaitQuiet(kQuiet, kLongestWaitForQuiet, [&] {
     return *http != nullptr ? (*http)->infer_calls() : 0;
   });
-  (*engine)->Stop();
+  engine->Stop();
   metrics->reset();  // it reads from the control
   if (control != nullptr) control->Stop();
   if (*http != nullptr) (*http)->Shutdown(kLastAnswers);
   (*frontend)->Shutdown(kLastAnswers);
-  LogCounts(**engine);
+  LogCounts(*engine);
   LOG(INFO) << "stopped";
   return absl::OkStatus();
 }

@@ -1,5 +1,6 @@
 #include "cpu_node/metrics.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -217,11 +218,12 @@ void AddDeltas(const ServedModel& served, const Labels& model,
                "The last delta that was applied; 0: none", model,
                static_cast<double>(counts.state.sequence));
   if (counts.created_unix_ms > 0) {
-    out.AddGauge(
-        "refract_delta_age_seconds",
-        "Age of the data of the last delta that was applied", model,
-        absl::ToDoubleSeconds(absl::Now() -
-                              absl::FromUnixMillis(counts.created_unix_ms)));
+    const absl::Duration age =
+        absl::Now() - absl::FromUnixMillis(counts.created_unix_ms);
+    // A writer's clock may be ahead of this machine's.
+    out.AddGauge("refract_delta_age_seconds",
+                 "Age of the data of the last delta that was applied", model,
+                 std::max(0.0, absl::ToDoubleSeconds(age)));
   }
   out.AddGauge("refract_delta_changed_rows",
                "Table rows that differ from the version's files", model,

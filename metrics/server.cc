@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -274,9 +275,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const std::string& host,
   if (!error) acceptor.listen(tcp::acceptor::max_listen_connections, error);
   if (!error) impl->port = acceptor.local_endpoint(error).port();
   if (error) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ",
-                                               base::AddressText(host, port),
-                                               ": ", error.message()));
+    const std::string failed =
+        absl::StrCat("cannot listen on ", base::AddressText(host, port), ": ",
+                     error.message());
+    return error == boost::system::errc::address_not_available
+               ? absl::InvalidArgumentError(failed)
+               : absl::UnavailableError(failed);
   }
   impl->Accept();
   impl->thread = std::thread([raw = impl.get()] { raw->context.run(); });
@@ -293,12 +297,12 @@ absl::StatusOr<std::unique_ptr<Server>> Serve(const Flags& flags,
   absl::StatusOr<std::unique_ptr<Server>> server =
       Server::Create(flags.host, *port, std::move(collect), std::move(routes));
   if (server.ok()) return server;
-  const absl::Status failed =
-      absl::IsInvalidArgument(server.status())
-          ? base::Annotate(server.status(), "--metrics-host")
-          : base::Annotate(server.status(), "metrics");
+  if (absl::IsInvalidArgument(server.status())) {
+    return base::Annotate(server.status(), "--metrics-host");
+  }
+  const absl::Status failed = base::Annotate(server.status(), "metrics");
+  if (!absl::IsUnavailable(failed)) return failed;
   if (flags.port.given) {
-    if (!absl::IsUnavailable(failed)) return failed;
     return absl::UnavailableError(absl::StrCat(
         failed.message(), "; --metrics-port chooses another port"));
   }

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
 #include "base/process/descriptor_limit.h"
+#include "base/process/loopback.h"
 #include "base/process/thread.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
@@ -46,7 +47,7 @@ absl::StatusOr<std::vector<std::string>> AddressesOf(absl::string_view host) {
   addrinfo* list = nullptr;
   const int error =
       getaddrinfo(std::string(host).c_str(), nullptr, &hints, &list);
-  if (error != 0) return absl::UnavailableError(gai_strerror(error));
+  if (error != 0) return absl::InvalidArgumentError(gai_strerror(error));
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list,
                                                                  &freeaddrinfo);
   std::vector<std::string> addresses;
@@ -62,7 +63,8 @@ absl::StatusOr<std::vector<std::string>> AddressesOf(absl::string_view host) {
 
 absl::StatusOr<std::vector<transport::Listener>> Listen(const std::string& host,
                                                         int port) {
-  const std::string name = absl::StrCat("cannot listen on ", host, ":", port);
+  const std::string name =
+      absl::StrCat("cannot listen on ", base::AddressText(host, port));
   const auto addresses = AddressesOf(host);
   if (!addresses.ok()) return base::Annotate(addresses.status(), name);
   std::vector<transport::Listener> listeners;
@@ -93,15 +95,12 @@ absl::StatusOr<std::vector<transport::Listener>> Listen(const std::string& host,
 
 absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Create(
     const std::string& host, int port) {
-  absl::StatusOr<std::vector<transport::Listener>> listeners =
-      Listen(host, port);
-  if (!listeners.ok()) {
-    return absl::UnavailableError(listeners.status().message());
-  }
+  REFRACT_ASSIGN_OR_RETURN(std::vector<transport::Listener> listeners,
+                           Listen(host, port));
   REFRACT_ASSIGN_OR_RETURN(std::shared_ptr<transport::ThreadWaker> waker,
                            transport::ThreadWaker::Create());
   return std::unique_ptr<Acceptor>(
-      new Acceptor(*std::move(listeners), std::move(waker)));
+      new Acceptor(std::move(listeners), std::move(waker)));
 }
 
 Acceptor::Acceptor(std::vector<transport::Listener> listeners,

@@ -31,7 +31,7 @@ class Acceptor {
 
   // Listens before it returns, on every address of `host`; IPv6 addresses may
   // be missing. Clients wait until Start(). "0.0.0.0" includes IPv6 and "[::1]"
-  // may have brackets, as with gRPC. Unavailable names host:port.
+  // may have brackets, as with gRPC. Errors are those of ListenTcp().
   static absl::StatusOr<std::unique_ptr<Acceptor>> Create(
       const std::string& host, int port);
   ~Acceptor();

@@ -90,8 +90,11 @@ absl::StatusOr<std::unique_ptr<ShardGroup>> ShardGroup::Create(
   server.locality = o.locality;
   server.tls = o.accept_tls;
   server.clock = o.clock;
-  REFRACT_ASSIGN_OR_RETURN(group->server_,
-                           ShardServer::Create(server, o.threads));
+  auto listening = ShardServer::Create(server, o.threads);
+  if (!listening.ok()) {
+    return base::Annotate(listening.status(), "--shard-peers");
+  }
+  group->server_ = *std::move(listening);
   transport::ClientHub::Options hub_options;
   hub_options.max_clients = o.addresses.size();
   hub_options.rdma_device = o.rdma_device;

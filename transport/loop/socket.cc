@@ -17,6 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/process/loopback.h"
 #include "base/status_macros.h"
 
 namespace refract::transport {
@@ -128,26 +129,28 @@ absl::StatusOr<UniqueFd> ConnectUnix(absl::string_view name) {
 }
 
 absl::StatusOr<Listener> ListenTcp(const HostPort& at) {
-  const std::string name = absl::StrCat(at.host, ":", at.port);
+  const std::string name =
+      absl::StrCat("cannot listen on ", base::AddressText(at.host, at.port));
   // ParseHostPort() takes the brackets of an IPv6 address off, flags do not.
   absl::string_view host = at.host;
   if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
   absl::StatusOr<AddressList> list =
       Resolve({std::string(host), at.port}, AI_PASSIVE);
   if (!list.ok()) {
-    return base::Annotate(list.status(),
-                          absl::StrCat("cannot listen on ", name));
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": ", list.status().message()));
   }
   const addrinfo& address = **list;
   REFRACT_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(address.ai_family));
   const int on = 1;
   // Lets a restarted node reuse its port while old connections linger.
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (bind(fd.get(), address.ai_addr, address.ai_addrlen) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("cannot listen on ", name));
-  }
-  if (listen(fd.get(), SOMAXCONN) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("cannot listen on ", name));
+  if (bind(fd.get(), address.ai_addr, address.ai_addrlen) != 0 ||
+      listen(fd.get(), SOMAXCONN) != 0) {
+    const int error = errno;
+    const std::string failed = absl::StrCat(name, ": ", std::strerror(error));
+    return error == EADDRNOTAVAIL ? absl::InvalidArgumentError(failed)
+                                  : absl::UnavailableError(failed);
   }
   sockaddr_storage bound = {};
   socklen_t length = sizeof(bound);

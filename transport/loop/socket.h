@@ -29,7 +29,8 @@ struct Listener {
   UniqueFd fd;  // non-blocking
   int port = 0;
 };
-// Unavailable names host:port when it is taken.
+// Errors name host:port. InvalidArgument: the host is none of this machine's
+// addresses; Unavailable: the port is taken.
 absl::StatusOr<Listener> ListenTcp(const HostPort& at);
 absl::StatusOr<UniqueFd> ListenUnix(absl::string_view name);
 

@@ -122,6 +122,25 @@ class Start(unittest.TestCase):
                 errors.splitlines()[-1],
             )
 
+    def test_an_address_of_no_port_is_named(self):
+        # No name of a host, and an address for documentation (RFC 5737).
+        for host, why in (
+            ("300.1.1.1", "not known|no name of a host"),
+            ("192.0.2.1", "Cannot assign requested address"),
+        ):
+            for program, flag in (
+                ("refract-cpu-node", "--host"), ("refract-cpu-node", "--http-host"),
+                ("refract-cpu-node", "--metrics-host"), ("refract-gpu-node", "--host"),
+                ("refract-gpu-node", "--metrics-host"),
+            ):
+                status, errors = self.ends(
+                    program, "--model-repository", self.repository, "--port", 0, flag, host,
+                )
+                last = errors.splitlines()[-1]
+                self.assertEqual(status, 2, last)
+                self.assertRegex(last, rf"{host}.*({why})")
+                self.assertNotIn("chooses another port", last)
+
     def test_addresses_are_written_as_clients_take_them(self):
         hosts = {"localhost": "localhost"}
         try:

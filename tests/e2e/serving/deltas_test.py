@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import tempfile
 import threading
+import time
 import unittest
 import urllib.request
 
@@ -137,7 +138,7 @@ class Deltas(unittest.TestCase):
             support.PYTHON, "scripts/delta.py", command, self.version, *arguments
         ).stdout
 
-    def change(self, count, folder=None):
+    def change(self, count, folder=None, created=None):
         """New values of `count` rows of both tables, as a delta; its sequence."""
         folder = folder or self.deltas
         changes = {}
@@ -150,7 +151,7 @@ class Deltas(unittest.TestCase):
             changes[name] = deltas.Rows(ids, table[ids])
         sequence = folder.last()[0] + 1
         self.expected[sequence] = self.scores()  # known before it is served
-        return folder.write(changes)
+        return folder.write(changes, created)
 
     def metric(self, name):
         with urllib.request.urlopen(self.cn.metrics_url) as answer:
@@ -237,8 +238,10 @@ class Deltas(unittest.TestCase):
         self.cn.kill()
         self.start_cn()
         self.assertEqual(self.first_answer(), 2)
-        self.assertEqual(self.change(20), 3)
+        # The clock of this writer is ahead.
+        self.assertEqual(self.change(20, created=time.time() + 3600), 3)
         self.await_delta(3)
+        self.assertEqual(self.metric("refract_delta_age_seconds"), 0)
 
     def test_applying_yields_to_requests_and_goes_on(self):
         # A limit that every request exceeds: the share sinks, and not to zero.
