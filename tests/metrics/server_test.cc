@@ -138,13 +138,11 @@ TEST(MetricsServerTest, NamesATakenAddressAndOneOfAnotherMachine) {
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(second.status().message()),
               HasSubstr("127.0.0.1:" + std::to_string(port)));
-  for (const char* host : {"a..b", "", "[]"}) {
+  for (const char* host : {"a..b", "", "[]", "192.0.2.1"}) {
     EXPECT_EQ(Server::Create(host, 0, [](Exposition&) {}).status().code(),
               absl::StatusCode::kInvalidArgument)
         << host;
   }
-  EXPECT_EQ(Server::Create("192.0.2.1", 0, [](Exposition&) {}).status().code(),
-            absl::StatusCode::kUnavailable);
 }
 
 TEST(MetricsServerTest, ListensOnANameAsOnItsAddress) {
