@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -102,11 +103,24 @@ bool IsMissingExtension(absl::Span<const std::string> path) {
          last == "generate_stream";
 }
 
+// The path of "/v2/…?query", or of "http://host/v2/…?query": RFC 9112, section
+// 3.2.2, has servers accept the form of requests to a proxy as well.
+absl::string_view PathOf(absl::string_view target) {
+  target = target.substr(0, target.find('?'));
+  for (const absl::string_view scheme : {"http://", "https://"}) {
+    if (absl::StartsWithIgnoreCase(target, scheme)) {
+      const size_t slash = target.find('/', scheme.size());
+      return slash == target.npos ? "/" : target.substr(slash);
+    }
+  }
+  return target;
+}
+
 }  // namespace
 
 absl::StatusOr<Route> RouteOf(absl::string_view target) {
   // Split before %XX is decoded: an escaped "/" is part of a name.
-  const absl::string_view text = target.substr(0, target.find('?'));
+  const absl::string_view text = PathOf(target);
   std::vector<std::string> path;
   bool whole = !text.empty() && text[0] == '/';
   for (const absl::string_view part :

@@ -110,6 +110,15 @@ class Http(HttpTest):
             self.assertEqual(json.loads(answer), {name: True})
         self.assertEqual(curl(self.url("/v2/models/m/ready")), "")
         self.assertEqual(curl(*code, self.url("/v2/models/x/ready")), "404")
+        # The form of requests to a proxy (RFC 9112, section 3.2.2).
+        for target, status in (
+            ("http://h/v2/models/m/ready", "200"),
+            ("HTTPS://h:1/v2/health/live?a=/b", "200"),
+            ("http://h/v2/models/x/ready", "404"),
+            ("http://h", "404"),
+        ):
+            found = curl(*code, "--request-target", target, self.url("/"))
+            self.assertEqual(found, status, target)
         self.assertEqual(json.loads(curl(self.url("/v2")))["name"], "refract")
         answer = curl("-d", f"@{body}", self.url("/v2/models/m/infer"))
         self.assertEqual(json.loads(answer)["id"], "c1")
