@@ -369,7 +369,7 @@ class Metrics(unittest.TestCase):
             (["--metrics-port", "x"], 2, "--metrics-port"),
             (["--metrics-port", "65536"], 2, "--metrics-port"),
             (["--metrics-port", port], 1, f"127.0.0.1:{port}"),
-            (["--metrics-host", "192.0.2.1", "--metrics-port", 0], 1, "192.0.2.1"),
+            (["--metrics-host", "192.0.2.1", "--metrics-port", 0], 2, "192.0.2.1"),
         ):
             for name, own in (
                 ("refract-gpu-node", ["--host", "127.0.0.1", "--port", 0]),
