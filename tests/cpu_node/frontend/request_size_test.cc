@@ -143,12 +143,7 @@ TEST(RequestSizeTest, IsExactForTensorsAndEnoughForTheMessage) {
   }
 }
 
-TEST(RequestSizeTest, DimensionsOfOneByteAreEnoughForTheMessage) {
-  ModelInferRequest request;
-  for (int i = 0; i < 100; ++i) {
-    auto& input = *request.add_inputs();
-    for (size_t d = 0; d < kMaxDimsOfTensor; ++d) input.add_shape(1);
-  }
+void ExpectEnoughForTheMessage(const ModelInferRequest& request) {
   const std::string bytes = request.SerializeAsString();
   RequestSize size;
   ASSERT_TRUE(Measure(bytes, size).ok());
@@ -156,6 +151,15 @@ TEST(RequestSizeTest, DimensionsOfOneByteAreEnoughForTheMessage) {
   ASSERT_TRUE(decoded.ParseFromString(bytes));
   EXPECT_GE(size.decoded_bytes + sizeof(ModelInferRequest),
             decoded.SpaceUsedLong());
+}
+
+TEST(RequestSizeTest, DimensionsOfOneByteAreEnoughForTheMessage) {
+  ModelInferRequest request;
+  for (int i = 0; i < 100; ++i) {
+    auto& input = *request.add_inputs();
+    for (size_t d = 0; d < kMaxDimsOfTensor; ++d) input.add_shape(1);
+  }
+  ExpectEnoughForTheMessage(request);
 }
 
 TEST(RequestSizeTest, OneElementOfEachTypeIsEnoughForTheMessage) {
@@ -175,13 +179,7 @@ TEST(RequestSizeTest, OneElementOfEachTypeIsEnoughForTheMessage) {
     contents.add_fp32_contents(1);
     contents.add_fp64_contents(1);
   }
-  const std::string bytes = request.SerializeAsString();
-  RequestSize size;
-  ASSERT_TRUE(Measure(bytes, size).ok());
-  ModelInferRequest decoded;
-  ASSERT_TRUE(decoded.ParseFromString(bytes));
-  EXPECT_GE(size.decoded_bytes + sizeof(ModelInferRequest),
-            decoded.SpaceUsedLong());
+  ExpectEnoughForTheMessage(request);
 }
 
 TEST(RequestSizeTest, NamesAreKnownBeforeTensorsAndARefusalEndsTheWalk) {
