@@ -27,11 +27,19 @@ bool IsSequence(const Json& node) {
          (*type == "builtins.tuple" || *type == "builtins.list");
 }
 
+// Not the first of a UTF-8 character's bytes: a character becomes one '_'.
+bool IsContinuation(char c) {
+  return (static_cast<unsigned char>(c) & 0xc0) == 0x80;
+}
+
 // Clients see these as tensor names.
 std::string Cleaned(absl::string_view key) {
-  std::string name(key);
-  for (char& c : name) {
-    if (!absl::ascii_isalnum(c) && c != '_' && c != '.' && c != '-') c = '_';
+  std::string name;
+  for (const char c : key) {
+    if (IsContinuation(c)) continue;
+    const bool kept =
+        absl::ascii_isalnum(c) || c == '_' || c == '.' || c == '-';
+    name.push_back(kept ? c : '_');
   }
   return name;
 }
@@ -46,7 +54,8 @@ struct Leaf {
   bool is_part = false;
 };
 
-// The keys of a dict; nullopt unless they are texts, one per child.
+// The keys of a dict; nullopt unless they are texts or whole numbers, one per
+// child.
 std::optional<std::vector<std::string>> KeysOf(const Json& node) {
   const std::string* context = String(Member(node, "context"));
   const Json* children = Array(Member(node, "children_spec"));
@@ -57,8 +66,9 @@ std::optional<std::vector<std::string>> KeysOf(const Json& node) {
   }
   std::vector<std::string> keys;
   for (const Json& key : *parsed) {
-    if (String(&key) == nullptr) return std::nullopt;
-    keys.push_back(*String(&key));
+    const std::string* text = String(&key);
+    if (text == nullptr && !Int(&key)) return std::nullopt;
+    keys.push_back(text != nullptr ? *text : key.Text());
   }
   return keys;
 }
@@ -169,8 +179,7 @@ bool IsCount(absl::string_view rest) {
 std::string AsWord(absl::string_view key) {
   std::string word;
   for (const char c : key) {
-    // One '_' for a character of several bytes.
-    if ((static_cast<unsigned char>(c) & 0xc0) == 0x80) continue;
+    if (IsContinuation(c)) continue;
     word.push_back(absl::ascii_isalnum(c) ? c : '_');
   }
   return word;

@@ -4,6 +4,7 @@ Both kinds offer the same: `slots` (what the program wants), `bind` (puts table
 values in) and `run` (flat list of inputs to flat list of outputs).
 """
 
+import collections
 import re
 import sys
 import warnings
@@ -29,6 +30,7 @@ AGREE = {"rtol": 1e-4, "atol": 1e-5}
 
 
 HALVES = (torch.float16, torch.bfloat16)
+DICTS = (dict, collections.OrderedDict)
 
 
 @dataclass
@@ -76,7 +78,8 @@ def load(path, op_libraries=()):
     except Exception as error:  # Damaged files raise whatever they like.
         raise InputError(
             f"{path}: PyTorch cannot load it: {_first(error)} (operators from "
-            "a library need --op-library)"
+            "a library need --op-library; the module of a class among the "
+            "arguments must be in PYTHONPATH, and cannot be __main__)"
         )
 
 
@@ -246,19 +249,30 @@ class ExportedProgram:
 
 
 def _dict_names(spec):
-    """Returns the leaves' keys of a returned dictionary, else None."""
-    tree = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
-    if not isinstance(tree, dict):
+    """Returns the leaves' keys of a returned dictionary, else None. As import
+    names them (models/torch_export/tree_names.cc)."""
+    if spec.type not in DICTS:
         return None
-    paths, _ = pytree.tree_flatten_with_path(tree)
-    names = [
-        "_".join(
-            re.sub(r"[^\w.-]", "_", str(getattr(key, "key", getattr(key, "idx", ""))))
-            for key in path
-        )
-        for path, _ in paths
-    ]
-    return names if len(set(names)) == len(names) else None
+    names = _leaf_names(spec, "")
+    unique = len(set(names)) == len(names) and "" not in names
+    return names if unique and None not in names else None
+
+
+def _leaf_names(spec, above):
+    """Names of the leaves below `spec`; [None] where a key is neither text nor
+    a whole number."""
+    if spec.is_leaf():
+        return [above]
+    keys = range(spec.num_children)
+    if spec.type in DICTS:
+        keys = spec.context
+        if any(type(key) not in (str, int) for key in keys):
+            return [None]
+    names = []
+    for key, child in zip(keys, spec.children()):
+        key = re.sub(r"[^a-zA-Z0-9_.-]", "_", str(key))
+        names += _leaf_names(child, f"{above}_{key}" if above else key)
+    return names
 
 
 def _is_none(leaf):

@@ -87,16 +87,16 @@ def _check_shape(slot, tensor, path):
 
 
 def name_outputs(leaves, names=None):
-    """Returns {name: tensor}, by default "output_<i>", i counting all leaves in
-    pytree order.
-
-    None keeps its number but is not written; numbers become tensors.
+    """Returns {name: tensor} with the names of import: by default "output_<i>",
+    i counting the tensors in pytree order. None and numbers are left out.
     """
-    names = names or [f"output_{i}" for i in range(len(leaves))]
+    if names is None:
+        leaves = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        names = [f"output_{i}" for i in range(len(leaves))]
     return {
-        name: torch.as_tensor(leaf)
+        name: leaf
         for name, leaf in zip(names, leaves, strict=True)
-        if leaf is not None
+        if isinstance(leaf, torch.Tensor)
     }
 
 

@@ -217,6 +217,13 @@ TEST(TorchExportTest, NamesOutputsByTheKeysOfADict) {
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_THAT(model->graph.output_names, ElementsAre("click", "more_things_1"));
 
+  // Whole numbers are keys, too; a character of several bytes is one '_'.
+  spec[1]["context"] = R"([7, "é/"])";
+  calls[0]["signature"]["out_spec"] = spec.dump();
+  model = ImportBytes(archive.Bytes());
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_THAT(model->graph.output_names, ElementsAre("7", "___1"));
+
   // Without usable keys: by position among the tensors.
   calls[0]["signature"]["out_spec"] = "no tree";
   model = ImportBytes(archive.Bytes());

@@ -17,6 +17,18 @@ class Nested(torch.nn.Module):
         return {"z": total * scale, "a": (total.sum(1), None)}
 
 
+class Mixed(torch.nn.Module):
+    """Results among which some are no tensors."""
+
+    def forward(self, x: torch.Tensor):
+        return x, None, x.size(1), x * 2, x * 3
+
+
+class OddKeys(torch.nn.Module):
+    def forward(self, x):
+        return {7: x, "é/": [x * 2]}
+
+
 class Capitals(torch.nn.Module):
     """Names that torch.export writes in another way."""
 
@@ -113,6 +125,23 @@ class CommandTest(unittest.TestCase):
         self.assertEqual(sorted(outputs), ["a_0", "z"])
         torch.testing.assert_close(outputs["z"], (a + b) * 3)
         torch.testing.assert_close(outputs["a_0"], (a + b).sum(1))
+
+    def test_names_of_results_are_those_of_import(self):
+        x = torch.randn(3, 4)
+        shapes = ({0: torch.export.Dim("batch")},)
+        program = save_program(Mixed(), (x,), shapes, "mixed.pt2")
+        script = folder() / "mixed.pt"
+        torch.jit.save(torch.jit.script(Mixed()), str(script))
+        for path in (program, script):
+            code, errors, outputs = run(path, {"x": x})
+            self.assertEqual((code, errors), (0, ""))
+            torch.testing.assert_close(
+                outputs, {"output_0": x, "output_1": x * 2, "output_2": x * 3}
+            )
+        program = save_program(OddKeys(), (x,), shapes, "odd_keys.pt2")
+        code, errors, outputs = run(program, {"x": x})
+        self.assertEqual((code, errors), (0, ""))
+        torch.testing.assert_close(outputs, {"7": x, "___0": x * 2})
 
     def test_names_as_forward_spells_them(self):
         batch = {0: torch.export.Dim("batch")}
