@@ -6,8 +6,11 @@
 namespace refract::base {
 
 // Whether a tensor holds a NaN or an infinity; false for dtypes without them.
-// Reads only exponents, a few bytes per ns. Works on memory of any alignment.
+// A few bytes per ns. Works on memory of any alignment.
 bool HasNonFinite(const TensorView& tensor);
+
+// As HasNonFinite(), a NaN alone.
+bool HasNaN(const TensorView& tensor);
 
 }  // namespace refract::base
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -17,6 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/status_macros.h"
 #include "models/graph/op_traits.h"
 #include "models/repository/files/copy_file.h"
@@ -26,6 +29,7 @@
 #include "tools/command.h"
 #include "tools/common_options.h"
 #include "tools/import/import_model.h"
+#include "tools/import/non_finite.h"
 #include "tools/json_output.h"
 #include "tools/progress.h"
 
@@ -91,12 +95,15 @@ std::string ForeignFolder(const std::string& repository,
       name, " goes into ", repository, "/", name);
 }
 
-// Shows the progress of the copy of a file, ten times a second.
+// Shows the progress of the copy of a file, ten times a second, and passes what
+// was read to `weights`.
 class CopyProgress {
  public:
-  explicit CopyProgress(Progress& progress)
-      : shown_([this, &progress](const std::string& from, uint64_t done,
-                                 uint64_t bytes) {
+  CopyProgress(Progress& progress, NonFiniteWeights& weights)
+      : shown_([this, &progress, &weights](const std::string& from,
+                                           uint64_t done, uint64_t bytes,
+                                           absl::Span<const std::byte> read) {
+          weights.Add(from, done, read);
           const absl::Time now = absl::Now();
           if (now < next_) return;
           next_ = now + absl::Milliseconds(100);
@@ -142,17 +149,21 @@ absl::Status Import(ImportOptions& options, Context& context) {
     std::error_code error;
     std::filesystem::remove_all(scratch, error);
   };
-  REFRACT_ASSIGN_OR_RETURN(const models::ImportedModel model,
+  REFRACT_ASSIGN_OR_RETURN(models::ImportedModel model,
                            PrepareModel(options.request));
   const models::Repository repository(options.repository);
   int64_t version = 0;
+  NonFiniteWeights non_finite(model);
   {
-    const CopyProgress copies(progress);
+    const CopyProgress copies(progress, non_finite);
     REFRACT_ASSIGN_OR_RETURN(
         version,
         repository.AddVersion(options.name, model, {.link = options.link}));
   }
   progress.Show("");
+  for (std::string& note : non_finite.Notes()) {
+    model.notes.push_back(std::move(note));
+  }
   const std::string path = absl::StrCat(options.repository, "/", options.name);
   int tables = 0;
   for (const models::Node& node : model.graph.nodes) {

@@ -74,9 +74,11 @@ absl::StatusOr<bool> CopyInKernel(int in, int out, off64_t at, size_t bytes,
   return true;
 }
 
-// Reads `from` once; writes it to `out` unless that is negative.
+// Reads `from` once; writes it to `out` unless that is negative. `shown`: its
+// name for ScopedCopyProgress.
 absl::StatusOr<CopiedFile> Transfer(const std::string& from, int out,
-                                    const std::string& to) {
+                                    const std::string& to,
+                                    const std::string& shown) {
   const int in = open(from.c_str(), O_RDONLY | O_CLOEXEC);
   if (in < 0) return ErrnoError(from, "open");
   const absl::Cleanup close_in = [in] { close(in); };
@@ -115,7 +117,8 @@ absl::StatusOr<CopiedFile> Transfer(const std::string& from, int out,
     }
     result.bytes += filled;
     if (progress != nullptr) {
-      (*progress)(from, result.bytes, static_cast<uint64_t>(info.st_size));
+      (*progress)(shown, result.bytes, static_cast<uint64_t>(info.st_size),
+                  absl::MakeConstSpan(buffer.data(), filled));
     }
   }
   result.digest = digest.Finish();
@@ -135,7 +138,7 @@ absl::StatusOr<CopiedFile> CopyFile(const std::string& from,
   const int out = open(to.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
                        S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH);
   if (out < 0) return ErrnoError(to, "open");
-  auto result = Transfer(from, out, to);
+  auto result = Transfer(from, out, to, from);
   // Some file systems report a full disk only now.
   if (close(out) != 0 && result.ok()) return ErrnoError(to, "close");
   return result;
@@ -149,11 +152,11 @@ absl::StatusOr<CopiedFile> LinkFile(const std::string& from,
     return ErrnoError(errno == ENOENT ? from : to,
                       absl::StrCat("link to ", from));
   }
-  return DigestFile(to);
+  return Transfer(to, /*out=*/-1, to, from);
 }
 
 absl::StatusOr<CopiedFile> DigestFile(const std::string& path) {
-  return Transfer(path, /*out=*/-1, path);
+  return Transfer(path, /*out=*/-1, path, path);
 }
 
 }  // namespace refract::models

@@ -1,11 +1,13 @@
 #ifndef REFRACT_MODELS_REPOSITORY_FILES_COPY_FILE_H_
 #define REFRACT_MODELS_REPOSITORY_FILES_COPY_FILE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/digest.h"
 
 namespace refract::models {
@@ -14,9 +16,10 @@ namespace refract::models {
 // `show` after every few MiB. One per thread.
 class ScopedCopyProgress {
  public:
-  // `done` of the `bytes` of the file `from`.
-  using Show = std::function<void(const std::string& from, uint64_t done,
-                                  uint64_t bytes)>;
+  // `done` of the `bytes` of the file `from`; `read` are the last of these.
+  using Show =
+      std::function<void(const std::string& from, uint64_t done, uint64_t bytes,
+                         absl::Span<const std::byte> read)>;
   explicit ScopedCopyProgress(Show show);
   ~ScopedCopyProgress();
   ScopedCopyProgress(const ScopedCopyProgress&) = delete;

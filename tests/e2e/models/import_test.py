@@ -157,6 +157,57 @@ class Import(unittest.TestCase):
             answer = safetensors_io.read(out)["output_0"]
             torch.testing.assert_close(answer, Masked()(x, shown))
 
+    def test_values_that_are_no_numbers_are_named(self):
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                # More than the 4 MiB that import reads at a time.
+                self.user = torch.nn.Embedding(40_000, 33)
+                self.item = torch.nn.Embedding(50, 4)
+                self.register_buffer("mask", torch.tensor([0, -torch.inf]))
+                self.top = torch.nn.Linear(37, 2)
+
+            def forward(self, user, item):
+                rows = torch.cat([self.user(user), self.item(item)], dim=1)
+                return self.top(rows) + self.mask
+
+        module = Model().eval()
+        x = torch.arange(4)
+        shapes = ({0: torch.export.Dim("batch")},) * 2
+        sample = self.folder / "numbers.safetensors"
+        safetensors_io.write(sample, {"user": x, "item": x})
+
+        def notes(name, *arguments):
+            file = self.folder / f"{name}.pt2"
+            torch.export.save(torch.export.export(module, (x, x), dynamic_shapes=shapes), file)
+            done = support.refract(
+                "import", file, "--repo", self.folder / "numbers", "--name", name,
+                "--sample", sample, "--no-golden", *arguments,
+            )
+            return [line for line in done.stdout.splitlines() if "NaN" in line]
+
+        self.assertEqual(notes("finite"), [])
+        with torch.no_grad():
+            module.user.weight[31_000:32_500] = torch.nan  # over the end of a piece
+            module.item.weight[49, 3] = -torch.inf
+            module.item.weight[7, 0] = torch.inf
+            module.top.bias[1] = torch.nan
+        wanted = [
+            "note: table item.weight: 2 of 50 rows hold a NaN or an infinity, the first is row 7",
+            "note: table user.weight: 1500 of 40000 rows hold a NaN or an infinity, "
+            "the first is row 31000",
+            "note: weight top.bias holds a NaN",
+        ]
+        self.assertEqual(sorted(notes("odd")), wanted)
+        self.assertEqual(sorted(notes("linked", "--link")), wanted)
+        tables = self.folder / "number_tables"
+        tables.mkdir()
+        safetensors_io.write(tables / "t.safetensors", {
+            "item.weight": module.item.weight.detach().half(),
+            "user.weight": torch.zeros(40_000, 33),
+        })
+        self.assertEqual(sorted(notes("halves", "--tables", tables)), [wanted[0], wanted[2]])
+
     def test_a_folder_of_sources_is_no_repository(self):
         sources = self.folder / "models"
         (sources / "graph").mkdir(parents=True)

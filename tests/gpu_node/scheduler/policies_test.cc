@@ -206,8 +206,12 @@ TEST(FiniteTest, FindsNansAndInfinitiesOfEveryType) {
     EXPECT_FALSE(base::HasNonFinite(view(base::DType::kFloat32, floats)));
     floats[36] = odd;
     EXPECT_TRUE(base::HasNonFinite(view(base::DType::kFloat32, floats)));
+    EXPECT_EQ(base::HasNaN(view(base::DType::kFloat32, floats)),
+              std::isnan(odd));
     double doubles[3] = {1, odd, 2};
     EXPECT_TRUE(base::HasNonFinite(view(base::DType::kFloat64, doubles)));
+    EXPECT_EQ(base::HasNaN(view(base::DType::kFloat64, doubles)),
+              std::isnan(odd));
   }
   const float large[] = {std::numeric_limits<float>::max(),
                          -std::numeric_limits<float>::max(),
@@ -219,6 +223,10 @@ TEST(FiniteTest, FindsNansAndInfinitiesOfEveryType) {
               ((bits >> 10) & 31) == 31);
     EXPECT_EQ(base::HasNonFinite(view(base::DType::kBFloat16, half)),
               ((bits >> 7) & 255) == 255);
+    EXPECT_EQ(base::HasNaN(view(base::DType::kFloat16, half)),
+              (bits & 0x7fff) > 0x7c00);
+    EXPECT_EQ(base::HasNaN(view(base::DType::kBFloat16, half)),
+              (bits & 0x7fff) > 0x7f80);
   }
   const int64_t ints[] = {-1, std::numeric_limits<int64_t>::max()};
   EXPECT_FALSE(base::HasNonFinite(view(base::DType::kInt64, ints)));
