@@ -9,6 +9,7 @@ ModelDeltaTracker knows which rows have changed; the rows are read from the weig
 """
 
 import pathlib
+import pickle
 import re
 
 import numpy
@@ -273,16 +274,18 @@ def _local(name, weight):
 
 def load_tracked(path):
     """What torch.save() kept of get_unique() or get_unique_ids()."""
-    known = []
+    load = lambda: torch.load(path, map_location="cpu", weights_only=True)
     try:
-        from torchrec.distributed.model_tracker.types import UniqueRows
-
-        known.append(UniqueRows)
-    except ImportError:
-        pass  # ids alone need no torchrec
-    try:
-        with torch.serialization.safe_globals(known):
-            found = torch.load(path, map_location="cpu", weights_only=True)
+        try:
+            found = load()
+        except pickle.UnpicklingError as error:
+            # States beside the ids: of a class of TorchRec, whose import takes seconds.
+            try:
+                from torchrec.distributed.model_tracker.types import UniqueRows
+            except ImportError:
+                raise error
+            with torch.serialization.safe_globals([UniqueRows]):
+                found = load()
     except Exception as error:  # of many kinds
         raise DeltaError(f"{path}: cannot be read: {str(error).splitlines()[0]}")
     if not isinstance(found, dict):
