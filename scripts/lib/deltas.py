@@ -162,11 +162,15 @@ class Folder:
         # fsync before the rename, and of the folder after it: without them a
         # loss of power may leave the new name with an empty file, or lose the
         # name.
-        with open(aside, "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(aside, self.path / name)
+        try:
+            with open(aside, "wb") as out:
+                out.write(data)
+                out.flush()
+                os.fsync(out.fileno())
+            os.replace(aside, self.path / name)
+        except OSError as error:  # such as a full disk
+            aside.unlink(missing_ok=True)
+            raise DeltaError(f"{self.path / name}: {error.strerror}")
         # A delta that was reported is there after a loss of power, too.
         folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:

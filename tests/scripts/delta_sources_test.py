@@ -9,6 +9,7 @@ import io
 import logging
 import os
 import pathlib
+import resource
 import subprocess
 import sys
 import tempfile
@@ -333,6 +334,20 @@ class TorchRec(Sources):
 
 
 class Folders(unittest.TestCase):
+    def test_a_full_disk_leaves_the_last_delta(self):
+        with tempfile.TemporaryDirectory() as path:
+            folder = deltas.Folder(path, "m", 1)
+            folder.write({"t": deltas.Rows([1], torch.ones(1, 4))})
+            before = sorted(os.listdir(path))
+            soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+            try:
+                with self.assertRaisesRegex(deltas.DeltaError, f"^{path}/delta-.*: File too large"):
+                    folder.write({"t": deltas.Rows([2], torch.ones(1, 4))})
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            self.assertEqual(sorted(os.listdir(path)), before)
+
     def test_a_damaged_manifest_is_named(self):
         with tempfile.TemporaryDirectory() as path:
             folder = deltas.Folder(path, "m", 1)

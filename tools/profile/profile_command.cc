@@ -190,8 +190,10 @@ absl::Status MeasureModel(ProfileOptions options, Context& context) {
     drift = CompareProfiles(graph, *former, profile);
     PrintDrift(*drift, context.out);
   }
-  REFRACT_RETURN_IF_ERROR(
-      base::WriteText(path, partitioner::ProfileToText(graph, profile)));
+  const std::string text = partitioner::ProfileToText(graph, profile);
+  // The version keeps its former profile where the disk is full.
+  REFRACT_RETURN_IF_ERROR(options.output.empty() ? base::ReplaceText(path, text)
+                                                 : base::WriteText(path, text));
   context.out << "written: " << path << "\n";
   if (options.json.empty()) return absl::OkStatus();
   nlohmann::ordered_json json = BenchJson("profile");

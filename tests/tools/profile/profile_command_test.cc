@@ -1,6 +1,9 @@
 // `refract profile`, and `refract partition` with its profiles.
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -100,6 +103,26 @@ TEST_F(ProfileCommandTest, PartitionPricesPlansByWhatWasMeasured) {
   EXPECT_EQ(report["conditions"]["cn_run_s"], report["conditions"]["hn_run_s"]);
   EXPECT_THAT(std::string(report["conditions"]["cn"]["name"]),
               HasSubstr("profiled"));
+}
+
+TEST_F(ProfileCommandTest, AFullDiskLeavesTheFormerProfile) {
+  const std::vector<std::string> profile = {"profile", model_,     "--batch",
+                                            "1,2,4",   "--repeat", "9"};
+  Run(profile);
+  const std::string former = Text(beside_);
+  // As on a full disk: nothing can be written.
+  rlimit limit;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  signal(SIGXFSZ, SIG_IGN);
+  const rlimit none = {0, limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+  std::ostringstream out;
+  std::ostringstream err;
+  const int status = RunCommandLine(profile, out, err);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  EXPECT_EQ(status, 1) << err.str();
+  EXPECT_THAT(err.str(), HasSubstr(beside_ + ": cannot be written"));
+  EXPECT_EQ(Text(beside_), former);
 }
 
 TEST_F(ProfileCommandTest, ProfilesAreUsedWhenTheyShouldBe) {
