@@ -150,6 +150,10 @@ void ReadTraces(Fields& fields, ModelCosts& costs) {
     traced->hn_memory_bytes = costs.hn_memory_bytes;
     traced->never_merged = costs.never_merged;
     traced->source = absl::StrCat(traced->source, "; bytes: ", costs.source);
+  } else {
+    absl::StrAppend(&traced->source,
+                    "; without bytes, so no NIC has work (model.path gives "
+                    "the bytes)");
   }
   costs = *std::move(traced);
 }

@@ -271,6 +271,7 @@ class Tracing(Deployment, unittest.TestCase):
         self.assertGreater(p50, twentieths[0])
         self.assertLess(p50, twentieths[-1])
         self.assertIn("traces of 120 of 120 requests", json.dumps(service))
+        self.assertIn("without bytes, so no NIC has work", json.dumps(service))
         spec.write_text(spec.read_text().replace(
             '"traces": {', '"traces": {"model": "wide", '))
         refused = support.refract("plan", spec, check=False)
