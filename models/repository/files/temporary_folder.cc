@@ -1,7 +1,6 @@
 #include "models/repository/files/temporary_folder.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <random>
 #include <system_error>
 #include <utility>
 
@@ -56,9 +56,18 @@ absl::StatusOr<TemporaryFolder> TemporaryFolder::Create(
   const absl::Cleanup close_guard = [guard] {
     if (guard >= 0) close(guard);
   };
-  std::string path =
-      absl::StrCat(model_folder, "/", kTemporaryPrefix, "XXXXXX");
-  if (mkdtemp(path.data()) == nullptr) {
+  // Not by mkdtemp(), whose folders are for the owner alone: as for any folder
+  // the umask and the parent's setgid bit decide who may read a version, and
+  // write plans and deltas into it.
+  std::random_device random;
+  std::string path;
+  int made = 0;
+  do {
+    path = absl::StrCat(model_folder, "/", kTemporaryPrefix,
+                        absl::Hex(random(), absl::kZeroPad8));
+    made = mkdir(path.c_str(), 0777);
+  } while (made != 0 && errno == EEXIST);
+  if (made != 0) {
     return absl::InternalError(absl::StrCat(path, ": ", std::strerror(errno)));
   }
   const int lock = Lock(path, LOCK_EX | LOCK_NB);
@@ -80,10 +89,6 @@ TemporaryFolder::~TemporaryFolder() {
 }
 
 absl::StatusOr<bool> TemporaryFolder::MoveTo(const std::string& to) {
-  // mkdtemp() makes folders for the owner alone; servers run as others.
-  if (chmod(path_.c_str(), 0755) != 0) {
-    return absl::InternalError(absl::StrCat(path_, ": ", std::strerror(errno)));
-  }
   if (std::rename(path_.c_str(), to.c_str()) == 0) {
     path_.clear();
     return true;

@@ -1,6 +1,7 @@
 #include "models/repository/files/temporary_folder.h"
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -52,8 +53,23 @@ TEST_F(TemporaryFolderTest, IsRemovedUnlessItIsMoved) {
     EXPECT_EQ(*folder->MoveTo(model_ + "/2"), true);
   }
   EXPECT_TRUE(fs::exists(model_ + "/2/file"));
-  EXPECT_EQ(fs::status(model_ + "/2").permissions(), fs::perms(0755));
   EXPECT_FALSE(TemporaryFolder::Create(repository_ + "/absent").ok());
+}
+
+// A group that shares a repository writes plans and deltas into its versions.
+TEST_F(TemporaryFolderTest, TheUmaskAndTheParentDecideWhoMayWrite) {
+  const auto mode_of = [&](mode_t mask, const std::string& version) {
+    const mode_t former = umask(mask);
+    auto folder = TemporaryFolder::Create(model_);
+    umask(former);
+    EXPECT_TRUE(folder.ok()) << folder.status();
+    EXPECT_EQ(*folder->MoveTo(model_ + version), true);
+    return fs::status(model_ + version).permissions();
+  };
+  EXPECT_EQ(mode_of(022, "/3"), fs::perms(0755));
+  EXPECT_EQ(mode_of(077, "/4"), fs::perms(0700));
+  fs::permissions(model_, fs::perms(02775));
+  EXPECT_EQ(mode_of(002, "/5"), fs::perms(02775));
 }
 
 // A process that is killed removes nothing itself.
