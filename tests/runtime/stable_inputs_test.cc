@@ -21,7 +21,7 @@ base::TensorView View(DType dtype, int64_t count, const void* data) {
   return view;
 }
 
-class StableInputsTest : public testing::Test {
+class StableInputsTest : public ::testing::Test {
  protected:
   std::array<int64_t, 3> ids_ = {1, 2, 3};
   std::array<float, 2> numbers_ = {0.5f, 0.25f};

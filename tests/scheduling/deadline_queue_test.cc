@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-absl::Time At(int ms) { return absl::UnixEpoch() + absl::Milliseconds(ms); }
+absl::Time AtMs(int ms) { return absl::UnixEpoch() + absl::Milliseconds(ms); }
 
 TEST(RunsBeforeTest, OrdersByDeadlineThenArrival) {
   const absl::Time none = absl::InfiniteFuture();
@@ -21,10 +21,10 @@ TEST(RunsBeforeTest, OrdersByDeadlineThenArrival) {
     QueueKey a, b;
     bool a_first;
   } const cases[] = {
-      {{At(1), 5}, {At(2), 1}, true},  {{At(2), 1}, {At(1), 5}, false},
-      {{At(1), 1}, {At(1), 2}, true},  {{At(1), 2}, {At(1), 1}, false},
-      {{At(9), 9}, {none, 1}, true},   {{none, 1}, {none, 2}, true},
-      {{At(1), 1}, {At(1), 1}, false},  // irreflexive, as an order must be
+      {{AtMs(1), 5}, {AtMs(2), 1}, true},  {{AtMs(2), 1}, {AtMs(1), 5}, false},
+      {{AtMs(1), 1}, {AtMs(1), 2}, true},  {{AtMs(1), 2}, {AtMs(1), 1}, false},
+      {{AtMs(9), 9}, {none, 1}, true},     {{none, 1}, {none, 2}, true},
+      {{AtMs(1), 1}, {AtMs(1), 1}, false},  // irreflexive, as an order must be
   };
   for (const Case& c : cases) {
     EXPECT_EQ(RunsBefore(c.a, c.b), c.a_first)
@@ -41,7 +41,7 @@ class DeadlineQueueTest : public ::testing::Test {
             const std::string& key = "", int estimate_ms = 1) {
     queue_.Push(priority_, deadline,
                 {.rows = 2,
-                 .queued_at = At(0),
+                 .queued_at = AtMs(0),
                  .estimate = absl::Milliseconds(estimate_ms),
                  .payload = name},
                 key);
@@ -58,10 +58,10 @@ class DeadlineQueueTest : public ::testing::Test {
 
 TEST_F(DeadlineQueueTest, EarliestDeadlineFirst) {
   Push("no deadline 1", absl::InfiniteFuture());
-  Push("late", At(30));
-  Push("early", At(10));
+  Push("late", AtMs(30));
+  Push("early", AtMs(10));
   Push("no deadline 2", absl::InfiniteFuture());
-  Push("late too", At(30));
+  Push("late too", AtMs(30));
   std::vector<std::string> order;
   while (!queue_.empty()) order.push_back(TakeNext());
   EXPECT_THAT(order, ElementsAre("early", "late", "late too", "no deadline 1",
@@ -71,7 +71,7 @@ TEST_F(DeadlineQueueTest, EarliestDeadlineFirst) {
 TEST_F(DeadlineQueueTest, NoDeadlineMeansLastButNotNever) {
   Push("patient 1", absl::InfiniteFuture());
   Push("patient 2", absl::InfiniteFuture());
-  for (int i = 0; i < 50; ++i) Push("urgent", At(10 + i));
+  for (int i = 0; i < 50; ++i) Push("urgent", AtMs(10 + i));
   for (int i = 1; i <= 2 * kTurnWithoutDeadline; ++i) {
     EXPECT_EQ(TakeNext(), i == kTurnWithoutDeadline       ? "patient 1"
                           : i == 2 * kTurnWithoutDeadline ? "patient 2"
@@ -81,10 +81,10 @@ TEST_F(DeadlineQueueTest, NoDeadlineMeansLastButNotNever) {
 }
 
 TEST_F(DeadlineQueueTest, OnlyEqualKeysAreMerged) {
-  Push("a1", At(1), "a");
-  Push("b", At(2), "b");
-  Push("alone", At(3), "");
-  Push("a2", At(4), "a");
+  Push("a1", AtMs(1), "a");
+  Push("b", AtMs(2), "b");
+  Push("alone", AtMs(3), "");
+  Push("a2", AtMs(4), "a");
   Push("a3", absl::InfiniteFuture(), "a");
   std::vector<std::string> names;
   for (const Request* request : queue_.Candidates()) {
@@ -97,17 +97,17 @@ TEST_F(DeadlineQueueTest, OnlyEqualKeysAreMerged) {
 }
 
 TEST_F(DeadlineQueueTest, KnowsTheWorkAheadOfADeadline) {
-  Push("a", At(10), "", 3);
-  Push("b", At(20), "", 4);
+  Push("a", AtMs(10), "", 3);
+  Push("b", AtMs(20), "", 4);
   Push("c", absl::InfiniteFuture(), "", 50);
   const auto before = [&](absl::Time deadline, int enough = 1000) {
     return queue_.WorkBefore(0, deadline, absl::Milliseconds(enough));
   };
-  EXPECT_EQ(before(At(9)).time, absl::ZeroDuration());
-  EXPECT_EQ(before(At(10)).time, absl::Milliseconds(3));  // it came first
-  EXPECT_EQ(before(At(20)).time, absl::Milliseconds(7));
-  EXPECT_EQ(before(At(20)).rows, 4);
-  EXPECT_EQ(before(At(20), 2).time, absl::Milliseconds(3));
+  EXPECT_EQ(before(AtMs(9)).time, absl::ZeroDuration());
+  EXPECT_EQ(before(AtMs(10)).time, absl::Milliseconds(3));  // it came first
+  EXPECT_EQ(before(AtMs(20)).time, absl::Milliseconds(7));
+  EXPECT_EQ(before(AtMs(20)).rows, 4);
+  EXPECT_EQ(before(AtMs(20), 2).time, absl::Milliseconds(3));
   EXPECT_EQ(before(absl::InfiniteFuture()).time, absl::Milliseconds(57));
   EXPECT_EQ(before(absl::InfiniteFuture()).rows, 6);
   EXPECT_EQ(before(absl::InfiniteFuture(), 6).time, absl::Milliseconds(7));
@@ -118,11 +118,11 @@ TEST_F(DeadlineQueueTest, KnowsTheWorkAheadOfADeadline) {
 }
 
 TEST_F(DeadlineQueueTest, GivesOutWhatHasExpired) {
-  Push("a", At(10));
-  Push("b", At(20));
+  Push("a", AtMs(10));
+  Push("b", AtMs(20));
   Push("c", absl::InfiniteFuture());
   std::vector<std::string> expired;
-  for (const Request& request : queue_.TakeExpired(At(20))) {
+  for (const Request& request : queue_.TakeExpired(AtMs(20))) {
     expired.push_back(request.payload);
   }
   EXPECT_THAT(expired, ElementsAre("a", "b"));
@@ -131,14 +131,14 @@ TEST_F(DeadlineQueueTest, GivesOutWhatHasExpired) {
 
 TEST_F(DeadlineQueueTest, LevelsGoBeforeDeadlines) {
   priority_ = 2;
-  Push("low early", At(10), "", 5);
+  Push("low early", AtMs(10), "", 5);
   Push("low never", absl::InfiniteFuture(), "", 7);
   priority_ = 0;
-  Push("high late", At(40), "", 3);
+  Push("high late", AtMs(40), "", 3);
   Push("high never", absl::InfiniteFuture(), "", 2);
   priority_ = 1;
-  Push("middle", At(30), "", 1);
-  EXPECT_EQ(queue_.earliest_deadline(), At(10));
+  Push("middle", AtMs(30), "", 1);
+  EXPECT_EQ(queue_.earliest_deadline(), AtMs(10));
   EXPECT_EQ(queue_.SizeBelow(0), 3);
   EXPECT_EQ(queue_.SizeBelow(1), 2);
   EXPECT_EQ(queue_.SizeBelow(15), 0);
@@ -146,13 +146,13 @@ TEST_F(DeadlineQueueTest, LevelsGoBeforeDeadlines) {
   const auto before = [&](uint8_t priority, absl::Time deadline) {
     return queue_.WorkBefore(priority, deadline, absl::Seconds(1)).time;
   };
-  EXPECT_EQ(before(0, At(39)), absl::ZeroDuration());
-  EXPECT_EQ(before(0, At(40)), absl::Milliseconds(3));
-  EXPECT_EQ(before(1, At(29)), absl::Milliseconds(5));
-  EXPECT_EQ(before(2, At(10)), absl::Milliseconds(11));
-  EXPECT_EQ(before(15, At(1)), absl::Milliseconds(18));
-  EXPECT_EQ(queue_.Expired(At(9)), nullptr);
-  EXPECT_EQ(queue_.Expired(At(10))->payload, "low early");
+  EXPECT_EQ(before(0, AtMs(39)), absl::ZeroDuration());
+  EXPECT_EQ(before(0, AtMs(40)), absl::Milliseconds(3));
+  EXPECT_EQ(before(1, AtMs(29)), absl::Milliseconds(5));
+  EXPECT_EQ(before(2, AtMs(10)), absl::Milliseconds(11));
+  EXPECT_EQ(before(15, AtMs(1)), absl::Milliseconds(18));
+  EXPECT_EQ(queue_.Expired(AtMs(9)), nullptr);
+  EXPECT_EQ(queue_.Expired(AtMs(10))->payload, "low early");
   std::vector<std::string> order;
   while (!queue_.empty()) order.push_back(TakeNext());
   EXPECT_THAT(order, ElementsAre("high late", "high never", "middle",
@@ -165,14 +165,14 @@ TEST_F(DeadlineQueueTest, TheTurnsWithoutADeadlineAreOfALevel) {
   priority_ = 1;
   Push("low", absl::InfiniteFuture());
   priority_ = 0;
-  for (int i = 0; i < 2 * kTurnWithoutDeadline; ++i) Push("high", At(10 + i));
+  for (int i = 0; i < 2 * kTurnWithoutDeadline; ++i) Push("high", AtMs(10 + i));
   for (int i = 0; i < 2 * kTurnWithoutDeadline; ++i) EXPECT_EQ(TakeNext(), "high");
   EXPECT_EQ(TakeNext(), "low");
 }
 
 TEST_F(DeadlineQueueTest, GivesOutThoseThatAreNamed) {
-  Push("a", At(10));
-  Push("b", At(20));
+  Push("a", AtMs(10));
+  Push("b", AtMs(20));
   Push("c", absl::InfiniteFuture());
   const std::vector<Request> taken =
       queue_.TakeIf([](const Request& r) { return r.payload != "b"; });

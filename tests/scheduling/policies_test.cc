@@ -16,7 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 
 const absl::Time kNow = absl::FromUnixSeconds(1000);
-absl::Time At(int us) { return kNow + absl::Microseconds(us); }
+absl::Time AtUs(int us) { return kNow + absl::Microseconds(us); }
 constexpr auto Us = [](double us) { return absl::Microseconds(us); };
 
 TEST(ExecutionTimesTest, BucketsArePowersOfTwo) {
@@ -98,8 +98,8 @@ TEST(AdmissionTest, WorkFillsTheInstancesThatAreFreeFirst) {
   };
   for (const Case& c : cases) {
     std::vector<absl::Time> free_at;
-    for (const int us : c.free_at) free_at.push_back(At(us));
-    EXPECT_EQ(PredictStart(kNow, free_at, Us(c.ahead)), At(c.start))
+    for (const int us : c.free_at) free_at.push_back(AtUs(us));
+    EXPECT_EQ(PredictStart(kNow, free_at, Us(c.ahead)), AtUs(c.start))
         << ::testing::PrintToString(c.free_at) << " " << c.ahead;
   }
   EXPECT_EQ(PredictStart(kNow, {}, Us(1)), absl::InfiniteFuture());
@@ -133,9 +133,9 @@ TEST(AdmissionTest, RefusesWhatCannotBeDoneInTime) {
       {0, 0, 0, 1, true},
   };
   for (const Case& c : cases) {
-    const absl::Time free_at[] = {At(c.busy)};
+    const absl::Time free_at[] = {AtUs(c.busy)};
     const std::optional<Refusal> refusal =
-        DecideAdmission(Snapshot(free_at, c.ahead, c.own, At(c.deadline)));
+        DecideAdmission(Snapshot(free_at, c.ahead, c.own, AtUs(c.deadline)));
     EXPECT_EQ(!refusal.has_value(), c.admitted) << c.busy << " " << c.deadline;
     if (!refusal.has_value()) continue;
     EXPECT_EQ(refusal->kind, Refusal::Kind::kTooLate);
@@ -144,20 +144,20 @@ TEST(AdmissionTest, RefusesWhatCannotBeDoneInTime) {
                 HasSubstr(absl::FormatDuration(Us(c.deadline))));
   }
   // No other node could be in time either.
-  const absl::Time free_now[] = {At(0)};
+  const absl::Time free_now[] = {AtUs(0)};
   for (const bool possible : {false, true}) {
     AdmissionSnapshot snapshot =
-        Snapshot(free_now, 0, 30, At(possible ? 10 : 9));
+        Snapshot(free_now, 0, 30, AtUs(possible ? 10 : 9));
     snapshot.own_at_best = Us(10);
     EXPECT_EQ(DecideAdmission(snapshot)->status.code(),
               possible ? absl::StatusCode::kResourceExhausted
                        : absl::StatusCode::kDeadlineExceeded);
   }
-  const absl::Time later[] = {At(1 << 30)};
-  for (const absl::Time deadline : {absl::InfiniteFuture(), At(-1)}) {
+  const absl::Time later[] = {AtUs(1 << 30)};
+  for (const absl::Time deadline : {absl::InfiniteFuture(), AtUs(-1)}) {
     EXPECT_FALSE(DecideAdmission(Snapshot(later, 1 << 30, 1 << 30, deadline)));
   }
-  EXPECT_FALSE(DecideAdmission(Snapshot({}, 10, 10, At(1))));
+  EXPECT_FALSE(DecideAdmission(Snapshot({}, 10, 10, AtUs(1))));
 }
 
 TEST(AdmissionTest, RefusesWhatHasNoRoomAndWhatNoInstanceTakes) {
@@ -203,17 +203,18 @@ TEST(JudgeTest, DropsWhatNobodyCanUse) {
     int time_us;
     Verdict verdict;
   } const cases[] = {
-      {At(11), false, 0, Verdict::kRun},
-      {At(11), false, 1, Verdict::kRun},
-      {At(11), false, 2, Verdict::kDropHopeless},
-      {At(10), false, 0, Verdict::kDropExpired},
-      {At(9), false, 0, Verdict::kDropExpired},
+      {AtUs(11), false, 0, Verdict::kRun},
+      {AtUs(11), false, 1, Verdict::kRun},
+      {AtUs(11), false, 2, Verdict::kDropHopeless},
+      {AtUs(10), false, 0, Verdict::kDropExpired},
+      {AtUs(9), false, 0, Verdict::kDropExpired},
       {absl::InfiniteFuture(), false, 1000, Verdict::kRun},
-      {At(11), true, 0, Verdict::kDropAbandoned},
-      {At(9), true, 0, Verdict::kDropAbandoned},
+      {AtUs(11), true, 0, Verdict::kDropAbandoned},
+      {AtUs(9), true, 0, Verdict::kDropAbandoned},
   };
   for (const Case& c : cases) {
-    EXPECT_EQ(Judge(c.deadline, c.abandoned, Us(c.time_us), At(10)), c.verdict)
+    EXPECT_EQ(Judge(c.deadline, c.abandoned, Us(c.time_us), AtUs(10)),
+              c.verdict)
         << c.deadline << " " << c.abandoned << " " << c.time_us;
   }
 }

@@ -84,8 +84,8 @@ class Broker {
 
 // Row 1 of the table gets the value in all columns. The delta's id is "d" and
 // its sequence.
-std::string Delta(int64_t sequence, float value, int64_t parent = -1,
-                  int64_t version = 1) {
+std::string DeltaMessage(int64_t sequence, float value, int64_t parent = -1,
+                         int64_t version = 1) {
   if (parent < 0) parent = sequence - 1;
   const int64_t id = 1;
   const std::vector<float> row(kDim, value);
@@ -214,12 +214,12 @@ std::pair<int64_t, float> Is(int64_t sequence, float value) {
 
 TEST_F(DeltaTopicTest, RowsBecomeVisibleAndANodeGoesOnWhereItWas) {
   Serve({1});
-  broker_.Send(Delta(1, 1.5F));
-  broker_.Send(Delta(2, 2.5F));
+  broker_.Send(DeltaMessage(1, 1.5F));
+  broker_.Send(DeltaMessage(2, 2.5F));
   Start(broker_.address());
   AwaitAdded(2);
   EXPECT_EQ(State(), Is(2, 2.5F));
-  broker_.Send(Delta(3, 3.5F));
+  broker_.Send(DeltaMessage(3, 3.5F));
   AwaitAdded(3);
   EXPECT_EQ(State(), Is(3, 3.5F));
   EXPECT_TRUE(counts().up);
@@ -228,7 +228,7 @@ TEST_F(DeltaTopicTest, RowsBecomeVisibleAndANodeGoesOnWhereItWas) {
   // Restarts: the folder has the deltas, the topic is read after them.
   topic_.reset();
   Serve({1});
-  broker_.Send(Delta(4, 4.5F));
+  broker_.Send(DeltaMessage(4, 4.5F));
   EXPECT_EQ(*base::ReadText(Position()), "deltas 0 3\n");
   Start(broker_.address());
   AwaitAdded(1);
@@ -254,20 +254,20 @@ TEST_F(DeltaTopicTest, RowsBecomeVisibleAndANodeGoesOnWhereItWas) {
 
 TEST_F(DeltaTopicTest, WhatDoesNotFitIsRefusedByNameAndTheNextIsTaken) {
   Serve({1});
-  broker_.Send(Delta(1, 1));
+  broker_.Send(DeltaMessage(1, 1));
   broker_.Send("no message of Protobuf");
   broker_.Send("");
-  broker_.Send(Delta(3, 3));  // its parent is missing
-  broker_.Send(Delta(4, 4));
-  std::string spoilt = Delta(2, 2);
+  broker_.Send(DeltaMessage(3, 3));  // its parent is missing
+  broker_.Send(DeltaMessage(4, 4));
+  std::string spoilt = DeltaMessage(2, 2);
   spoilt.back() ^= 1;
   broker_.Send(spoilt);
   testing::internal::CaptureStderr();
   FLAGS_logtostderr = true;
   Start(broker_.address());
   Await([](const auto& counts) { return counts.refused == 5; });
-  broker_.Send(Delta(2, 2.5F));
-  broker_.Send(Delta(3, 3.5F));
+  broker_.Send(DeltaMessage(2, 2.5F));
+  broker_.Send(DeltaMessage(3, 3.5F));
   AwaitAdded(3);
   FLAGS_logtostderr = false;
   const std::string log = testing::internal::GetCapturedStderr();
@@ -284,7 +284,8 @@ TEST_F(DeltaTopicTest, WhatDoesNotFitIsRefusedByNameAndTheNextIsTaken) {
 
 TEST_F(DeltaTopicTest, GoesBackWhereDeltasAreMissing) {
   Serve({1});
-  for (int i = 1; i <= 3; ++i) broker_.Send(Delta(i, static_cast<float>(i)));
+  for (int i = 1; i <= 3; ++i)
+    broker_.Send(DeltaMessage(i, static_cast<float>(i)));
   // The topic was made anew, with more and with fewer messages than before.
   for (const char* const position : {"deltas 0 2\n", "deltas 0 1000\n"}) {
     topic_.reset();
@@ -301,9 +302,9 @@ TEST_F(DeltaTopicTest, GoesBackWhereDeltasAreMissing) {
 
 TEST_F(DeltaTopicTest, VersionsThatAreServedLaterGetTheirDeltas) {
   Serve({});
-  broker_.Send(Delta(1, 1.5F));
-  broker_.Send(Delta(1, 9.5F, 0, /*version=*/2));
-  broker_.Send(Delta(2, 2.5F));
+  broker_.Send(DeltaMessage(1, 1.5F));
+  broker_.Send(DeltaMessage(1, 9.5F, 0, /*version=*/2));
+  broker_.Send(DeltaMessage(2, 2.5F));
   Start(broker_.address());
   Await([](const auto& counts) { return counts.other == 3; });
   Serve({1});
@@ -312,7 +313,7 @@ TEST_F(DeltaTopicTest, VersionsThatAreServedLaterGetTheirDeltas) {
   // A start behind the other version's delta, which is found all the same.
   Start(broker_.address());
   Await([](const auto& counts) { return counts.up; });
-  broker_.Send(Delta(3, 3.5F));
+  broker_.Send(DeltaMessage(3, 3.5F));
   AwaitAdded(1);
   EXPECT_EQ(counts().other, 0);
   Serve({1, 2});
@@ -324,7 +325,7 @@ TEST_F(DeltaTopicTest, VersionsThatAreServedLaterGetTheirDeltas) {
 TEST_F(DeltaTopicTest, ABrokerThatIsAwayIsLoggedOnceAndComesBack) {
   Serve({1});
   Start(broker_.address());
-  broker_.Send(Delta(1, 1));
+  broker_.Send(DeltaMessage(1, 1));
   AwaitAdded(1);
   testing::internal::CaptureStderr();
   FLAGS_logtostderr = true;
@@ -335,7 +336,7 @@ TEST_F(DeltaTopicTest, ABrokerThatIsAwayIsLoggedOnceAndComesBack) {
   EXPECT_EQ(State(), Is(1, 1));
   rd_kafka_mock_broker_set_up(broker_.cluster(), -1);
   Await([](const auto& counts) { return counts.up; });
-  broker_.Send(Delta(2, 2));
+  broker_.Send(DeltaMessage(2, 2));
   AwaitAdded(2);
   FLAGS_logtostderr = false;
   const std::string log = testing::internal::GetCapturedStderr();
@@ -352,7 +353,7 @@ TEST_F(DeltaTopicTest, NoBrokerAndNoTopicAreErrorsThatEnd) {
   FLAGS_logtostderr = true;
   Start("127.0.0.1:1");
   Await([](const auto& counts) { return counts.errors == 1; });
-  broker_.Send(Delta(1, 1));
+  broker_.Send(DeltaMessage(1, 1));
   rd_kafka_mock_topic_set_error(broker_.cluster(), kTopic,
                                 RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
   Start(broker_.address());
@@ -373,7 +374,7 @@ TEST_F(DeltaTopicTest, WaitsForAnotherWriter) {
   const std::string path = Folder() + "/.lock";
   base::UniqueFd lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   ASSERT_EQ(flock(lock.get(), LOCK_EX), 0);
-  broker_.Send(Delta(1, 1));
+  broker_.Send(DeltaMessage(1, 1));
   Start(broker_.address());
   Await([](const auto& counts) { return counts.up; });
   absl::SleepFor(absl::Milliseconds(300));
@@ -384,10 +385,10 @@ TEST_F(DeltaTopicTest, WaitsForAnotherWriter) {
 
 TEST_F(DeltaTopicTest, LongMessagesAreRefused) {
   Serve({1});
-  broker_.Send(Delta(1, 1));
+  broker_.Send(DeltaMessage(1, 1));
   broker_.Send(std::string(3000, 'x'));
   broker_.Send(std::string(900000, 'x'));
-  broker_.Send(Delta(2, 2));
+  broker_.Send(DeltaMessage(2, 2));
   Start(broker_.address(), kTopic, /*max_message_bytes=*/2000);
   AwaitAdded(2);
   EXPECT_EQ(counts().refused, 2);
@@ -397,15 +398,15 @@ TEST_F(DeltaTopicTest, ReadsAllPartitions) {
   rd_kafka_mock_topic_create(broker_.cluster(), "three", 3, 1);
   Serve({1, 2});
   for (int i = 1; i <= 3; ++i) {
-    broker_.Send(Delta(i, static_cast<float>(i)), "three", 2);
-    broker_.Send(Delta(i, static_cast<float>(-i), -1, 2), "three", 0);
+    broker_.Send(DeltaMessage(i, static_cast<float>(i)), "three", 2);
+    broker_.Send(DeltaMessage(i, static_cast<float>(-i), -1, 2), "three", 0);
   }
   Start(broker_.address(), "three");
   AwaitAdded(6);
   EXPECT_EQ(State(1), Is(3, 3));
   EXPECT_EQ(State(2), Is(3, -3));
   Start(broker_.address(), "three");
-  broker_.Send(Delta(4, 4), "three", 2);
+  broker_.Send(DeltaMessage(4, 4), "three", 2);
   AwaitAdded(1);
   Await([](const auto& counts) { return counts.behind == 0; });
 }

@@ -19,7 +19,7 @@ namespace {
 
 using models::testing::TempDir;
 
-const std::set<std::string> kTables = {"table"};
+const std::set<std::string> kTableNames = {"table"};
 
 std::shared_ptr<const models::LoadedModel> Model(const std::string& name) {
   auto model = std::make_shared<models::LoadedModel>();
@@ -42,7 +42,7 @@ int QuestionsWith(const std::string& available_kib,
   root.Write("proc/self/status", "RssFile: " + mapped_kib + " kB\n");
   int questions = 0;
   ReadTablesAhead(
-      model, kTables, shard,
+      model, kTableNames, shard,
       [&] {
         ++questions;
         return go_on;
@@ -111,7 +111,7 @@ TEST(TableReadAheadTest, ReadsOneVersionAfterTheOther) {
   const auto last = Model("last");
   auto gone = Model("gone");
   std::vector<TableReadAhead::Version> versions = {
-      {first, kTables}, {gone, {}}, {last, {"other"}}};
+      {first, kTableNames}, {gone, {}}, {last, {"other"}}};
   gone.reset();
   std::vector<std::pair<std::string, std::set<std::string>>> read;
   absl::Notification done;
@@ -125,7 +125,7 @@ TEST(TableReadAheadTest, ReadsOneVersionAfterTheOther) {
       });
   ASSERT_TRUE(reading.ok()) << reading.status();
   done.WaitForNotification();
-  EXPECT_EQ(read[0], std::make_pair(std::string("first"), kTables));
+  EXPECT_EQ(read[0], std::make_pair(std::string("first"), kTableNames));
   EXPECT_EQ(read[1], std::make_pair(std::string("last"),
                                     std::set<std::string>{"other"}));
 }
@@ -134,8 +134,8 @@ TEST(TableReadAheadTest, StopsWithinAVersion) {
   const auto model = Model("small");
   absl::Notification begun;
   auto reading = TableReadAhead::Start(
-      {{model, kTables}}, [&](const models::LoadedModel&, const auto&,
-                              const std::function<bool()>& go_on) {
+      {{model, kTableNames}}, [&](const models::LoadedModel&, const auto&,
+                                  const std::function<bool()>& go_on) {
         begun.Notify();
         while (go_on()) continue;
       });
@@ -152,7 +152,7 @@ TEST(TableReadAheadTest, GivesUpAVersionThatIsUnloaded) {
   absl::Notification begun;
   absl::Notification done;
   const auto reading =
-      TableReadAhead::Start({{unloaded, kTables}, {next, kTables}},
+      TableReadAhead::Start({{unloaded, kTableNames}, {next, kTableNames}},
                             [&](const models::LoadedModel& model, const auto&,
                                 const std::function<bool()>& go_on) {
                               if (model.name == "next") {

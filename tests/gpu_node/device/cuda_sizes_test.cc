@@ -377,7 +377,7 @@ TEST_F(CudaProgramsTest, SaysWhatItReserves) {
 }
 
 // `refract run`.
-TEST(CompileForCudaTest, RunsWithWhateverSizesARequestHas) {
+TEST(CudaSizesTest, RunsWithWhateverSizesARequestHas) {
   const auto model = StepModel(0);
   const auto part = runtime::Part::Hn(model->graph, *model->plan);
   auto device = std::make_shared<CheckedDevice>(1);

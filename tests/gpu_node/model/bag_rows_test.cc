@@ -85,7 +85,7 @@ std::shared_ptr<const models::LoadedModel> MakeBagModel(const BagModel& how) {
   return model;
 }
 
-struct Request {
+struct BagRequest {
   int64_t rows = 1;
   base::Tensor ids, offsets, weights;
   std::vector<base::TensorView> views;  // in the part's order
@@ -100,8 +100,8 @@ class BagRowsTest : public ::testing::TestWithParam<BagModel> {
     ASSERT_EQ(model_->layout().why_not(), "");
   }
 
-  std::unique_ptr<Request> Make(const std::vector<int64_t>& sizes) {
-    auto request = std::make_unique<Request>();
+  std::unique_ptr<BagRequest> Make(const std::vector<int64_t>& sizes) {
+    auto request = std::make_unique<BagRequest>();
     request->rows = static_cast<int64_t>(sizes.size());
     int64_t entries = 0;
     for (const int64_t size : sizes) entries += size;
@@ -132,9 +132,9 @@ class BagRowsTest : public ::testing::TestWithParam<BagModel> {
     return request;
   }
 
-  Batch Run(const std::vector<const Request*>& requests, int64_t max_rows) {
+  Batch Run(const std::vector<const BagRequest*>& requests, int64_t max_rows) {
     Batch batch;
-    for (const Request* request : requests) {
+    for (const BagRequest* request : requests) {
       BatchMember& member = batch.members.emplace_back();
       member.rows = request->rows;
       member.call = std::make_unique<SlotCall>(request->views, memory_, true);
@@ -146,7 +146,7 @@ class BagRowsTest : public ::testing::TestWithParam<BagModel> {
   }
 
   // The oracle: loops over the bags.
-  void ExpectRight(const Request& request, const std::vector<int64_t>& sizes,
+  void ExpectRight(const BagRequest& request, const std::vector<int64_t>& sizes,
                    const BatchMember& member) {
     ASSERT_TRUE(member.status.ok()) << member.status;
     const auto* const sums =
@@ -188,8 +188,8 @@ TEST_P(BagRowsTest, TogetherAndInStepsAsAlone) {
   random_.seed(seed);
   for (int round = 0; round < 50; ++round) {
     std::vector<std::vector<int64_t>> sizes;
-    std::vector<std::unique_ptr<Request>> requests;
-    std::vector<const Request*> together;
+    std::vector<std::unique_ptr<BagRequest>> requests;
+    std::vector<const BagRequest*> together;
     const size_t count = 1 + random_() % 4;
     for (size_t i = 0; i < count; ++i) {
       sizes.push_back(RandomSizes(1 + static_cast<int64_t>(random_() % 9)));

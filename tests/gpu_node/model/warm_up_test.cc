@@ -21,15 +21,14 @@ using runtime::testing::Int;
 using runtime::testing::Ref;
 using runtime::testing::Sym;
 
-constexpr base::DType kFloat = base::DType::kFloat32;
-
 // items[b, 2] · user[1, 2], the user's row repeated by a number of rows that
 // the CN sends: an input with rows, one that is the same for all, and the
 // count.
 std::shared_ptr<const models::LoadedModel> OneUserForAllItems() {
   GraphBuilder builder;
-  const auto items = builder.Input("items", kFloat, {Sym("b"), 2});
-  const auto user = builder.Input("user", kFloat, {1, 2});
+  const auto items =
+      builder.Input("items", base::DType::kFloat32, {Sym("b"), 2});
+  const auto user = builder.Input("user", base::DType::kFloat32, {1, 2});
   const auto rows =
       builder.Node("aten.sym_size.int", {Ref("self", items), Int("dim", 0)},
                    {base::DType::kInt64, {}, models::ValueKind::kSymInt});
@@ -38,10 +37,10 @@ std::shared_ptr<const models::LoadedModel> OneUserForAllItems() {
       "aten.expand.default",
       {Ref("self", user),
        {"size", models::IntList{{0, rows}, {2, models::kNoValue}}}},
-      {kFloat, {Sym("b"), 2}});
+      {base::DType::kFloat32, {Sym("b"), 2}});
   builder.Output(builder.Node("aten.mul.Tensor",
                               {Ref("self", items), Ref("other", users)},
-                              {kFloat, {Sym("b"), 2}}));
+                              {base::DType::kFloat32, {Sym("b"), 2}}));
   auto model = std::make_shared<models::LoadedModel>(
       *testing_models::MakeSmallModel({}));
   model->graph = builder.graph();
@@ -54,7 +53,8 @@ std::shared_ptr<const models::LoadedModel> OneUserForAllItems() {
 // history[b, 3] at the place of its last step, lengths[b, 1] - 1.
 std::shared_ptr<const models::LoadedModel> LastStepOfAHistory() {
   GraphBuilder builder;
-  const auto history = builder.Input("history", kFloat, {Sym("b"), 3});
+  const auto history =
+      builder.Input("history", base::DType::kFloat32, {Sym("b"), 3});
   const auto lengths =
       builder.Input("lengths", base::DType::kInt64, {Sym("b"), 1});
   const auto last =
@@ -63,7 +63,7 @@ std::shared_ptr<const models::LoadedModel> LastStepOfAHistory() {
   builder.Output(
       builder.Node("aten.gather.default",
                    {Ref("self", history), Int("dim", 1), Ref("index", last)},
-                   {kFloat, {Sym("b"), 1}}));
+                   {base::DType::kFloat32, {Sym("b"), 1}}));
   auto model = std::make_shared<models::LoadedModel>(
       *testing_models::MakeSmallModel({}));
   model->graph = builder.graph();

@@ -30,7 +30,7 @@ absl::Time At(int us) { return kNow + absl::Microseconds(us); }
 constexpr auto Us = [](double us) { return absl::Microseconds(us); };
 
 // 100 µs + 1 µs a row.
-ExecutionTimes LaunchBound() {
+ExecutionTimes LaunchBoundTimes() {
   ExecutionTimes times;
   for (int bucket = 0; bucket <= 12; ++bucket) {
     const int64_t rows = RowsOfBucket(bucket);
@@ -39,9 +39,10 @@ ExecutionTimes LaunchBound() {
   return times;
 }
 
-std::vector<size_t> MembersOf(const std::vector<BatchCandidate>& candidates,
-                              const BatchingOptions& options,
-                              const ExecutionTimes& times = LaunchBound()) {
+std::vector<size_t> MembersOf(
+    const std::vector<BatchCandidate>& candidates,
+    const BatchingOptions& options,
+    const ExecutionTimes& times = LaunchBoundTimes()) {
   return DecideBatch(candidates, options, times, {}, kNow).members;
 }
 
@@ -87,18 +88,19 @@ TEST(BatchPolicyTest, PreferredSizesAreMadeExactly) {
   const std::vector<BatchCandidate> fives(5, {4, none, kNow});
   const ArrivalRate busy{.gap = Us(1), .rows = 4, .last = kNow};
   const BatchDecision full =
-      DecideBatch(fives, options, LaunchBound(), busy, kNow);
+      DecideBatch(fives, options, LaunchBoundTimes(), busy, kNow);
   EXPECT_THAT(full.members, ElementsAre(0, 1, 2, 3));  // 16
   EXPECT_LE(full.wait_until, kNow);
   // 4 is none of them: it waits.
-  EXPECT_GT(DecideBatch({{4, none, kNow}}, options, LaunchBound(), busy, kNow)
-                .wait_until,
-            kNow);
+  EXPECT_GT(
+      DecideBatch({{4, none, kNow}}, options, LaunchBoundTimes(), busy, kNow)
+          .wait_until,
+      kNow);
 }
 
 TEST(BatchPolicyTest, WaitsOnlyWhileItPays) {
   const absl::Time none = absl::InfiniteFuture();
-  const ExecutionTimes times = LaunchBound();
+  const ExecutionTimes times = LaunchBoundTimes();
   // Two of one row: 101 + 101 − 102 = 100 µs are saved.
   struct Case {
     const char* what;

@@ -140,19 +140,19 @@ struct Neighbours {
 constexpr double kQuietUs = 1000;
 // The share of kQuietUs that a turn of other models may take.
 constexpr double kFelt = 0.2;
-constexpr double kQuietRequests = 3000;
+constexpr double kQuietCount = 3000;
 
-struct Observed {
+struct Neighbourhood {
   absl::Duration quiet_p99;
   double loud_rows_per_s = 0;
   uint64_t steps = 0;
   absl::Duration longest;  // execution of the loud one, once it is known
 };
 
-Observed Observe(const Neighbours& n) {
+Neighbourhood ObserveNeighbours(const Neighbours& n) {
   // The quiet one's requests; enough for a 99th percentile.
-  const absl::Duration duration = absl::Microseconds(
-      kQuietRequests * kQuietUs / (n.quiet_load * n.instances));
+  const absl::Duration duration =
+      absl::Microseconds(kQuietCount * kQuietUs / (n.quiet_load * n.instances));
   const auto arrivals = [&](size_t model, int64_t rows, double us,
                             double load) {
     std::mt19937 own(kSeed + model);
@@ -196,7 +196,7 @@ Observed Observe(const Neighbours& n) {
   }
   sim.Run(all);
   EXPECT_THAT(sim.device().violations(), IsEmpty());
-  Observed seen;
+  Neighbourhood seen;
   std::vector<absl::Duration> latencies;
   for (size_t i = 0; i < all.size(); ++i) {
     if (all[i].model != 0) continue;
@@ -223,11 +223,11 @@ Observed Observe(const Neighbours& n) {
 }
 
 // p99 of the quiet model beside the loud one ÷ alone. `beside` may be null.
-double Disturbance(Neighbours n, Observed* beside = nullptr) {
+double Disturbance(Neighbours n, Neighbourhood* beside = nullptr) {
   n.loud_is_there = false;
-  const Observed alone = Observe(n);
+  const Neighbourhood alone = ObserveNeighbours(n);
   n.loud_is_there = true;
-  const Observed with = Observe(n);
+  const Neighbourhood with = ObserveNeighbours(n);
   const double ratio = absl::FDivDuration(with.quiet_p99, alone.quiet_p99);
   std::printf(
       "%d instances, quiet 1 ms at %.1f, loud %.0f + %.0f us a row, %lld rows: "
@@ -260,8 +260,8 @@ TEST_F(SchedulerLoadTest, WhatCannotBeMadeShorterDelaysByNoMoreThanItself) {
         Neighbours n = {
             .instances = instances, .quiet_load = load, .loud = {loud_us, 0}};
         n.loud_is_there = false;
-        const absl::Duration alone = Observe(n).quiet_p99;
-        Observed beside;
+        const absl::Duration alone = ObserveNeighbours(n).quiet_p99;
+        Neighbourhood beside;
         n.loud_is_there = true;
         Disturbance(n, &beside);
         EXPECT_LE(beside.quiet_p99, alone + absl::Microseconds(loud_us));
@@ -278,7 +278,7 @@ TEST_F(SchedulerLoadTest, LongExecutionsAreMadeShortForTheQuietOnesSake) {
   // ones of which 1024 rows are merged into 10 ms.
   for (const int instances : {1, 4}) {
     for (const double load : {0.1, 0.3}) {
-      Observed beside;
+      Neighbourhood beside;
       EXPECT_LE(Disturbance({.instances = instances,
                              .quiet_load = load,
                              .loud = {40, 10},
@@ -303,7 +303,7 @@ TEST_F(SchedulerLoadTest, LongExecutionsAreMadeShortForTheQuietOnesSake) {
 TEST_F(SchedulerLoadTest, AStagedBatchIsNoSecondTurnInTheWay) {
   for (const int instances : {1, 4}) {
     for (const double load : {0.1, 0.3}) {
-      Observed beside;
+      Neighbourhood beside;
       EXPECT_LE(Disturbance({.instances = instances,
                              .slots = 2,
                              .quiet_load = load,
@@ -317,11 +317,11 @@ TEST_F(SchedulerLoadTest, AStagedBatchIsNoSecondTurnInTheWay) {
 }
 
 TEST_F(SchedulerLoadTest, WithoutIsolationNothingIsMadeShorter) {
-  const Observed beside = Observe({.quiet_load = 0.1,
-                                   .loud = {40, 10},
-                                   .loud_rows = 180,
-                                   .stepwise = true,
-                                   .isolation = false});
+  const Neighbourhood beside = ObserveNeighbours({.quiet_load = 0.1,
+                                                  .loud = {40, 10},
+                                                  .loud_rows = 180,
+                                                  .stepwise = true,
+                                                  .isolation = false});
   EXPECT_EQ(beside.steps, 0u);
   EXPECT_EQ(beside.longest, Cost({40, 10}).Of(180));
 }
@@ -331,7 +331,7 @@ TEST_F(SchedulerLoadTest, ShortExecutionsCostTheLoudModelLessThanHalfItsRows) {
   // fifth of its time: they are still executed together.
   const Neighbours n = {
       .quiet_load = 0.1, .loud = {200, 10}, .loud_rows = 4, .merged = true};
-  const Observed beside = Observe(n);
+  const Neighbourhood beside = ObserveNeighbours(n);
   // 16 rows in 360 us, where one takes 210: nine tenths of the time are its.
   EXPECT_EQ(beside.longest, absl::Microseconds(360));
   EXPECT_GE(beside.loud_rows_per_s, 0.8 * 16 / 360e-6);

@@ -263,10 +263,10 @@ TEST(FindIdInputsTest, TellsTheColumnThatEachTableReads) {
     EXPECT_EQ(found.input, ids);
     columns.emplace_back(found.table, found.column);
   }
-  using testing::Pair;
-  EXPECT_THAT(columns, testing::ElementsAre(Pair("selected", 3),
-                                            Pair("sliced", 5), Pair("two", -1),
-                                            Pair("row", -1), Pair("all", -1)));
+  using ::testing::Pair;
+  EXPECT_THAT(columns, ::testing::ElementsAre(
+                           Pair("selected", 3), Pair("sliced", 5),
+                           Pair("two", -1), Pair("row", -1), Pair("all", -1)));
 }
 
 // DeepCTR-Torch: one matrix of floats with ids, lists of ids and dense
@@ -303,10 +303,10 @@ TEST(FindIdInputsTest, TellsEachColumnOfASlice) {
     EXPECT_EQ(found.input, packed);
     columns.emplace_back(found.table, found.column);
   }
-  using testing::Pair;
-  EXPECT_THAT(columns, testing::ElementsAre(Pair("list", 2), Pair("list", 3),
-                                            Pair("last", 7), Pair("last", 8),
-                                            Pair("whole", -1)));
+  using ::testing::Pair;
+  EXPECT_THAT(columns, ::testing::ElementsAre(Pair("list", 2), Pair("list", 3),
+                                              Pair("last", 7), Pair("last", 8),
+                                              Pair("whole", -1)));
 }
 
 // Meta's DLRM: ids and offsets are matrices [tables, items].
@@ -342,12 +342,12 @@ TEST(FindIdInputsTest, TellsTheRowOfAFeatureMajorMatrix) {
     EXPECT_EQ(found.ids, found.is_offsets ? ids : kNoValue);
   }
   using testing::FieldsAre;
-  EXPECT_THAT(parts, testing::ElementsAre(FieldsAre(ids, "a", 0, -1),
-                                          FieldsAre(offsets, "a", 0, -1),
-                                          FieldsAre(ids, "b", 1, -1),
-                                          FieldsAre(offsets, "b", 1, -1),
-                                          FieldsAre(columns, "c", -1, -1),
-                                          FieldsAre(columns, "d", -1, 0)));
+  EXPECT_THAT(parts, ::testing::ElementsAre(FieldsAre(ids, "a", 0, -1),
+                                            FieldsAre(offsets, "a", 0, -1),
+                                            FieldsAre(ids, "b", 1, -1),
+                                            FieldsAre(offsets, "b", 1, -1),
+                                            FieldsAre(columns, "c", -1, -1),
+                                            FieldsAre(columns, "d", -1, 0)));
 
   // Rows of a batch are items, not features.
   maker.SetShape(ids, {SymExpr::Symbol("b"), SymExpr::Symbol("b")});
@@ -497,7 +497,7 @@ TEST(FindIdInputsTest, JoinedInputsAllCount) {
   for (const IdInput& found : FindIdInputs(maker.graph())) {
     inputs.push_back(found.input);
   }
-  EXPECT_THAT(inputs, testing::ElementsAre(a, b));
+  EXPECT_THAT(inputs, ::testing::ElementsAre(a, b));
 }
 
 // zeros(B, 4).index_add(0, row, entries): every entry names a row of the batch.

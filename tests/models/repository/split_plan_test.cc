@@ -14,14 +14,14 @@
 namespace refract::models {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr base::Digest kModel{.low = 7, .high = 8};
 
 // ids → emb → flat → d → post → (output), with a size of `ids` for `flat`.
-class SplitPlanTest : public testing::Test {
+class SplitPlanTest : public ::testing::Test {
  protected:
   enum : ValueId { kIds, kTable, kEmb, kSize, kFlat, kDense, kPost };
 
@@ -45,8 +45,8 @@ class SplitPlanTest : public testing::Test {
     plan_.stages = {Stage::kCnPre, Stage::kCnPre, Stage::kHn, Stage::kHn,
                     Stage::kCnPost};
     ComputeCrossings(graph_, plan_);
-    path_ = testing::TempDir() + "/split_plan_test." +
-            testing::UnitTest::GetInstance()->current_test_info()->name();
+    path_ = ::testing::TempDir() + "/split_plan_test." +
+            ::testing::UnitTest::GetInstance()->current_test_info()->name();
   }
   ~SplitPlanTest() override { std::remove(path_.c_str()); }
 

@@ -508,7 +508,7 @@ TEST(RowDependenceTest, SurvivesStorage) {
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->rows, graph.rows);
 
-  const std::string path = testing::TempDir() + "/row_dependence_plan.pb";
+  const std::string path = ::testing::TempDir() + "/row_dependence_plan.pb";
   SplitPlan plan;
   plan.stages = {Stage::kHn};
   ComputeCrossings(graph, plan);

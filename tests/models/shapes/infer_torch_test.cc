@@ -383,7 +383,7 @@ TEST(InferShapesTest, LengthsThatAddUpToOtherIdsDivideNothing) {
                   .ok());
   const absl::Status checked = model.Check();
   EXPECT_TRUE(checked.ok()) << checked;
-  EXPECT_THAT(model.notes, testing::IsEmpty());
+  EXPECT_THAT(model.notes, ::testing::IsEmpty());
 }
 
 TEST(InferShapesTest, WeightedIdsThatAreAsManyAsRowsStayApart) {

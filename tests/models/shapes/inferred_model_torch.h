@@ -45,9 +45,9 @@ class Model {
   // Imports the model and infers its shapes.
   absl::Status Infer(Inputs inputs) {
     inputs_ = std::move(inputs);
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
     const std::string path =
-        absl::StrCat(testing::TempDir(), "/", info->test_suite_name(), "_",
+        absl::StrCat(::testing::TempDir(), "/", info->test_suite_name(), "_",
                      info->name(), ".pt");
     module_.save(path);
     auto model = ImportTorchScript(path);

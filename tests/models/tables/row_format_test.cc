@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 
 // Bytes by hand, for rows of 64 elements.
-struct Case {
+struct FormatCase {
   std::string name;
   int64_t bytes;
   int64_t payload;
@@ -20,15 +20,16 @@ struct Case {
 };
 
 TEST(RowFormatTest, LaysOutEachNamedFormat) {
-  for (const Case& c : std::vector<Case>{{"fp32", 256, 0, 0},
-                                         {"fp16", 128, 0, 0},
-                                         {"bf16", 128, 0, 0},
-                                         {"tbe-int8", 68, 4, 0},
-                                         {"tbe-int4", 36, 4, 0},
-                                         {"tbe-int2", 20, 4, 0},
-                                         {"fused-8bit", 72, 0, 64},
-                                         {"fused-4bit", 36, 0, 32},
-                                         {"fused-2bit", 20, 0, 16}}) {
+  for (const FormatCase& c :
+       std::vector<FormatCase>{{"fp32", 256, 0, 0},
+                               {"fp16", 128, 0, 0},
+                               {"bf16", 128, 0, 0},
+                               {"tbe-int8", 68, 4, 0},
+                               {"tbe-int4", 36, 4, 0},
+                               {"tbe-int2", 20, 4, 0},
+                               {"fused-8bit", 72, 0, 64},
+                               {"fused-4bit", 36, 0, 32},
+                               {"fused-2bit", 20, 0, 16}}) {
     SCOPED_TRACE(c.name);
     const auto format = RowFormatNamed(c.name);
     ASSERT_TRUE(format.ok()) << format.status();

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "models/graph/graph.h"
 #include "nlohmann/json.hpp"
 #include "tests/models/testing/zip_writer.h"
 
@@ -175,6 +176,14 @@ struct Pt2Archive {
         .Finish();
   }
 };
+
+// The first node of operator `op`; null without one.
+inline const Node* FindNode(const Graph& graph, absl::string_view op) {
+  for (const Node& node : graph.nodes) {
+    if (node.op == op) return &node;
+  }
+  return nullptr;
+}
 
 }  // namespace refract::models::testing
 

@@ -14,6 +14,7 @@ namespace refract::models {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::FindNode;
 using ::testing::HasSubstr;
 using testing::Json;
 using testing::Pt2Archive;
@@ -22,13 +23,6 @@ using testing::TempDir;
 absl::StatusOr<ImportedModel> Import(const Pt2Archive& archive) {
   const TempDir dir;
   return ImportTorchExport(dir.Write("m.pt2", archive.Bytes()));
-}
-
-const Node* FindNode(const Graph& graph, absl::string_view op) {
-  for (const Node& node : graph.nodes) {
-    if (node.op == op) return &node;
-  }
-  return nullptr;
 }
 
 Json Tensor(const std::string& name) {

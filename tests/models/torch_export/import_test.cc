@@ -19,6 +19,7 @@ namespace refract::models {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::FindNode;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::Json;
@@ -28,13 +29,6 @@ using testing::TempDir;
 absl::StatusOr<ImportedModel> ImportBytes(absl::string_view bytes) {
   const TempDir dir;
   return ImportTorchExport(dir.Write("m.pt2", bytes));
-}
-
-const Node* FindNode(const Graph& graph, absl::string_view op) {
-  for (const Node& node : graph.nodes) {
-    if (node.op == op) return &node;
-  }
-  return nullptr;
 }
 
 TEST(TorchExportTest, ReadsGraphWeightsAndSymbols) {

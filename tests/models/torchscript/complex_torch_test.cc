@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class ComplexTest : public testing::Test {
+class ComplexTest : public ::testing::Test {
  protected:
   ComplexTest() { at::manual_seed(seed_); }
 
@@ -60,10 +60,10 @@ class ComplexTest : public testing::Test {
     return count;
   }
 
-  const uint64_t seed_ = testing::UnitTest::GetInstance()->random_seed() + 1;
+  const uint64_t seed_ = ::testing::UnitTest::GetInstance()->random_seed() + 1;
   const std::string path_ = absl::StrCat(
-      testing::TempDir(), "/complex_",
-      testing::UnitTest::GetInstance()->current_test_info()->name(), ".pt");
+      ::testing::TempDir(), "/complex_",
+      ::testing::UnitTest::GetInstance()->current_test_info()->name(), ".pt");
 };
 
 TEST_F(ComplexTest, FilterIsAGraph) {

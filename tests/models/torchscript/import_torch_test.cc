@@ -56,7 +56,7 @@ TEST(ImportTorchScriptTest, WeightsAreMappedWhereTheyLie) {
     EXPECT_GT(entry.offset, 0u);
   }
   EXPECT_THAT(names,
-              testing::UnorderedElementsAre("tower.weight", "tower.shift"));
+              ::testing::UnorderedElementsAre("tower.weight", "tower.shift"));
 }
 
 TEST(ImportTorchScriptTest, FrozenConstantsKeepTheirPlaceInTheFile) {
@@ -75,7 +75,7 @@ TEST(ImportTorchScriptTest, FrozenConstantsKeepTheirPlaceInTheFile) {
     names.push_back(entry.name);
   }
   EXPECT_THAT(names,
-              testing::UnorderedElementsAre("constants.0", "constants.1"));
+              ::testing::UnorderedElementsAre("constants.0", "constants.1"));
 }
 
 TEST(ImportTorchScriptTest, LargeConstantsOfOneShapeStayApart) {
@@ -209,7 +209,7 @@ graph(%self, %x.1 : Tensor):
           c10::QualifiedName(*module.type()->name(), "forward"), graph));
   const ImportedModel model = Check(module, {Seeded({3, 4})});
   EXPECT_THAT(Ops(model.graph),
-              testing::UnorderedElementsAre(
+              ::testing::UnorderedElementsAre(
                   "aten.sym_size.int", "aten.sym_size.int", "py.mul",
                   "py.floordiv", "aten.view.default"));
   const auto got = RunImported(model, {Seeded({5, 6})});

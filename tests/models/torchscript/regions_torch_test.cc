@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-class RegionsTest : public testing::Test {
+class RegionsTest : public ::testing::Test {
  protected:
   RegionsTest() { at::manual_seed(seed_); }
 
@@ -79,10 +79,10 @@ class RegionsTest : public testing::Test {
     return std::string(model.status().message());
   }
 
-  const uint64_t seed_ = testing::UnitTest::GetInstance()->random_seed() + 1;
+  const uint64_t seed_ = ::testing::UnitTest::GetInstance()->random_seed() + 1;
   const std::string path_ = absl::StrCat(
-      testing::TempDir(), "/",
-      testing::UnitTest::GetInstance()->current_test_info()->name(), ".pt");
+      ::testing::TempDir(), "/",
+      ::testing::UnitTest::GetInstance()->current_test_info()->name(), ".pt");
 };
 
 std::vector<std::string> OpsOf(const Graph& graph) {
@@ -561,7 +561,7 @@ TEST_F(RegionsTest, ThreadsShareOneRegion) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_THAT(wrong, testing::Each(0));
+  EXPECT_THAT(wrong, ::testing::Each(0));
 }
 
 }  // namespace

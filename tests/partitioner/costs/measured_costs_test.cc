@@ -64,7 +64,7 @@ Graph Chain() {
   return graph;
 }
 
-Hardware Toy() {
+Hardware FastToy() {
   Hardware toy;
   toy.name = "toy";
   toy.operator_s = 1e-6;
@@ -101,7 +101,7 @@ class MeasuredCostsTest : public testing::Test {
   }
   MeasuredCosts At(int64_t batch, int64_t s = 1) const {
     return MeasuredSeconds(graph_, profile_, {batch, Sizes(batch, s)},
-                           Sizes(batch, 1), Toy());
+                           Sizes(batch, 1), FastToy());
   }
   const Graph graph_ = Chain();
   Profile profile_;

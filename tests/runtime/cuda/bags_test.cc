@@ -29,6 +29,7 @@ using testing::CheckedDevice;
 using testing::EmulatedLauncher;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing::Rounding;
 
 // Elements in memory of exactly their size, so that sanitizers see accesses
 // outside; `shift` elements after a 256-byte boundary. Floats are initialised
@@ -76,12 +77,6 @@ class Memory {
   std::unique_ptr<unsigned char, Free> memory_;
   unsigned char* data_;
 };
-
-double Rounding(DType dtype) {
-  return dtype == DType::kFloat16    ? std::ldexp(1.0, -11)
-         : dtype == DType::kBFloat16 ? std::ldexp(1.0, -8)
-                                     : std::ldexp(1.0, -24);
-}
 
 class BagsKernelTest : public ::testing::Test {
  protected:
@@ -392,21 +387,21 @@ TEST(BagsDispatchTest, WideAccessesOnlyWhereTheyAreAligned) {
 
 // --- Programs ----------------------------------------------------------------
 
-constexpr Rows kItems{1, 0};
+constexpr Rows kBagItems{1, 0};
 constexpr int64_t kCapacity = 50;
 constexpr int64_t kTableRows = 9;
 constexpr int64_t kDim = 4;
 
-struct Parts {
+struct BagParts {
   DeviceProgramBuilder builder{"m"};
   ValueId table = builder.Weight("table", DType::kFloat32, kTableRows, kDim);
   ValueId offsets = builder.Input("offsets", DType::kInt64, {1, 1}, 1);
   ValueId ids = builder.CountedInput("ids", DType::kInt64, kCapacity);
   ValueId weights = builder.CountedInput("weights", DType::kFloat32, kCapacity);
-  ValueId out = builder.Output("out", DType::kFloat32, kItems, kDim);
-  BagsOp op{.rows = kItems, .bags = {Bag()}};
+  ValueId out = builder.Output("out", DType::kFloat32, kBagItems, kDim);
+  BagsOp op{.rows = kBagItems, .bags = {Bag()}};
 
-  Parts() {
+  BagParts() {
     Bag& bag = op.bags[0];
     bag.table = {table, {0, 0}, {{0, kDim}, {0, 1}}};
     bag.offsets = {offsets, {0, 0}, {{0, 1}}};
@@ -427,49 +422,49 @@ struct Parts {
 };
 
 TEST(BagsOpTest, ErrorsNameOperatorAndValue) {
-  EXPECT_EQ(Parts().Why(), "fine");
+  EXPECT_EQ(BagParts().Why(), "fine");
   const auto why = [](auto change) {
-    Parts parts;
+    BagParts parts;
     change(parts);
     return parts.Why();
   };
-  EXPECT_THAT(why([](Parts& p) { p.op.bags.clear(); }),
+  EXPECT_THAT(why([](BagParts& p) { p.op.bags.clear(); }),
               HasSubstr("has no output"));
-  EXPECT_THAT(why([](Parts& p) { p.bag().table_rows = kTableRows + 1; }),
+  EXPECT_THAT(why([](BagParts& p) { p.bag().table_rows = kTableRows + 1; }),
               HasSubstr("operator out: reaches outside table"));
-  EXPECT_THAT(why([](Parts& p) {
+  EXPECT_THAT(why([](BagParts& p) {
                 p.bag().entries = {1, kCapacity};
               }),
               HasSubstr("reaches outside ids at batch 1"));
-  EXPECT_THAT(why([](Parts& p) {
+  EXPECT_THAT(why([](BagParts& p) {
                 p.op.rows = {1, 1};
               }),
               HasSubstr("reaches outside offsets"));
-  EXPECT_THAT(why([](Parts& p) { p.bag().dim = 3; }),
+  EXPECT_THAT(why([](BagParts& p) { p.bag().dim = 3; }),
               HasSubstr("does not write all of out"));
-  EXPECT_THAT(why([](Parts& p) { p.bag().mode = BagMode::kMean; }),
+  EXPECT_THAT(why([](BagParts& p) { p.bag().mode = BagMode::kMean; }),
               HasSubstr("takes no weights"));
-  EXPECT_THAT(why([](Parts& p) { p.bag().ids.value = p.weights; }),
+  EXPECT_THAT(why([](BagParts& p) { p.bag().ids.value = p.weights; }),
               HasSubstr("weights does not hold integers"));
-  EXPECT_THAT(why([](Parts& p) { p.bag().weights.value = p.ids; }),
+  EXPECT_THAT(why([](BagParts& p) { p.bag().weights.value = p.ids; }),
               HasSubstr("ids is not floating-point"));
-  EXPECT_THAT(why([](Parts& p) {
+  EXPECT_THAT(why([](BagParts& p) {
                 p.bag().table.strides = {kOneRow, {0, 4}};
               }),
               HasSubstr("columns are not contiguous"));
-  EXPECT_THAT(why([](Parts& p) { p.op.bags.push_back(p.bag()); }),
+  EXPECT_THAT(why([](BagParts& p) { p.op.bags.push_back(p.bag()); }),
               HasSubstr("out is written twice"));
-  EXPECT_THAT(why([](Parts& p) {
+  EXPECT_THAT(why([](BagParts& p) {
                 p.bag().offsets.value = kNone;
                 p.bag().length = 4;  // 16 rows: 64 entries
               }),
               HasSubstr("has bags that reach beyond the ids in ids"));
-  EXPECT_EQ(why([](Parts& p) {
+  EXPECT_EQ(why([](BagParts& p) {
               p.bag().offsets.value = kNone;
               p.bag().length = 3;
             }),
             "fine");
-  Parts parts;
+  BagParts parts;
   parts.builder.Bags(parts.op);
   DeviceProgram program = *std::move(parts.builder).Build(16);
   EXPECT_TRUE(program.counts_faults());
@@ -484,7 +479,7 @@ TEST(BagsOpTest, ErrorsNameOperatorAndValue) {
 TEST(BagsInstanceTest, AnyNumberOfEntries) {
   const unsigned seed = base::RandomSeed();
   std::mt19937 random(seed);
-  Parts parts;
+  BagParts parts;
   parts.builder.Bags(parts.op);
   std::vector<float> table(kTableRows * kDim);
   for (float& value : table) value = static_cast<float>(random() % 64);

@@ -16,22 +16,11 @@ namespace refract::runtime::cuda {
 namespace {
 
 using testing::EmulatedLauncher;
+using testing::Rounding;
 using testing::RoundToTf32;
 
 constexpr DType kFloats[] = {DType::kFloat32, DType::kFloat16,
                              DType::kBFloat16};
-
-// Half a unit in the last place, relative, of a stored result.
-double Rounding(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return std::ldexp(1.0, -11);
-    case DType::kBFloat16:
-      return std::ldexp(1.0, -8);
-    default:
-      return std::ldexp(1.0, -24);
-  }
-}
 
 // The largest error of rounding a number near zero: subnormal numbers have
 // equal distances. Those of the other types are below every bound here.

@@ -29,12 +29,12 @@ namespace {
 using testing::CheckedDevice;
 using ::testing::HasSubstr;
 
-constexpr Rows kItems{1, 0};
+constexpr Rows kTableItems{1, 0};
 // The largest table of MLPerf's DLRM: 5.1 · 10^9 elements, more than 2^32.
 constexpr int64_t kRows = 40'000'000;
-constexpr int64_t kDim = 128;
+constexpr int64_t kTableDim = 128;
 
-// kRows · kDim floats, all zero until they are written.
+// kRows · kTableDim floats, all zero until they are written.
 class SparseTable {
  public:
   SparseTable() {
@@ -55,13 +55,13 @@ class SparseTable {
     return static_cast<float>(row % 1000003 + col);
   }
   void Write(int64_t row) {
-    for (int64_t col = 0; col < kDim; ++col) {
-      data_[row * kDim + col] = At(row, col);
+    for (int64_t col = 0; col < kTableDim; ++col) {
+      data_[row * kTableDim + col] = At(row, col);
     }
   }
 
  private:
-  static constexpr size_t kBytes = kRows * kDim * sizeof(float);
+  static constexpr size_t kBytes = kRows * kTableDim * sizeof(float);
   float* data_ = nullptr;
 };
 
@@ -72,36 +72,37 @@ struct Model {
   std::vector<ValueId> outputs;
 
   explicit Model(int64_t rows = kRows)
-      : table(builder.Weight("table", DType::kFloat32, rows, kDim)),
-        ids(builder.Input("ids", DType::kInt64, kItems, 1)) {
-    const TensorRef whole = {table, {0, 0}, {{0, kDim}, {0, 1}}};
+      : table(builder.Weight("table", DType::kFloat32, rows, kTableDim)),
+        ids(builder.Input("ids", DType::kInt64, kTableItems, 1)) {
+    const TensorRef whole = {table, {0, 0}, {{0, kTableDim}, {0, 1}}};
     Take take;
     take.table = whole;
     take.ids = {ids, {0, 0}, {{0, 1}, {0, 0}}};
-    take.out = {Out("take"), {0, 0}, {{0, kDim}, {0, 0}, {0, 1}}};
+    take.out = {Out("take"), {0, 0}, {{0, kTableDim}, {0, 0}, {0, 1}}};
     take.table_rows = rows;
-    take.dim = kDim;
-    builder.Takes({.rows = kItems, .takes = {take}});
+    take.dim = kTableDim;
+    builder.Takes({.rows = kTableItems, .takes = {take}});
     Bag bag;
     bag.table = whole;
     bag.ids = {ids, {0, 0}, {{0, 1}}};
     bag.length = 1;
-    bag.entries = kItems;
-    bag.out = {Out("bag"), {0, 0}, {{0, kDim}, {0, 1}}};
+    bag.entries = kTableItems;
+    bag.out = {Out("bag"), {0, 0}, {{0, kTableDim}, {0, 1}}};
     bag.table_rows = rows;
-    bag.dim = kDim;
-    builder.Bags({.rows = kItems, .bags = {bag}});
+    bag.dim = kTableDim;
+    builder.Bags({.rows = kTableItems, .bags = {bag}});
     LookUpOp look_up;
-    look_up.dims = {kItems, {0, kDim}};
+    look_up.dims = {kTableItems, {0, kTableDim}};
     look_up.table = {table, {0, 0}, {{0, 0}, {0, 1}}};
     look_up.index = {ids, {0, 0}, {{0, 1}, {0, 0}}};
-    look_up.out = {Out("look-up"), {0, 0}, {{0, kDim}, {0, 1}}};
-    look_up.row_stride = {0, kDim};
+    look_up.out = {Out("look-up"), {0, 0}, {{0, kTableDim}, {0, 1}}};
+    look_up.row_stride = {0, kTableDim};
     look_up.table_rows = rows;
     builder.LookUp(look_up);
   }
   ValueId Out(const std::string& name) {
-    outputs.push_back(builder.Output(name, DType::kFloat32, kItems, kDim));
+    outputs.push_back(
+        builder.Output(name, DType::kFloat32, kTableItems, kTableDim));
     return outputs.back();
   }
   std::string Why() {
@@ -118,7 +119,7 @@ TEST(LargeTablesTest, RowsBeyond32BitsAreFound) {
   // Rows around 2^31 and 2^32 elements and bytes, both ends, and random rows.
   std::vector<int64_t> ids = {0, kRows - 1, kRows, -1};
   for (const int bits : {29, 30, 31, 32}) {
-    const int64_t row = (int64_t{1} << bits) / kDim;
+    const int64_t row = (int64_t{1} << bits) / kTableDim;
     ids.insert(ids.end(), {row - 1, row, row + 1});
   }
   while (ids.size() < 32) {
@@ -131,9 +132,10 @@ TEST(LargeTablesTest, RowsBeyond32BitsAreFound) {
   Model model;
   auto program = std::move(model.builder).Build(batch);
   ASSERT_TRUE(program.ok()) << program.status().ToString();
-  EXPECT_GE(PlanMemory(*program, batch, batch).weight_bytes, kRows * kDim * 4);
+  EXPECT_GE(PlanMemory(*program, batch, batch).weight_bytes,
+            kRows * kTableDim * 4);
   std::vector<std::vector<float>> outputs(
-      3, std::vector<float>(static_cast<size_t>(batch * kDim), -1));
+      3, std::vector<float>(static_cast<size_t>(batch * kTableDim), -1));
   const auto batch32 = static_cast<int32_t>(batch);
   for (size_t i = 0; i < 3; ++i) {
     int32_t faults = 0;
@@ -157,8 +159,8 @@ TEST(LargeTablesTest, RowsBeyond32BitsAreFound) {
     EXPECT_EQ(faults, 2);
     for (size_t row = 0; row < ids.size(); ++row) {
       const bool found = ids[row] >= 0 && ids[row] < kRows;
-      for (int64_t col = 0; col < kDim; ++col) {
-        ASSERT_EQ(outputs[i][row * kDim + static_cast<size_t>(col)],
+      for (int64_t col = 0; col < kTableDim; ++col) {
+        ASSERT_EQ(outputs[i][row * kTableDim + static_cast<size_t>(col)],
                   found ? SparseTable::At(ids[row], col) : 0)
             << program->ops[i].name << ", id " << ids[row];
       }
@@ -181,8 +183,8 @@ TEST(LargeTablesTest, ErrorsNameTheTable) {
   };
   EXPECT_THAT(why([](Model& m) {
                 MapOp map;
-                map.dims = {kItems, {0, kDim}};
-                const std::vector<Rows> strides = {{0, kDim}, {0, 1}};
+                map.dims = {kTableItems, {0, kTableDim}};
+                const std::vector<Rows> strides = {{0, kTableDim}, {0, 1}};
                 map.inputs = {{{m.table, {0, 0}, strides}}};
                 map.code = {{ElementCode::kCopy, 0}};
                 map.out = {m.Out("map"), {0, 0}, strides};
@@ -192,7 +194,8 @@ TEST(LargeTablesTest, ErrorsNameTheTable) {
                         "which only tables of look-ups may"));
   EXPECT_THAT(
       why([](Model& m) {
-        const ValueId x = m.builder.Input("x", DType::kFloat32, kItems, kDim);
+        const ValueId x =
+            m.builder.Input("x", DType::kFloat32, kTableItems, kTableDim);
         m.builder.Linear({.in = x, .weight = m.table, .out = m.Out("linear")});
       }),
       HasSubstr("operator linear: table has more than 2^31 elements"));
@@ -206,7 +209,7 @@ TEST(LargeTablesTest, WhatDoesNotFitNamesItsBytes) {
   CheckedDevice device(base::RandomSeed(), int64_t{4} << 30);
   auto instance = Instance::Create(
       device, *std::move(Model().builder).Build(4),
-      {{.data = table.data(), .count = kRows * kDim}},
+      {{.data = table.data(), .count = kRows * kTableDim}},
       {.max_batch = 4, .num_slots = 1, .workspace_bytes = 256});
   ASSERT_TRUE(instance.ok()) << instance.status().ToString();
   const Status status = (*instance)->Load();

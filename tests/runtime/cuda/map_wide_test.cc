@@ -26,10 +26,10 @@ namespace {
 
 using testing::EmulatedLauncher;
 
-// Memory that begins at 256 bytes, or `shift` bytes after.
-class Memory {
+// Block that begins at 256 bytes, or `shift` bytes after.
+class Block {
  public:
-  Memory(int64_t bytes, int64_t shift, std::mt19937& random)
+  Block(int64_t bytes, int64_t shift, std::mt19937& random)
       : bytes_(static_cast<size_t>(bytes)),
         memory_(static_cast<unsigned char*>(std::aligned_alloc(
             256, (static_cast<size_t>(bytes + shift) + 255) / 256 * 256))),
@@ -59,7 +59,7 @@ class MapWideTest : public ::testing::Test {
   }
 
   // A call over random dims, the last of size `inner`.
-  MapCall RandomCall(int64_t inner, std::vector<std::unique_ptr<Memory>>& all) {
+  MapCall RandomCall(int64_t inner, std::vector<std::unique_ptr<Block>>& all) {
     constexpr DType kTypes[] = {DType::kFloat32,  DType::kFloat16,
                                 DType::kBFloat16, DType::kInt32,
                                 DType::kInt64,    DType::kBool};
@@ -83,7 +83,7 @@ class MapWideTest : public ::testing::Test {
       if (!result && Draw(0, 4) == 0) strides[call.rank - 1] = 0;
       const int64_t shift = Draw(0, 3) == 0 ? SizeOf(dtype) : 0;
       all.push_back(
-          std::make_unique<Memory>(size * SizeOf(dtype), shift, random_));
+          std::make_unique<Block>(size * SizeOf(dtype), shift, random_));
       return all.back()->data();
     };
     // Long programs have fewer threads in a block.
@@ -121,7 +121,7 @@ class MapWideTest : public ::testing::Test {
   }
 
   template <typename Kernel>
-  bool ExpectTheBitsOfMap(const MapCall& raw, const Memory& out) {
+  bool ExpectTheBitsOfMap(const MapCall& raw, const Block& out) {
     const MapCall call = Kernel::Prepared(raw);
     if (!Kernel::Takes(call)) return false;
     packed_ += call.packed;
@@ -145,9 +145,9 @@ TEST_F(MapWideTest, GivesTheBitsOfTheGeneralKernel) {
   int none = 0;
   for (int i = 0; i < 400; ++i) {
     SCOPED_TRACE(i);
-    std::vector<std::unique_ptr<Memory>> memory;
+    std::vector<std::unique_ptr<Block>> memory;
     const MapCall call = RandomCall(Draw(1, 4) * (i % 3 == 0 ? 3 : 8), memory);
-    const Memory& out = *memory.back();
+    const Block& out = *memory.back();
     const bool takes_float = ExpectTheBitsOfMap<MapWideFloat>(call, out);
     // Either may have too many slots for programs that the other takes.
     const bool takes_bfloat = ExpectTheBitsOfMap<MapWideBFloat16>(call, out);
@@ -173,15 +173,15 @@ class MapFixedTest : public MapWideTest {
     using Fixed = MapFixed<T, kWidth, Program>;
     for (const DType out_dtype :
          {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-      std::vector<std::unique_ptr<Memory>> all;
+      std::vector<std::unique_ptr<Block>> all;
       MapCall call;
       call.rank = 2;
       call.dims[0] = Draw(1, 40);
       call.dims[1] = kWidth * Draw(1, 5);
       call.count = call.dims[0] * call.dims[1];
       const auto place = [&](DType dtype, int64_t ld) {
-        all.push_back(std::make_unique<Memory>(
-            call.dims[0] * ld * SizeOf(dtype), 0, random_));
+        all.push_back(std::make_unique<Block>(call.dims[0] * ld * SizeOf(dtype),
+                                              0, random_));
         return all.back()->data();
       };
       call.num_inputs = Program::kInputs;
@@ -297,8 +297,8 @@ TEST_F(MapWideTest, EveryInstructionAsInDouble) {
 }
 
 TEST_F(MapWideTest, TakesOnlyWhatIsAlignedAndDense) {
-  Memory in(4096, 0, random_);
-  Memory out(4096, 0, random_);
+  Block in(4096, 0, random_);
+  Block out(4096, 0, random_);
   MapCall call;
   call.inputs[0] = {in.data(), {32, 1}};
   call.num_inputs = 1;

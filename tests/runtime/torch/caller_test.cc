@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/passes/complex_numbers.h"
+#include "tests/runtime/torch/execute.h"
 
 namespace refract::runtime::aten {
 namespace {
@@ -39,20 +40,6 @@ base::Tensor Make(const std::vector<int64_t>& dims,
   return tensor;
 }
 
-Operand Of(const base::Tensor& tensor) {
-  Operand operand;
-  operand.kind = Operand::Kind::kTensor;
-  operand.tensor = tensor.view();
-  return operand;
-}
-
-Operand Of(int64_t i) {
-  Operand operand;
-  operand.kind = Operand::Kind::kInt;
-  operand.i = i;
-  return operand;
-}
-
 // Values are numbered explicitly: argument values are the values of InputsOf().
 models::Node MakeNode(const std::string& op,
                       std::vector<models::NamedArgument> args,
@@ -63,16 +50,6 @@ models::Node MakeNode(const std::string& op,
   node.args = std::move(args);
   for (int i = 0; i < outputs; ++i) node.outputs.push_back(100 + i);
   return node;
-}
-
-absl::StatusOr<std::vector<Result>> Execute(
-    const models::Node& node, const std::vector<Operand>& operands) {
-  auto caller = Caller::Create(node);
-  if (!caller.ok()) return caller.status();
-  std::vector<Result> results;
-  const absl::Status status = (*caller)->Call(operands, results);
-  if (!status.ok()) return status;
-  return results;
 }
 
 template <typename T>

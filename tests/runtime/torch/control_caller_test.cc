@@ -11,6 +11,7 @@
 #include "models/graph/script_region.h"
 #include "runtime/torch/caller.h"
 #include "runtime/torch/loop_limits.h"
+#include "tests/runtime/torch/execute.h"
 
 namespace refract::runtime::aten {
 namespace {
@@ -23,13 +24,6 @@ base::Tensor Floats(const std::vector<int64_t>& dims,
   base::Tensor tensor = *base::Tensor::Allocate(base::DType::kFloat32, dims);
   std::copy(values.begin(), values.end(), tensor.as<float>().begin());
   return tensor;
-}
-
-Operand Of(const base::Tensor& tensor) {
-  Operand operand;
-  operand.kind = Operand::Kind::kTensor;
-  operand.tensor = tensor.view();
-  return operand;
 }
 
 // A graph of tensors: `inputs` of them, and one node after the other.
@@ -88,17 +82,7 @@ models::Node Region(const std::string& kind, models::StringList graphs,
   return node;
 }
 
-absl::StatusOr<std::vector<Result>> Execute(
-    const models::Node& node, const std::vector<Operand>& operands) {
-  auto caller = Caller::Create(node);
-  if (!caller.ok()) return caller.status();
-  std::vector<Result> results;
-  const absl::Status status = (*caller)->Call(operands, results);
-  if (!status.ok()) return status;
-  return results;
-}
-
-std::vector<float> Values(const Result& result) {
+std::vector<float> FloatsOf(const Result& result) {
   EXPECT_EQ(result.operand.kind, Operand::Kind::kTensor);
   const auto values = result.operand.tensor.as<float>();
   return {values.begin(), values.end()};
@@ -124,10 +108,10 @@ TEST(ControlCallerTest, CondRunsTheBranchThatThePredicateTakes) {
   const base::Tensor no = Floats({1}, {0});
   auto results = Execute(Cond(), {Of(yes), Of(t), Of(u)});
   ASSERT_TRUE(results.ok()) << results.status();
-  EXPECT_THAT(Values((*results)[0]), ElementsAre(2, 3));
+  EXPECT_THAT(FloatsOf((*results)[0]), ElementsAre(2, 3));
   results = Execute(Cond(), {Of(no), Of(t), Of(u)});
   ASSERT_TRUE(results.ok()) << results.status();
-  EXPECT_THAT(Values((*results)[0]), ElementsAre(7, 8));
+  EXPECT_THAT(FloatsOf((*results)[0]), ElementsAre(7, 8));
   EXPECT_NE((*results)[0].operand.tensor.data, u.data())
       << "a result is never an operand's memory";
 }
@@ -140,7 +124,7 @@ TEST(ControlCallerTest, CondTakesNumbers) {
   size.i = 0;
   auto results = Execute(Cond(), {size, Of(t), Of(u)});
   ASSERT_TRUE(results.ok()) << results.status();
-  EXPECT_THAT(Values((*results)[0]), ElementsAre(7, 8));
+  EXPECT_THAT(FloatsOf((*results)[0]), ElementsAre(7, 8));
   // The condition as a constant of the export.
   models::Node node = Cond();
   for (models::NamedArgument& arg : node.args) {
@@ -150,7 +134,7 @@ TEST(ControlCallerTest, CondTakesNumbers) {
   }
   results = Execute(node, {Of(t), Of(u)});
   ASSERT_TRUE(results.ok()) << results.status();
-  EXPECT_THAT(Values((*results)[0]), ElementsAre(2, 3));
+  EXPECT_THAT(FloatsOf((*results)[0]), ElementsAre(2, 3));
 }
 
 // while i < limit: i, t = i + 1, t * 2 + i
@@ -184,8 +168,8 @@ TEST(ControlCallerTest, WhileLoopCarriesValuesUntilTheConditionFails) {
     const base::Tensor end = Floats({}, {limit});
     const auto results = Execute(While(), {Of(i), Of(t), Of(end)});
     ASSERT_TRUE(results.ok()) << results.status();
-    EXPECT_THAT(Values((*results)[0]), ElementsAre(limit));
-    EXPECT_EQ(Values((*results)[1]), expected);
+    EXPECT_THAT(FloatsOf((*results)[0]), ElementsAre(limit));
+    EXPECT_EQ(FloatsOf((*results)[1]), expected);
   }
   EXPECT_EQ(t.view().as<float>()[0], 1) << "operands stay what they are";
 }
@@ -262,8 +246,8 @@ TEST(ControlCallerTest, MapStacksWhatEachElementGives) {
   auto results = Execute(node, {Of(x), Of(y), Of(scale)});
   ASSERT_TRUE(results.ok()) << results.status();
   EXPECT_THAT((*results)[0].operand.tensor.dims, ElementsAre(3, 2));
-  EXPECT_THAT(Values((*results)[0]), ElementsAre(10, 20, 40, 50, 70, 80));
-  EXPECT_THAT(Values((*results)[1]), ElementsAre(3, 7, 11));
+  EXPECT_THAT(FloatsOf((*results)[0]), ElementsAre(10, 20, 40, 50, 70, 80));
+  EXPECT_THAT(FloatsOf((*results)[1]), ElementsAre(3, 7, 11));
 
   const base::Tensor fewer = Floats({2, 2}, {0, 0, 1, 1});
   results = Execute(node, {Of(x), Of(fewer), Of(scale)});
@@ -289,8 +273,8 @@ TEST(ControlCallerTest, ScanCarriesAndStacks) {
   const base::Tensor x = Floats({3}, {1, 2, 3});
   const auto results = Execute(node, {Of(start), Of(x)});
   ASSERT_TRUE(results.ok()) << results.status();
-  EXPECT_THAT(Values((*results)[0]), ElementsAre(106));
-  EXPECT_THAT(Values((*results)[1]), ElementsAre(-100, -101, -103));
+  EXPECT_THAT(FloatsOf((*results)[0]), ElementsAre(106));
+  EXPECT_THAT(FloatsOf((*results)[1]), ElementsAre(-100, -101, -103));
 }
 
 TEST(ControlCallerTest, AnErrorNamesTheRegionAndTheOperator) {

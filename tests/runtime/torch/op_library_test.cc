@@ -96,7 +96,7 @@ TEST(OpLibraryTest, OtherBuildOfTheLibraryIsRefused) {
 }
 
 TEST(OpLibraryTest, FileThatIsNoLibraryIsRefusedByName) {
-  const std::string path = testing::TempDir() + "/not_a_library.so";
+  const std::string path = ::testing::TempDir() + "/not_a_library.so";
   std::ofstream(path) << "text";
   for (const std::string& file : {path, std::string("/nowhere/ops.so")}) {
     const absl::Status status = LoadOpLibrary(file);

@@ -26,7 +26,7 @@ const char* NameOf(Isa isa) {
 }
 
 // Each instruction set of this processor.
-class KernelsTest : public testing::TestWithParam<Isa> {
+class KernelsTest : public ::testing::TestWithParam<Isa> {
  protected:
   void SetUp() override {
     if (KernelsFor(GetParam()) == nullptr) {
@@ -37,8 +37,8 @@ class KernelsTest : public testing::TestWithParam<Isa> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Isas, KernelsTest,
-                         testing::Values(Isa::kBaseline, Isa::kAvx2,
-                                         Isa::kAvx512),
+                         ::testing::Values(Isa::kBaseline, Isa::kAvx2,
+                                           Isa::kAvx512),
                          [](const auto& info) { return NameOf(info.param); });
 
 // The value of 16 bits by the definition of the formats: `exponent_bits` of
@@ -228,7 +228,7 @@ TEST_P(KernelsTest, Int8RowsAreHalfAStepOffAtMost) {
       EXPECT_NEAR(row.scale, (static_cast<double>(*max) - *min) / 255,
                   row.scale * 1e-5 + kTiny);
     }
-    if (testing::Test::HasFailure()) return;
+    if (::testing::Test::HasFailure()) return;
   }
 }
 

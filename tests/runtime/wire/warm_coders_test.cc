@@ -56,7 +56,7 @@ T Must(absl::StatusOr<T> value) {
   return *std::move(value);
 }
 
-class WarmCodersTest : public testing::Test {
+class WarmCodersTest : public ::testing::Test {
  protected:
   WarmCodersTest() {
     std::vector<WireForm> forms;

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,8 +17,7 @@
 #include "models/repository/files/safetensors.h"
 #include "nlohmann/json.hpp"
 #include "proto/inference/grpc_service.grpc.pb.h"
-#include "tests/tools/tiny_model.h"
-#include "tools/command_line.h"
+#include "tests/tools/command_line_fixture.h"
 
 namespace refract::tools {
 namespace {
@@ -70,12 +68,6 @@ class Echo : public inference::GRPCInferenceService::Service {
   grpc::Status failure_;
 };
 
-struct Ran {
-  int exit_status = 0;
-  std::string out;
-  std::string err;
-};
-
 class BenchServingTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -103,13 +95,7 @@ class BenchServingTest : public testing::Test {
       arguments.insert(arguments.end(), {option, value});
     }
     arguments.insert(arguments.end(), more.begin(), more.end());
-    std::ostringstream out;
-    std::ostringstream err;
-    Ran ran;
-    ran.exit_status = RunCommandLine(arguments, out, err);
-    ran.out = out.str();
-    ran.err = err.str();
-    return ran;
+    return Refract(arguments);
   }
 
   nlohmann::json Report(const std::vector<std::string>& more) {

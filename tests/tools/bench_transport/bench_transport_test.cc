@@ -5,7 +5,6 @@
 #include <fstream>
 #include <map>
 #include <set>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,26 +14,17 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tools/command_line.h"
+#include "tests/tools/command_line_fixture.h"
 
 namespace refract::tools {
 namespace {
 
 using testing::HasSubstr;
 
-struct Ran {
-  int exit_status = 0;
-  std::string out;
-  std::string err;
-};
-
 Ran RunBench(const std::vector<std::string>& arguments) {
   std::vector<std::string> all = {"bench", "transport"};
   all.insert(all.end(), arguments.begin(), arguments.end());
-  std::ostringstream out;
-  std::ostringstream err;
-  const int exit_status = RunCommandLine(all, out, err);
-  return {exit_status, out.str(), err.str()};
+  return Refract(all);
 }
 
 TEST(BenchTransportOptionsTest, AreRefusedByName) {

@@ -15,10 +15,6 @@
 namespace refract::transport {
 namespace {
 
-std::vector<base::TensorSpec> Floats(int64_t count) {
-  return {{base::DType::kFloat32, {count}}};
-}
-
 // Keeps calls until told otherwise. Thread-safe.
 class Holder {
  public:

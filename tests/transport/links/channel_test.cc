@@ -10,10 +10,6 @@
 namespace refract::transport {
 namespace {
 
-std::vector<base::TensorSpec> Floats(int64_t count) {
-  return {{base::DType::kFloat32, {count}}};
-}
-
 TEST_P(ChannelTest, EchoesRandomTensors) {
   ASSERT_NO_FATAL_FAILURE(Serve(Echo));
   ASSERT_NO_FATAL_FAILURE(Connect());

@@ -24,9 +24,9 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-constexpr size_t kSlotBytes = size_t{32} << 10;
-constexpr size_t kArenaBytes = size_t{4} << 20;
-constexpr int kSlots = 5;
+constexpr size_t kClientSlotBytes = size_t{32} << 10;
+constexpr size_t kClientArenaBytes = size_t{4} << 20;
+constexpr int kClientSlots = 5;
 constexpr int kMaxInFlight = 4;
 // Length of an answer that is pulled by one get.
 constexpr size_t kLongBytes = size_t{64} << 10;
@@ -38,13 +38,13 @@ class ClientLinkTest : public testing::Test, public ClientLink::Owner {
     ASSERT_TRUE(waker.ok());
     auto path = std::make_unique<FakePath>();
     path_ = path.get();
-    const Region slots =
-        *path->CreateRegion(kSlots * kSlotBytes, Access::kRemoteWrite);
+    const Region slots = *path->CreateRegion(kClientSlots * kClientSlotBytes,
+                                             Access::kRemoteWrite);
     const Region source =
-        *path->CreateRegion(2 * kArenaBytes, Access::kRemoteRead);
-    const Region pulls = *path->CreateRegion(kArenaBytes, Access::kLocal);
-    memory_ = NewLinkMemory(slots, source, pulls, kArenaBytes, kArenaBytes,
-                            kSlots, *waker);
+        *path->CreateRegion(2 * kClientArenaBytes, Access::kRemoteRead);
+    const Region pulls = *path->CreateRegion(kClientArenaBytes, Access::kLocal);
+    memory_ = NewLinkMemory(slots, source, pulls, kClientArenaBytes,
+                            kClientArenaBytes, kClientSlots, *waker);
     std::array<int, 2> fds;
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0,
                          fds.data()),
@@ -59,7 +59,8 @@ class ClientLinkTest : public testing::Test, public ClientLink::Owner {
         credited_.push_back(decoded->slot);
         return;
       }
-      const auto header = DecodeHeader(source.first(kHeaderBytes), kArenaBytes);
+      const auto header =
+          DecodeHeader(source.first(kHeaderBytes), kClientArenaBytes);
       ASSERT_TRUE(header.ok()) << header.status();
       sent_ids_.push_back(header->id);
     };
@@ -75,12 +76,12 @@ class ClientLinkTest : public testing::Test, public ClientLink::Owner {
     established.max_in_flight = kMaxInFlight;
     EndpointSetup& setup = established.setup;
     setup.memory = memory_;
-    setup.peer_slots = {100, kSlots * kSlotBytes};
-    setup.peer_source = {101, kArenaBytes};
-    setup.peer_num_slots = setup.num_slots = kSlots;
-    setup.peer_slot_bytes = setup.slot_bytes = kSlotBytes;
-    setup.eager_bytes = kSlotBytes;
-    setup.max_receive_bytes = kArenaBytes;
+    setup.peer_slots = {100, kClientSlots * kClientSlotBytes};
+    setup.peer_source = {101, kClientArenaBytes};
+    setup.peer_num_slots = setup.num_slots = kClientSlots;
+    setup.peer_slot_bytes = setup.slot_bytes = kClientSlotBytes;
+    setup.eager_bytes = kClientSlotBytes;
+    setup.max_receive_bytes = kClientArenaBytes;
     setup.receives = MessageKind::kResponse;
     options_.clock = &clock_;
     // Without probes of the path, which would count among the gets.
@@ -139,7 +140,7 @@ class ClientLinkTest : public testing::Test, public ClientLink::Owner {
     const std::vector<base::TensorSpec> specs = {
         {base::DType::kUInt8,
          {pulled_at.has_value() ? static_cast<int64_t>(kLongBytes) : 64}}};
-    const MessageLayout layout = *LayoutMessage(specs, 0, kArenaBytes);
+    const MessageLayout layout = *LayoutMessage(specs, 0, kClientArenaBytes);
     MessageHeader header;
     header.kind = MessageKind::kResponse;
     header.id = id;
@@ -148,7 +149,8 @@ class ClientLinkTest : public testing::Test, public ClientLink::Owner {
     header.tensor_count = 1;
     header.table_bytes = static_cast<uint32_t>(layout.table_bytes);
     header.total_bytes = layout.total_bytes;
-    std::byte* const slot = memory_->slots.data() + next_slot_ * kSlotBytes;
+    std::byte* const slot =
+        memory_->slots.data() + next_slot_ * kClientSlotBytes;
     EncodeHeader(header, slot);
     EncodeTable(specs, layout, slot + kHeaderBytes);
     path_->Notify(EncodeImm({ImmKind::kMessage, next_slot_++, 0}));

@@ -12,10 +12,6 @@
 namespace refract::transport {
 namespace {
 
-std::vector<base::TensorSpec> Floats(int64_t count) {
-  return {{base::DType::kFloat32, {count}}};
-}
-
 ModelOffer Version(int64_t version) {
   return {"m", version, {1, static_cast<uint64_t>(version)}, {3, 4}};
 }

@@ -13,10 +13,6 @@ namespace {
 
 constexpr int kManyClients = 64;
 
-std::vector<base::TensorSpec> Floats(int64_t count) {
-  return {{base::DType::kFloat32, {count}}};
-}
-
 class PollerTest : public ChannelTest {
  protected:
   PollerTest() {

@@ -16,7 +16,7 @@
 namespace refract::transport {
 namespace {
 
-constexpr size_t kChunk = 1000;
+constexpr size_t kRandomChunk = 1000;
 
 // The same rules by looking at everything each time.
 class Model {
@@ -62,9 +62,10 @@ class Model {
       }
       if (best == nullptr) return nullptr;
       Connection& connection = connections[best->connection];
-      const size_t bytes = std::min(best->remaining, kChunk);
-      const bool has_share = connection.outstanding + bytes <= 2 * kChunk ||
-                             connection.outstanding < window.bytes() / active;
+      const size_t bytes = std::min(best->remaining, kRandomChunk);
+      const bool has_share =
+          connection.outstanding + bytes <= 2 * kRandomChunk ||
+          connection.outstanding < window.bytes() / active;
       if (connection.gets == 0 || (connection.gets < max_gets && has_share)) {
         return best;
       }
@@ -83,7 +84,8 @@ class Model {
       }
     }
     if (background != nullptr &&
-        owed >= static_cast<double>(std::min(background->remaining, kChunk))) {
+        owed >= static_cast<double>(
+                    std::min(background->remaining, kRandomChunk))) {
       turn = First(1, window, max_gets, active);
     }
     while (turn == nullptr) {
@@ -113,9 +115,10 @@ class Model {
                })) {
       owed = 0;
     } else {
-      owed = std::min(
-          owed + 0.05 * static_cast<double>(bytes),
-          std::max<double>(kChunk, 0.05 * 1e-3 * window.bytes_per_second()));
+      owed =
+          std::min(owed + 0.05 * static_cast<double>(bytes),
+                   std::max<double>(kRandomChunk,
+                                    0.05 * 1e-3 * window.bytes_per_second()));
     }
     pull.remaining -= bytes;
     Connection& connection = connections[pull.connection];
@@ -129,7 +132,7 @@ class Model {
   size_t num_late = 0;  // times that a pull became late
 };
 
-class FakeConnection final : public PullConnection {
+class RandomConnection final : public PullConnection {
  public:
   Post PostChunk(ScheduledPull&, size_t bytes, absl::Time) override {
     return {Post::Result::kPosted, bytes};
@@ -144,12 +147,12 @@ TEST(PullSchedulerRandomTest, RandomUseAgreesWithAModelThatLooksAtEverything) {
   constexpr size_t kConnections = 5;
   constexpr size_t kMaxGets = 6;
   PullScheduler::Options options;
-  options.window.chunk_bytes = kChunk;
+  options.window.chunk_bytes = kRandomChunk;
   PullScheduler scheduler(options);
-  std::vector<FakeConnection> connections(kConnections);
+  std::vector<RandomConnection> connections(kConnections);
   Model model;
   model.connections.resize(kConnections);
-  for (FakeConnection& connection : connections) {
+  for (RandomConnection& connection : connections) {
     scheduler.Attach(&connection, kMaxGets);
   }
   struct Live {
@@ -181,7 +184,8 @@ TEST(PullSchedulerRandomTest, RandomUseAgreesWithAModelThatLooksAtEverything) {
       case 1: {
         if (live.size() > 40) break;
         auto pull = std::make_unique<ScheduledPull>();
-        const size_t bytes = 1 + random() % (random() % 2 ? 500 : 20 * kChunk);
+        const size_t bytes =
+            1 + random() % (random() % 2 ? 500 : 20 * kRandomChunk);
         absl::Time deadline = absl::InfiniteFuture();
         if (random() % 4 != 0) {
           // Few values, so that there are ties.
@@ -216,8 +220,8 @@ TEST(PullSchedulerRandomTest, RandomUseAgreesWithAModelThatLooksAtEverything) {
       case 6: {
         if (random() % 20 != 0) break;
         scheduler.Detach(&connections[which]);
-        connections[which].~FakeConnection();
-        new (&connections[which]) FakeConnection();
+        connections[which].~RandomConnection();
+        new (&connections[which]) RandomConnection();
         scheduler.Attach(&connections[which], kMaxGets);
         std::erase_if(model.pulls, [&](const Model::Pull& p) {
           return p.connection == which;
@@ -256,7 +260,7 @@ TEST(PullSchedulerRandomTest, RandomUseAgreesWithAModelThatLooksAtEverything) {
         ++turns;
         ASSERT_EQ(turn->pull, expected->id) << "step " << step;
         ASSERT_EQ(turn->connection, &connections[expected->connection]);
-        ASSERT_EQ(turn->bytes, std::min(expected->remaining, kChunk));
+        ASSERT_EQ(turn->bytes, std::min(expected->remaining, kRandomChunk));
         const size_t bytes =
             random() % 3 == 0 ? 1 + random() % turn->bytes : turn->bytes;
         model.Posted(*expected, bytes, scheduler.window());

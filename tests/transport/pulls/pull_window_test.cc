@@ -9,19 +9,19 @@
 namespace refract::transport {
 namespace {
 
-constexpr size_t kChunk = 1000;
-constexpr absl::Duration kMs = absl::Milliseconds(1);
+constexpr size_t kWindowChunk = 1000;
+constexpr absl::Duration kWindowMs = absl::Milliseconds(1);
 
 PullWindow::Options SmallOptions() {
   PullWindow::Options options;
-  options.chunk_bytes = kChunk;
-  options.max_bytes = 100 * kChunk;
+  options.chunk_bytes = kWindowChunk;
+  options.max_bytes = 100 * kWindowChunk;
   return options;
 }
 
 class PullWindowTest : public testing::Test {
  protected:
-  void Post(const char* connection, size_t bytes = kChunk) {
+  void Post(const char* connection, size_t bytes = kWindowChunk) {
     const PullWindow::Get get{connection, posted_[*connection]++, bytes};
     under_way_.push_back(get);
     window_.Posted(get, now_);
@@ -32,7 +32,7 @@ class PullWindowTest : public testing::Test {
     under_way_.pop_front();
   }
   // A get that travels alone and takes `took`.
-  void Alone(absl::Duration took, size_t bytes = kChunk) {
+  void Alone(absl::Duration took, size_t bytes = kWindowChunk) {
     Post(&a_, bytes);
     now_ += took;
     Complete();
@@ -65,14 +65,14 @@ class PullWindowTest : public testing::Test {
 };
 
 TEST_F(PullWindowTest, FirstGetTravelsAlone) {
-  EXPECT_EQ(window_.bytes(), kChunk);
+  EXPECT_EQ(window_.bytes(), kWindowChunk);
   EXPECT_TRUE(window_.HasRoom());
   EXPECT_EQ(window_.TimeFor(1'000'000), absl::ZeroDuration());
   Post(&a_);
   EXPECT_FALSE(window_.HasRoom());
-  now_ += kMs;
+  now_ += kWindowMs;
   Complete();
-  EXPECT_EQ(window_.bytes(), 2 * kChunk);
+  EXPECT_EQ(window_.bytes(), 2 * kWindowChunk);
   EXPECT_EQ(window_.bytes_per_second(), 1e6);
   EXPECT_EQ(window_.TimeFor(1'000'000), absl::Seconds(1));
 }
@@ -80,157 +80,160 @@ TEST_F(PullWindowTest, FirstGetTravelsAlone) {
 TEST_F(PullWindowTest, GrowsToWhatFillsTheLink) {
   // 10 chunks per ms, each under way for at least 2 ms: 20 chunks, and the
   // window is an eighth larger.
-  Flood(2 * kMs, 0.1 * kMs, 1000 * kMs);
+  Flood(2 * kWindowMs, 0.1 * kWindowMs, 1000 * kWindowMs);
   EXPECT_NEAR(window_.bytes_per_second(), 10e6, 0.1e6);
   EXPECT_NEAR(static_cast<double>(window_.bytes()), 22500, 1);
   EXPECT_EQ(most_, 23u);
 }
 
 TEST_F(PullWindowTest, FollowsALinkThatGetsSlower) {
-  Flood(2 * kMs, 0.1 * kMs, 500 * kMs);
+  Flood(2 * kWindowMs, 0.1 * kWindowMs, 500 * kWindowMs);
   // At half the rate 10 chunks fill the link.
-  Flood(2 * kMs, 0.2 * kMs, 500 * kMs);
+  Flood(2 * kWindowMs, 0.2 * kWindowMs, 500 * kWindowMs);
   EXPECT_NEAR(window_.bytes_per_second(), 5e6, 0.1e6);
   EXPECT_NEAR(static_cast<double>(window_.bytes()), 11250, 1);
 }
 
 TEST_F(PullWindowTest, StaysWithinItsBounds) {
   Flood(absl::Seconds(1), absl::Microseconds(1), absl::Seconds(200));
-  EXPECT_EQ(window_.bytes(), 100 * kChunk);
+  EXPECT_EQ(window_.bytes(), 100 * kWindowChunk);
   PullWindow still(SmallOptions());
   for (uint64_t i = 0; i < 100; ++i) {  // time stands still
-    still.Posted({&a_, i, kChunk}, now_);
-    still.Completed({&a_, i, kChunk}, now_);
+    still.Posted({&a_, i, kWindowChunk}, now_);
+    still.Completed({&a_, i, kWindowChunk}, now_);
   }
-  EXPECT_EQ(still.bytes(), 2 * kChunk);
+  EXPECT_EQ(still.bytes(), 2 * kWindowChunk);
   EXPECT_EQ(still.bytes_per_second(), 0);
 }
 
 TEST_F(PullWindowTest, IdleTimeIsNotBusyTime) {
   for (int i = 0; i < 50; ++i) {
-    Alone(kMs);
-    now_ += 9 * kMs;
+    Alone(kWindowMs);
+    now_ += 9 * kWindowMs;
   }
   EXPECT_EQ(window_.bytes_per_second(), 1e6);
 }
 
 TEST_F(PullWindowTest, ALateLookDoesNotMakeTheLinkFaster) {
-  Flood(2 * kMs, 0.1 * kMs, 500 * kMs);
+  Flood(2 * kWindowMs, 0.1 * kWindowMs, 500 * kWindowMs);
   const double rate = window_.bytes_per_second();
   for (int i = 0; i < 20; ++i) {
     // The thread does not run for 10 ms; then all gets under way have
     // completed.
     while (window_.HasRoom()) Post(&a_);
-    now_ += 10 * kMs;
+    now_ += 10 * kWindowMs;
     while (!under_way_.empty()) Complete();
-    Flood(2 * kMs, 0.1 * kMs, 20 * kMs);
+    Flood(2 * kWindowMs, 0.1 * kWindowMs, 20 * kWindowMs);
   }
   EXPECT_LE(window_.bytes_per_second(), 1.001 * rate);
   EXPECT_NEAR(static_cast<double>(window_.bytes()), 22500, 1);
 }
 
 TEST_F(PullWindowTest, LackOfDemandNeverLowersTheRate) {
-  Alone(kMs);
+  Alone(kWindowMs);
   ASSERT_EQ(window_.bytes_per_second(), 1e6);
   for (int i = 0; i < 100; ++i) {
     Post(&a_);
     window_.LackedDemand();
-    now_ += 4 * kMs;
+    now_ += 4 * kWindowMs;
     Complete();
   }
   EXPECT_EQ(window_.bytes_per_second(), 1e6);
   // Under demand, the same times lower it.
-  for (int i = 0; i < 100; ++i) Alone(4 * kMs);
+  for (int i = 0; i < 100; ++i) Alone(4 * kWindowMs);
   EXPECT_NEAR(window_.bytes_per_second(), 0.25e6, 1);
   // A higher rate raises the estimate even without demand.
   for (int i = 0; i < 100; ++i) {
     Post(&a_);
     window_.LackedDemand();
-    now_ += kMs;
+    now_ += kWindowMs;
     Complete();
   }
   EXPECT_NEAR(window_.bytes_per_second(), 1e6, 1);
 }
 
 TEST_F(PullWindowTest, OnlyGetsThatAreAloneTellTheDelay) {
-  Alone(3 * kMs);
+  Alone(3 * kWindowMs);
   for (int i = 0; i < 10; ++i) {
     // Two at once: the round is a's, a chunk in 0.2 ms.
     Post(&a_);
     Post(&b_);
-    now_ += 0.2 * kMs;
+    now_ += 0.2 * kWindowMs;
     Complete();
     Complete();
   }
   // 5 chunks per ms for 3 ms. With the delay of 0.2 ms it would be 2 chunks.
-  EXPECT_NEAR(static_cast<double>(window_.bytes()), 1.125 * 15 * kChunk, 1);
+  EXPECT_NEAR(static_cast<double>(window_.bytes()), 1.125 * 15 * kWindowChunk,
+              1);
 }
 
 TEST_F(PullWindowTest, ShortGetsCountAsIfTheyWereWhole) {
-  Alone(kMs);
+  Alone(kWindowMs);
   // 1/10 of a chunk in 0.4 ms: at 1 chunk per ms a whole one takes 1.3 ms,
   // which is no better than 1 ms.
   now_ += absl::Seconds(2);
-  Alone(0.4 * kMs, kChunk / 10);
+  Alone(0.4 * kWindowMs, kWindowChunk / 10);
   for (int i = 0; i < 10; ++i) {
     Post(&a_);
     Post(&b_);
-    now_ += 0.2 * kMs;
+    now_ += 0.2 * kWindowMs;
     Complete();
     Complete();
   }
-  EXPECT_NEAR(static_cast<double>(window_.bytes()), 1.125 * 5 * kChunk, 1);
+  EXPECT_NEAR(static_cast<double>(window_.bytes()), 1.125 * 5 * kWindowChunk,
+              1);
 }
 
 TEST_F(PullWindowTest, DrainsForADelayNowAndThen) {
-  Alone(kMs);
+  Alone(kWindowMs);
   const absl::Time sampled = now_;
   // Two outstanding all the time; 1000 delays are a second.
   Post(&a_);
   while (window_.HasRoom()) {
     Post(&b_);
-    now_ += kMs / 2;
+    now_ += kWindowMs / 2;
     Complete();
     ASSERT_LE(now_ - sampled, absl::Seconds(2));
   }
   EXPECT_GE(now_ - sampled, absl::Seconds(1));
-  EXPECT_LE(now_ - sampled, absl::Seconds(1) + kMs);
+  EXPECT_LE(now_ - sampled, absl::Seconds(1) + kWindowMs);
   // Gets under way end, then one get is alone, then all go on.
   while (!under_way_.empty()) {
     EXPECT_FALSE(window_.HasRoom());
-    now_ += kMs;
+    now_ += kWindowMs;
     Complete();
   }
   Post(&a_);
   EXPECT_FALSE(window_.HasRoom());
-  now_ += kMs;
+  now_ += kWindowMs;
   Complete();
   Post(&a_);
   EXPECT_TRUE(window_.HasRoom());
 }
 
 TEST_F(PullWindowTest, ForgetsAShortDelayThatIsGone) {
-  Flood(kMs, 0.1 * kMs, absl::Seconds(1.5));
+  Flood(kWindowMs, 0.1 * kWindowMs, absl::Seconds(1.5));
   EXPECT_NEAR(static_cast<double>(window_.bytes()), 11250, 1);
-  Flood(4 * kMs, 0.1 * kMs, absl::Seconds(4));
-  EXPECT_LT(window_.bytes(), 15 * kChunk) << "held down by the old delay";
-  Flood(4 * kMs, 0.1 * kMs, absl::Seconds(18.5));
+  Flood(4 * kWindowMs, 0.1 * kWindowMs, absl::Seconds(4));
+  EXPECT_LT(window_.bytes(), 15 * kWindowChunk) << "held down by the old delay";
+  Flood(4 * kWindowMs, 0.1 * kWindowMs, absl::Seconds(18.5));
   EXPECT_NEAR(static_cast<double>(window_.bytes()), 45000, 1);
 }
 
 TEST_F(PullWindowTest, WhatIsLostLeavesTheWindow) {
   Post(&a_);
-  window_.Lost(&a_, kChunk);
+  window_.Lost(&a_, kWindowChunk);
   under_way_.clear();
   EXPECT_EQ(window_.outstanding(), 0u);
-  EXPECT_EQ(window_.bytes(), kChunk) << "no delay was seen, so still probing";
-  Alone(kMs);
-  EXPECT_EQ(window_.bytes(), 2 * kChunk);
+  EXPECT_EQ(window_.bytes(), kWindowChunk)
+      << "no delay was seen, so still probing";
+  Alone(kWindowMs);
+  EXPECT_EQ(window_.bytes(), 2 * kWindowChunk);
 }
 
 TEST_F(PullWindowTest, MarksHalveAndTheirAbsenceAddsAChunk) {
   Flood(absl::Seconds(1), absl::Microseconds(1), absl::Seconds(200));
-  ASSERT_EQ(window_.bytes(), 100 * kChunk);
+  ASSERT_EQ(window_.bytes(), 100 * kWindowChunk);
   struct Step {
     int pulls;
     uint64_t marks;
@@ -249,11 +252,11 @@ TEST_F(PullWindowTest, MarksHalveAndTheirAbsenceAddsAChunk) {
   for (const Step& step : steps) {
     for (int i = 0; i < step.pulls; ++i) window_.PullFinished();
     window_.CountMarks(step.marks);
-    EXPECT_EQ(window_.bytes() / kChunk, step.chunks)
+    EXPECT_EQ(window_.bytes() / kWindowChunk, step.chunks)
         << step.marks << " marks in " << step.pulls << " pulls";
   }
   for (int i = 0; i < 200; ++i) window_.CountMarks(0);
-  EXPECT_EQ(window_.bytes(), 100 * kChunk);
+  EXPECT_EQ(window_.bytes(), 100 * kWindowChunk);
 }
 
 }  // namespace

@@ -182,25 +182,25 @@ std::string Upgrade(bool, const SessionFrame& frame) {
   return AsMinor(999, frame.kind, body);
 }
 
-struct Case {
+struct VersionCase {
   bool client = false;  // the client is of another version
   bool server = false;
   bool later = false;  // the other version is a later one
 };
 
-std::string CaseName(const testing::TestParamInfo<Case>& info) {
+std::string CaseName(const testing::TestParamInfo<VersionCase>& info) {
   const std::string who = info.param.client && info.param.server ? "Both"
                           : info.param.client                    ? "Client"
                                                                  : "Server";
   return who + (info.param.later ? "Later" : "Earlier");
 }
 
-class VersionTest : public testing::TestWithParam<Case> {
+class VersionTest : public testing::TestWithParam<VersionCase> {
  protected:
   // Rewrites the messages of the client and / or the server.
   static TcpProxy::Rewrite Rewriter() {
     return [](bool from_client, const SessionFrame& frame) {
-      const Case& other = GetParam();
+      const VersionCase& other = GetParam();
       if (from_client ? other.client : other.server) {
         return other.later ? Upgrade(from_client, frame)
                            : Downgrade(from_client, frame);
@@ -253,11 +253,11 @@ TEST_P(VersionTest, PeersOfNeighbouringMinorsWorkTogether) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Minors, VersionTest,
-                         testing::Values(Case{true, false, false},
-                                         Case{false, true, false},
-                                         Case{true, true, false},
-                                         Case{true, false, true},
-                                         Case{false, true, true}),
+                         testing::Values(VersionCase{true, false, false},
+                                         VersionCase{false, true, false},
+                                         VersionCase{true, true, false},
+                                         VersionCase{true, false, true},
+                                         VersionCase{false, true, true}),
                          CaseName);
 
 }  // namespace

@@ -21,11 +21,6 @@ bool Readable(int fd) {
   return poll(&entry, 1, 0) == 1;
 }
 
-void FillRandom(std::vector<std::byte>& bytes, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  for (std::byte& byte : bytes) byte = std::byte(random());
-}
-
 // Sends 100 000 bytes and waits for both completions. Returns how long it took.
 absl::Duration Transfer(Pair& pair, ibv_wr_opcode opcode) {
   FillRandom(pair.a.memory, 1);

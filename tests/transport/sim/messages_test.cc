@@ -13,11 +13,6 @@ namespace {
 using testing::IsEmpty;
 using testing::SizeIs;
 
-void FillRandom(std::vector<std::byte>& bytes, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  for (std::byte& byte : bytes) byte = std::byte(random());
-}
-
 TEST(SimMessagesTest, WriteWithImmediateDeliversBytesAndBothCompletions) {
   Pair pair;
   FillRandom(pair.a.memory, 1);

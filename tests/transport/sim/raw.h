@@ -7,8 +7,10 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -16,6 +18,11 @@
 #include "transport/verbs/device/api.h"
 
 namespace refract::transport::sim {
+
+inline void FillRandom(std::vector<std::byte>& bytes, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (std::byte& byte : bytes) byte = std::byte(random());
+}
 
 struct EndOptions {
   size_t memory_bytes = size_t{1} << 20;

@@ -25,7 +25,7 @@ constexpr size_t kKiB = 1024;
 constexpr size_t kMiB = 1024 * kKiB;
 constexpr double kBytesPerSecond = 12.5e9;  // 100 Gb/s
 
-struct Pull : ScheduledPull {
+struct SimulatedPull : ScheduledPull {
   size_t sender = 0;
   size_t bytes = 0;
   size_t posted = 0;
@@ -58,7 +58,7 @@ class Sender final : public PullConnection {
 
   Post PostChunk(ScheduledPull& scheduled, size_t bytes,
                  absl::Time now) override {
-    auto& pull = static_cast<Pull&>(scheduled);
+    auto& pull = static_cast<SimulatedPull&>(scheduled);
     const size_t offset = pull.posted % kRegionBytes;
     bytes = std::min(bytes, kRegionBytes - offset);
     const PostResult result =
@@ -76,7 +76,7 @@ class Sender final : public PullConnection {
   }
 
   struct Get {
-    Pull* pull;
+    SimulatedPull* pull;
     size_t bytes;
   };
   Get TakeGet() {
@@ -129,10 +129,10 @@ class Receiver {
     return std::count(alive_.begin(), alive_.end(), false);
   }
 
-  Pull& Add(size_t sender, size_t bytes, absl::Time deadline,
-            absl::Time told_deadline) {
-    pulls_.push_back(std::make_unique<Pull>());
-    Pull& pull = *pulls_.back();
+  SimulatedPull& Add(size_t sender, size_t bytes, absl::Time deadline,
+                     absl::Time told_deadline) {
+    pulls_.push_back(std::make_unique<SimulatedPull>());
+    SimulatedPull& pull = *pulls_.back();
     pull.sender = sender;
     pull.bytes = bytes;
     pull.deadline = deadline;
@@ -142,7 +142,9 @@ class Receiver {
     }
     return pull;
   }
-  const std::vector<std::unique_ptr<Pull>>& pulls() const { return pulls_; }
+  const std::vector<std::unique_ptr<SimulatedPull>>& pulls() const {
+    return pulls_;
+  }
   size_t unfinished() const { return unfinished_; }
   // Immediates that came, with when.
   std::vector<std::pair<uint32_t, absl::Time>> notes;
@@ -195,7 +197,7 @@ class Receiver {
   std::vector<std::unique_ptr<Process>> others_;
   std::vector<std::unique_ptr<Sender>> senders_;
   std::vector<bool> alive_;
-  std::vector<std::unique_ptr<Pull>> pulls_;
+  std::vector<std::unique_ptr<SimulatedPull>> pulls_;
   size_t unfinished_ = 0;
 };
 
@@ -207,7 +209,7 @@ uint64_t Seed() {
 
 // ---- Incast: 100 senders with 8 MiB each, to one port ----
 
-struct IncastResult {
+struct ScenarioIncast {
   double goodput = 0;  // of the link
   size_t failed = 0;   // senders
   size_t unfinished = 0;
@@ -215,8 +217,8 @@ struct IncastResult {
 };
 
 // Stops at `limit`; the bytes alone are 67 ms.
-IncastResult RunIncast(uint64_t seed, const PullScheduler::Options& options,
-                       absl::Duration limit) {
+ScenarioIncast RunIncast(uint64_t seed, const PullScheduler::Options& options,
+                         absl::Duration limit) {
   constexpr size_t kSenders = 100;
   constexpr size_t kBytes = 8 * kMiB;
   Receiver receiver(kSenders, seed, options);
@@ -227,7 +229,7 @@ IncastResult RunIncast(uint64_t seed, const PullScheduler::Options& options,
   while (receiver.unfinished() > 0 && receiver.fabric().Now() < start + limit) {
     receiver.Run(absl::Microseconds(2));
   }
-  IncastResult result;
+  ScenarioIncast result;
   result.failed = receiver.failed_senders();
   result.unfinished = receiver.unfinished();
   const PortCounters counters = receiver.fabric().counters(0);
@@ -245,7 +247,7 @@ IncastResult RunIncast(uint64_t seed, const PullScheduler::Options& options,
 TEST(SimScenarioTest, IncastWithTheWindowFillsTheLinkAndLosesNothing) {
   const uint64_t seed = Seed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
-  const IncastResult result = RunIncast(seed, {}, absl::Milliseconds(150));
+  const ScenarioIncast result = RunIncast(seed, {}, absl::Milliseconds(150));
   std::printf("goodput %.3f, %zu failed, %zu dropped\n", result.goodput,
               result.failed, static_cast<size_t>(result.dropped));
   EXPECT_EQ(result.failed, 0u);
@@ -263,7 +265,8 @@ TEST(SimScenarioTest, IncastWithoutAWindowFails) {
   options.window.min_chunks = 800;
   options.window.max_bytes = 800 * kMiB;
   options.max_chunks_per_connection = 8;
-  const IncastResult result = RunIncast(seed, options, absl::Milliseconds(100));
+  const ScenarioIncast result =
+      RunIncast(seed, options, absl::Milliseconds(100));
   std::printf("goodput %.3f, %zu failed, %zu unfinished, %zu dropped\n",
               result.goodput, result.failed, result.unfinished,
               static_cast<size_t>(result.dropped));
@@ -333,7 +336,7 @@ Urgent MeasureUrgent(uint64_t seed, int bulk_senders) {
   constexpr size_t kMessages = 1000;
   Receiver receiver(std::max(bulk_senders, 1), seed, {});
   std::mt19937_64 random(seed);
-  std::vector<Pull*> bulk(bulk_senders, nullptr);
+  std::vector<SimulatedPull*> bulk(bulk_senders, nullptr);
   std::vector<absl::Duration> times;
   absl::Time next = receiver.fabric().Now() + absl::Milliseconds(1);
   absl::Time sent;

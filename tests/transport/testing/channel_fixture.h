@@ -40,6 +40,11 @@ inline bool Eventually(const std::function<bool()>& condition) {
   return condition();
 }
 
+// Specification of a message: one tensor of `count` floats.
+inline std::vector<base::TensorSpec> Floats(int64_t count) {
+  return {{base::DType::kFloat32, {count}}};
+}
+
 // While it lives, memory files cannot be made larger than a page, so shared
 // memory fails in the middle of its set-up.
 class NoSharedMemory {

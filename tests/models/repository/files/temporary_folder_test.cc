@@ -23,7 +23,7 @@ using ::testing::SizeIs;
 class TemporaryFolderTest : public ::testing::Test {
  protected:
   TemporaryFolderTest() {
-    std::string path = testing::TempDir() + "/temporary_folder_XXXXXX";
+    std::string path = ::testing::TempDir() + "/temporary_folder_XXXXXX";
     EXPECT_NE(mkdtemp(path.data()), nullptr);
     repository_ = path;
     model_ = path + "/m";

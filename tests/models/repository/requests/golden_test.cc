@@ -38,7 +38,7 @@ base::Tensor Floats(base::Dims dims, std::vector<float> values) {
 class GoldenTest : public ::testing::Test {
  protected:
   GoldenTest() {
-    path_ = (std::filesystem::path(testing::TempDir()) /
+    path_ = (std::filesystem::path(::testing::TempDir()) /
              ("request_files." + std::to_string(getpid())))
                 .string();
   }

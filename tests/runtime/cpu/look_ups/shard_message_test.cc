@@ -17,7 +17,7 @@
 namespace refract::runtime::cpu {
 namespace {
 
-class ShardMessageTest : public testing::Test {
+class ShardMessageTest : public ::testing::Test {
  protected:
   ShardMessageTest() {
     for (size_t i = 0; i < 3; ++i) {
@@ -71,8 +71,8 @@ TEST_F(ShardMessageTest, HasTheTensorsOfThePage) {
   EXPECT_EQ(std::vector<float>(weights.begin(), weights.end()),
             (std::vector<float>{0.5F}));
   EXPECT_EQ(message.answer_floats(), 5 * 16);
-  EXPECT_THAT(message.BagsOf(0), testing::ElementsAre(0, 4));
-  EXPECT_THAT(message.BagsOf(1), testing::IsEmpty());
+  EXPECT_THAT(message.BagsOf(0), ::testing::ElementsAre(0, 4));
+  EXPECT_THAT(message.BagsOf(1), ::testing::IsEmpty());
   EXPECT_EQ(message.AnswerOf(3), 3 * 16);
 }
 

@@ -32,7 +32,7 @@ base::TensorView View(base::DType dtype, const std::vector<T>& values) {
           values.size() * sizeof(T)};
 }
 
-struct Case {
+struct ShardCase {
   BagMode mode = BagMode::kSum;
   bool bags = true;      // else one id a bag
   bool copies = false;   // only without bags
@@ -46,7 +46,7 @@ struct Case {
 
 // One table, as one process and as each of kShards processes has it.
 struct Table {
-  Table(const Case& c, size_t number, std::mt19937_64& random) {
+  Table(const ShardCase& c, size_t number, std::mt19937_64& random) {
     use.table = "table " + std::to_string(number);
     use.policy = c.policy;
     dim = c.dim;
@@ -169,7 +169,7 @@ struct Table {
 
 // A look-up with random ids of a table.
 struct Request {
-  Request(const Case& c, const Table& table, std::mt19937_64& random) {
+  Request(const ShardCase& c, const Table& table, std::mt19937_64& random) {
     const auto count = static_cast<int64_t>(random() % 60);
     for (int64_t i = 0; i < count; ++i) {
       int64_t id = static_cast<int64_t>(random() % table.rows);
@@ -268,7 +268,7 @@ class Peers final : public ShardPeers {
 };
 
 // The result in double, id by id; `lost`: the shard whose rows are zeros.
-void CheckAgainstArithmetic(const Case& c, const Table& table,
+void CheckAgainstArithmetic(const ShardCase& c, const Table& table,
                             const Request& request, int lost,
                             const std::vector<float>& out) {
   const int64_t dim = table.dim;
@@ -329,8 +329,8 @@ bool HasOneOwner(const Table& table, const Request& request, int64_t bag) {
   return owners.size() <= 1;
 }
 
-std::vector<Case> Cases() {
-  std::vector<Case> cases;
+std::vector<ShardCase> Cases() {
+  std::vector<ShardCase> cases;
   for (const models::IdPolicy policy :
        {models::IdPolicy::kError, models::IdPolicy::kZeroRow,
         models::IdPolicy::kDefaultRow}) {
@@ -365,10 +365,10 @@ std::vector<Case> Cases() {
                        .packaged = packaged,
                        .policy = policy,
                        .dim = 5});
-      Case padded = {.padding = true,
-                     .packaged = packaged,
-                     .by_ids = true,
-                     .policy = policy};
+      ShardCase padded = {.padding = true,
+                          .packaged = packaged,
+                          .by_ids = true,
+                          .policy = policy};
       for (const BagMode mode :
            {BagMode::kMean, BagMode::kMax, BagMode::kSum}) {
         padded.mode = mode;
@@ -381,7 +381,7 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-class ShardedLookUpsTest : public testing::Test {
+class ShardedLookUpsTest : public ::testing::Test {
  protected:
   // Random look-ups of all cases, one table each.
   void Draw() {
@@ -430,7 +430,7 @@ class ShardedLookUpsTest : public testing::Test {
   }
 
   std::mt19937_64 random{7};
-  std::vector<Case> cases;
+  std::vector<ShardCase> cases;
   std::vector<std::unique_ptr<Table>> tables;
   std::vector<std::unique_ptr<Request>> requests;
   std::vector<std::vector<float>> whole;

@@ -21,14 +21,14 @@ std::string Why(DeviceProgramBuilder builder) {
   return program.ok() ? "fine" : program.status().message();
 }
 
-TensorRef Matrix(const DeviceProgramBuilder& builder, ValueId id) {
+TensorRef MatrixRef(const DeviceProgramBuilder& builder, ValueId id) {
   return {id, {0, 0}, {{0, builder.value(id).ld}, {0, 1}}};
 }
 void Copy(DeviceProgramBuilder& builder, ValueId from, ValueId to) {
   builder.Map({.dims = {builder.value(to).rows, {0, builder.value(to).cols}},
-               .inputs = {{Matrix(builder, from)}},
+               .inputs = {{MatrixRef(builder, from)}},
                .code = {{ElementCode::kCopy}},
-               .out = Matrix(builder, to)});
+               .out = MatrixRef(builder, to)});
 }
 
 struct Parts {
@@ -157,7 +157,7 @@ TEST(DeviceProgramTest, OnlySomeOperatorsLookAtTheNumberOfItems) {
   builder.LookUp({.dims = {kItems, {0, 4}},
                   .table = {table, {0, 0}, {{0, 0}, {0, 1}}},
                   .index = {index, {0, 0}, {{0, 1}, {0, 0}}},
-                  .out = Matrix(builder, out),
+                  .out = MatrixRef(builder, out),
                   .row_stride = {0, 4},
                   .table_rows = 3});
   auto program = std::move(builder).Build(4);
@@ -170,9 +170,9 @@ TEST(DeviceProgramTest, BadInstructions) {
     Parts p;
     const ValueId in = p.builder.Input("z", DType::kFloat32, kItems, 4);
     p.builder.Map({.dims = {kItems, {0, 4}},
-                   .inputs = {{Matrix(p.builder, in)}},
+                   .inputs = {{MatrixRef(p.builder, in)}},
                    .code = std::move(code),
-                   .out = Matrix(p.builder, p.out)});
+                   .out = MatrixRef(p.builder, p.out)});
     return Why(std::move(p.builder));
   };
   EXPECT_EQ(why({{ElementCode::kRelu, 0}, {ElementCode::kAdd, 0, 1}}), "fine");

@@ -177,6 +177,18 @@ class EmulatedLauncher {
   int launches_ = 0;
 };
 
+// Half a unit in the last place, relative, of a stored result.
+inline double Rounding(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return std::ldexp(1.0, -11);
+    case DType::kBFloat16:
+      return std::ldexp(1.0, -8);
+    default:
+      return std::ldexp(1.0, -24);
+  }
+}
+
 }  // namespace refract::runtime::cuda::testing
 
 #endif  // REFRACT_TESTS_RUNTIME_CUDA_TESTING_SIMT_H_

@@ -138,7 +138,7 @@ struct LayerOp {
   int64_t gates = 0;
 };
 
-class LayerGuardTest : public testing::TestWithParam<LayerOp> {};
+class LayerGuardTest : public ::testing::TestWithParam<LayerOp> {};
 
 TEST_P(LayerGuardTest, StatesAndWeightsMustFitTheInput) {
   const auto& [op, gates] = GetParam();
@@ -165,10 +165,10 @@ TEST_P(LayerGuardTest, StatesAndWeightsMustFitTheInput) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Layers, LayerGuardTest,
-                         testing::Values(LayerOp{"aten.lstm.input", 4},
-                                         LayerOp{"aten.gru.input", 3},
-                                         LayerOp{"aten.rnn_tanh.input", 1},
-                                         LayerOp{"aten.rnn_relu.input", 1}));
+                         ::testing::Values(LayerOp{"aten.lstm.input", 4},
+                                           LayerOp{"aten.gru.input", 3},
+                                           LayerOp{"aten.rnn_tanh.input", 1},
+                                           LayerOp{"aten.rnn_relu.input", 1}));
 
 Call Packed(const std::vector<int64_t>& batch_sizes, int64_t rows,
             int64_t batch) {
