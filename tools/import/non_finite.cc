@@ -8,20 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/finite.h"
 #include "base/tensor.h"
+#include "models/repository/weights.h"
 #include "models/tables/row_format.h"
 #include "models/tables/table_memory.h"
 
 namespace refract::tools {
 namespace {
-
-bool IsContiguous(const models::WeightEntry& entry) {
-  int64_t stride = 1;
-  for (size_t i = entry.sizes.size(); i-- > 0;) {
-    if (entry.sizes[i] != 1 && entry.strides[i] != stride) return false;
-    stride *= entry.sizes[i];
-  }
-  return true;
-}
 
 // The type of the elements in the file; kUnknown where the file does not have
 // floats only.
@@ -56,20 +48,18 @@ NonFiniteWeights::NonFiniteWeights(const models::ImportedModel& model) {
                   .dtype = StoredDType(entry),
                   .begin = entry.offset,
                   .end = entry.offset + entry.bytes};
-    if (base::SizeOf(weight.dtype) == 0 || entry.bytes == 0) continue;
-    const bool has_rows =
-        !entry.sizes.empty() && entry.sizes[0] > 0 && IsContiguous(entry);
-    if (tables.contains(entry.name) && has_rows) {
-      uint64_t elements = 1;
-      for (size_t i = 1; i < entry.sizes.size(); ++i) {
-        elements *= static_cast<uint64_t>(entry.sizes[i]);
-      }
-      const uint64_t size = base::SizeOf(weight.dtype);
-      weight.row_bytes = elements * size;
+    const uint64_t size = base::SizeOf(weight.dtype);
+    if (size == 0 || entry.bytes == 0) continue;
+    const models::WeightView view{
+        .dtype = weight.dtype, .sizes = entry.sizes, .strides = entry.strides};
+    if (view.is_contiguous()) {
+      // Without the elements of other weights in the same storage.
       weight.begin += static_cast<uint64_t>(entry.storage_offset) * size;
-      weight.end = std::min(
-          weight.end, weight.begin + static_cast<uint64_t>(entry.sizes[0]) *
-                                         weight.row_bytes);
+      weight.end = weight.begin + view.bytes();
+      if (tables.contains(entry.name) && !view.sizes.empty() &&
+          view.sizes[0] > 0) {
+        weight.row_bytes = view.bytes() / static_cast<uint64_t>(view.sizes[0]);
+      }
     }
     files_[entry.file].push_back(std::move(weight));
   }
@@ -86,11 +76,9 @@ void NonFiniteWeights::Add(const std::string& file, uint64_t end,
                               .data = read.data() + (from - begin),
                               .bytes = to - from};
     };
-    // Writers align weights to their elements. In another file the one element
-    // that two pieces share is passed over.
-    const uint64_t size = base::SizeOf(weight.dtype);
+    // WeightStore refuses weights that are not aligned to their elements, so no
+    // element lies in two pieces.
     uint64_t from = std::max(begin, weight.begin);
-    from += (size - (from - weight.begin) % size) % size;
     const uint64_t to = std::min(end, weight.end);
     if (from >= to) continue;
     if (weight.row_bytes == 0) {
