@@ -7,6 +7,8 @@ version before. Nodes that follow the repository load the new version with its d
 beside the old one and switch in one step.
 """
 
+import contextlib
+import fcntl
 import json
 import os
 import pathlib
@@ -38,26 +40,50 @@ def make(version, weights, tables=None, golden=True, folder=None):
     if place.exists():
         raise deltas.DeltaError(f"{place} is there: {version} is not the last version")
     old = deltas.Folder(folder or version / "deltas", model.name, version.name)
-    work = pathlib.Path(tempfile.mkdtemp(dir=model, prefix=".tmp-"))
-    try:
-        # No writer may add a delta to the old version between the merge and the rename: its rows
-        # would be in neither version's tables.
-        with old.locked():
-            made = _import(version, work, weights, golden)
-            _copy_plan(version, made)
-            changes, (sequence, _) = old.merged(tables), old.last()
-            check(changes, tables_of(made))
-            if changes:
-                path = old.path.absolute().parent / str(number) if folder else made / "deltas"
-                deltas.Folder(path, model.name, number).write(
-                    changes, parent=(0, ""), sequence=sequence + bool(tables)
-                )
-            # Last: nodes that follow the repository take a version when its folder appears, and
-            # then everything is in it.
-            made.rename(place)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    # No writer may add a delta to the old version between the merge and the rename: its rows
+    # would be in neither version's tables.
+    with _work_folder(model) as work, old.locked():
+        made = _import(version, work, weights, golden)
+        _copy_plan(version, made)
+        changes, (sequence, _) = old.merged(tables), old.last()
+        check(changes, tables_of(made))
+        if changes:
+            path = old.path.absolute().parent / str(number) if folder else made / "deltas"
+            deltas.Folder(path, model.name, number).write(
+                changes, parent=(0, ""), sequence=sequence + bool(tables)
+            )
+        # Last: nodes that follow the repository take a version when its folder appears, and
+        # then everything is in it.
+        made.rename(place)
     return place
+
+
+@contextlib.contextmanager
+def _work_folder(model):
+    """A folder in `model`, removed at the end of the block.
+
+    `refract import` removes such folders where it gets their lock: those of processes
+    that were killed (models/repository/files/temporary_folder.h).
+    """
+    with contextlib.ExitStack() as stack:
+        with _locked(model):
+            work = pathlib.Path(tempfile.mkdtemp(dir=model, prefix=".tmp-"))
+            stack.enter_context(_locked(work))
+        # ExitStack removes the folder before it closes the lock.
+        stack.callback(shutil.rmtree, work, ignore_errors=True)
+        yield work
+
+
+@contextlib.contextmanager
+def _locked(folder):
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        # NFS has no locks of folders; there `refract import` leaves them alone.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _refract(*arguments):

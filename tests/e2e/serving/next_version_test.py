@@ -9,11 +9,12 @@ import shutil
 import tempfile
 import threading
 import unittest
+from unittest import mock
 
 import torch
 from safetensors.torch import save_file
 
-from scripts.lib import deltas
+from scripts.lib import deltas, next_version
 from tests.e2e import support
 from tests.e2e.serving import deltas_test
 from tests.e2e.serving.deltas_test import DIM, ITEMS, MODEL, ROWS, TOLERANCE
@@ -161,6 +162,19 @@ class NextVersion(unittest.TestCase):
         self.cn.kill()
         self.start_cn()
         self.wait_for(3, 4)
+
+    def test_an_import_meanwhile_removes_nothing(self):
+        """`refract import` removes folders that killed processes left."""
+
+        def add_other(*_):
+            support.add_model(self.repository, "other", self.folder / "model.pt2")
+
+        with mock.patch.object(next_version, "_copy_plan", add_other):
+            made = next_version.make(
+                self.repository / MODEL / "1", {"top.bias": torch.zeros(1)}, golden=False
+            )
+        self.assertTrue((made / "graph.pb").is_file())
+        self.assertEqual(list((self.repository / MODEL).glob(".tmp-*")), [])
 
     def test_what_does_not_fit_makes_no_version(self):
         self.wait_for(1, 0)
