@@ -1,9 +1,9 @@
 // main() of test programs: GoogleTest's, with an option for one file of a
 // program that has several (cmake/RefractTest.cmake).
 //
-//   --file=tests/base/json_test.cc  only the tests of this file, unless
-//   --gtest_filter
-//                                   names tests. GTEST_OUTPUT=xml:FOLDER/
+//   --file=tests/base/json_test.cc  only the tests of this file. With
+//                                   --gtest_filter the tests that it names,
+//                                   of any file. GTEST_OUTPUT=xml:FOLDER/
 //                                   writes FOLDER/base_json_test.xml.
 //
 // Exit status 1 also when the program has no test of the file, or when two

@@ -21,6 +21,7 @@ uint64_t BytesUnder(const std::string& folder);
 // gives the lock up when the process ends, however it ends. Used by one thread.
 class TemporaryFolder {
  public:
+  // The umask and the setgid bit of `model_folder` decide the permissions.
   // Internal names the folder that cannot be made.
   static absl::StatusOr<TemporaryFolder> Create(
       const std::string& model_folder);
@@ -30,8 +31,8 @@ class TemporaryFolder {
   TemporaryFolder& operator=(TemporaryFolder&&) = delete;
 
   const std::string& path() const { return path_; }
-  // Renames the folder to `to`, readable by everybody. False: `to` exists and
-  // is not empty. Internal names the folder.
+  // Renames the folder to `to`. False: `to` exists and is not empty. Internal
+  // names the folder.
   absl::StatusOr<bool> MoveTo(const std::string& to);
 
  private:
