@@ -242,9 +242,9 @@ class ChannelTest : public testing::TestWithParam<PathPreference> {
     server_ = *std::move(server);
   }
   // The same with a handler that lives as long as the server.
-  void Serve(FunctionHandler::RequestFunction on_request) {
+  void Serve(FunctionHandler::RequestFunction on_request, int port = 0) {
     handler_ = std::make_unique<FunctionHandler>(std::move(on_request));
-    StartServer(handler_.get());
+    StartServer(handler_.get(), port);
   }
   void StartClient(std::function<void()> on_change = nullptr) {
     client_options_.address = "127.0.0.1:" + std::to_string(server_->port());
