@@ -12,6 +12,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/models/testing/temp_dir.h"
 
 namespace refract::models {
 namespace {
@@ -22,17 +23,11 @@ using ::testing::SizeIs;
 
 class TemporaryFolderTest : public ::testing::Test {
  protected:
-  TemporaryFolderTest() {
-    std::string path = ::testing::TempDir() + "/temporary_folder_XXXXXX";
-    EXPECT_NE(mkdtemp(path.data()), nullptr);
-    repository_ = path;
-    model_ = path + "/m";
-    fs::create_directories(model_ + "/1");
-  }
-  ~TemporaryFolderTest() override { fs::remove_all(repository_); }
+  TemporaryFolderTest() { fs::create_directories(model_ + "/1"); }
 
-  std::string repository_;
-  std::string model_;
+  const testing::TempDir folder_;
+  const std::string repository_ = folder_.path();
+  const std::string model_ = repository_ + "/m";
 };
 
 TEST_F(TemporaryFolderTest, IsRemovedUnlessItIsMoved) {
