@@ -31,8 +31,8 @@ function(refract_test_program target)
   set_target_properties(${target} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
   refract_apply_flags(${target})
-  # Tests are half of what is compiled. -O3 takes a quarter of their time, with a
-  # sanitizer -O1 a third. Some compute for long themselves.
+  # -O3 takes a quarter of a test's time to compile, with a sanitizer -O1 a third.
+  # Some tests compute for long themselves.
   set(level)
   if(target MATCHES "^runtime_cuda_(kernels|map_wide)_test$|^transport_sim_(tests|conformance_test)")
   elseif(REFRACT_SANITIZE)
@@ -45,7 +45,7 @@ function(refract_test_program target)
     refract_precompile_test_headers(${target} "${level}")
   endif()
   if(REFRACT_UNITY)
-    # The files share headers and instances of templates, which take two thirds of
+    # The files share headers and instances of templates, which take about half of
     # their time.
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
   endif()
