@@ -339,7 +339,9 @@ std::unique_ptr<TableReadAhead> StartReadAhead(
   return nullptr;
 }
 
-absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
+absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown,
+                   base::LogWriter& log) {
+  auto starting = std::make_unique<base::EndsAtSignal>(shutdown, &log);
   runtime::aten::UseOneThread();
   for (const std::string& library : flags.op_libraries) {
     REFRACT_RETURN_IF_ERROR(
@@ -450,6 +452,8 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
                           {.topic = flags.deltas_kafka_topic,
                            .deltas_folder = flags.deltas_folder}));
   }
+  // From here on requests may come.
+  starting.reset();
   const size_t http_body_memory =
       flags.http_port.on() ? flags.request_memory / 4 : 0;
   FrontendOptions frontend_options = ToFrontendOptions(flags, http_body_memory);
@@ -545,7 +549,7 @@ int Run(const Flags& flags) {
   // First, so that every later thread blocks the signals that Wait() handles.
   base::ShutdownSignal shutdown;
   base::LogWriter log(flags.log.Format());
-  return log.Exit("refract-cpu-node", Serve(flags, shutdown));
+  return log.Exit("refract-cpu-node", Serve(flags, shutdown, log));
 }
 
 }  // namespace

@@ -112,7 +112,9 @@ absl::Status FirstBroken(const models::Repository& repository,
   return absl::OkStatus();
 }
 
-absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
+absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown,
+                   base::LogWriter& log) {
+  auto starting = std::make_unique<base::EndsAtSignal>(shutdown, &log);
   runtime::aten::UseOneThread();
   for (const std::string& library : flags.op_libraries) {
     const absl::Status status = runtime::aten::LoadOpLibrary(library);
@@ -202,6 +204,8 @@ absl::Status Serve(const Flags& flags, base::ShutdownSignal& shutdown) {
       GpuNode::Create(*std::move(models), options, make_device);
   if (!node.ok()) return node.status();
 
+  // From here on requests may come.
+  starting.reset();
   transport::ServerOptions server_options;
   server_options.host = flags.host;
   server_options.port = flags.port;
@@ -291,7 +295,7 @@ int Run(const Flags& flags) {
   // First, so that every later thread blocks the signals that Wait() handles.
   base::ShutdownSignal shutdown;
   base::LogWriter log(flags.log.Format());
-  return log.Exit("refract-gpu-node", Serve(flags, shutdown));
+  return log.Exit("refract-gpu-node", Serve(flags, shutdown, log));
 }
 
 }  // namespace

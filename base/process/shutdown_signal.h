@@ -3,7 +3,11 @@
 
 #include <signal.h>
 
+#include <thread>
+
 #include "absl/time/time.h"
+#include "base/log/log_writer.h"
+#include "base/unique_fd.h"
 
 namespace refract::base {
 
@@ -25,7 +29,27 @@ class ShutdownSignal {
   int WaitFor(absl::Duration longest);
 
  private:
+  friend class EndsAtSignal;
   sigset_t signals_;
+};
+
+// While it lives, a signal that ShutdownSignal blocks ends the process with
+// status 0, after a line in the log. For a daemon that does not serve yet: its
+// models may take minutes to load, and no request waits for an answer. Without
+// a thread or descriptors for it, signals stay for Wait().
+class EndsAtSignal {
+ public:
+  EndsAtSignal(const ShutdownSignal& signal, LogWriter* log);
+  ~EndsAtSignal();
+  EndsAtSignal(const EndsAtSignal&) = delete;
+  EndsAtSignal& operator=(const EndsAtSignal&) = delete;
+
+ private:
+  void Run(LogWriter* log);
+
+  const UniqueFd signals_;
+  const UniqueFd end_;  // an eventfd, readable at the end
+  std::thread thread_;
 };
 
 }  // namespace refract::base

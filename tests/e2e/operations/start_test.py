@@ -2,9 +2,12 @@
 versions that cannot be loaded."""
 
 import json
+import os
 import pathlib
 import shutil
+import signal
 import socket
+import subprocess
 import tempfile
 import unittest
 import urllib.error
@@ -219,6 +222,29 @@ class Start(unittest.TestCase):
                 "--exit-on-error", *arguments,
             )
             self.assertEqual(node.stop(), 0)
+
+    def test_a_signal_ends_a_node_that_still_loads(self):
+        loading = self.folder / "loading"
+        shutil.copytree(self.repository, loading)
+        (loading / "b/config.pbtxt").unlink()
+        os.mkfifo(loading / "b/config.pbtxt")
+        for program, arguments in DAEMONS:
+            log = self.enterContext(tempfile.TemporaryFile("w+"))
+            node = subprocess.Popen(
+                [
+                    support.program(program), "--model-repository", loading, "--port", "0",
+                    *arguments,
+                ],
+                stdout=subprocess.DEVNULL, stderr=log,
+            )  # fmt: skip
+            self.addCleanup(node.wait)
+            self.addCleanup(node.kill)
+            # Opens once the node reads the other end, which has no data.
+            with open(loading / "b/config.pbtxt", "w"):
+                node.send_signal(signal.SIGTERM)
+                self.assertEqual(node.wait(60), 0)
+            log.seek(0)
+            self.assertIn("signal 15 before the node serves", log.read())
 
     def test_strict_readiness(self):
         def ready(*arguments):
