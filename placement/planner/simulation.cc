@@ -31,9 +31,11 @@ absl::Time At(double seconds) {
 enum class EventKind : uint8_t {
   kArrival,
   kPreDone,   // on a CN worker
+  kLeavesCn,  // the payload, after those before it in the CN's NIC
   kAtHn,      // the payload has arrived
   kHnTimer,   // a batching window ends
   kExecuted,  // a batch
+  kLeavesHn,  // the answer, after those before it in the HN's NIC
   kAtCn,      // the answer has arrived
   kPostDone,
 };
@@ -201,12 +203,16 @@ class Simulator {
         return OnArrival(event.index);
       case EventKind::kPreDone:
         return OnPreDone(event.index);
+      case EventKind::kLeavesCn:
+        return OnLeavesCn(event.index);
       case EventKind::kAtHn:
         return OnAtHn(event.index);
       case EventKind::kHnTimer:
         return Assign(event.index);
       case EventKind::kExecuted:
         return OnExecuted(event.index);
+      case EventKind::kLeavesHn:
+        return OnLeavesHn(event.index);
       case EventKind::kAtCn:
         return OnAtCn(event.index);
       case EventKind::kPostDone:
@@ -281,19 +287,34 @@ class Simulator {
     ++RouteOf(request).in_flight;
   }
 
-  // Called when a message has arrived. The receiver receives while the sender
-  // sends, as far as both are free.
-  double Send(const Request& request, Nic& from, double from_rate, Nic& to,
-              double to_rate, double bytes) {
-    // Cut-through: the receiver begins with the sender, or when its NIC is
-    // free. The message has arrived when both are done, and half a round trip
-    // later.
+  // Queues a message of `seconds` in the sending NIC: the time when it begins.
+  double Begin(Nic& from, double seconds) const {
     const double begin = std::max(now_, from.out_free);
-    from.out_free = begin + bytes / from_rate;
-    from.out_busy += bytes / from_rate;
-    to.in_free = std::max(begin, to.in_free) + bytes / to_rate;
+    from.out_free = begin + seconds;
+    from.out_busy += seconds;
+    return begin;
+  }
+  // A message begins now. Cut-through: the receiver begins with the sender, or
+  // when its NIC is free. The message has arrived when both are done, and half
+  // a round trip later.
+  double Arrival(const Request& request, double from_rate, Nic& to,
+                 double to_rate, double bytes) const {
+    to.in_free = std::max(now_, to.in_free) + bytes / to_rate;
     to.in_busy += bytes / to_rate;
-    return std::max(from.out_free, to.in_free) + request.half_round_trip_s;
+    return std::max(now_ + bytes / from_rate, to.in_free) +
+           request.half_round_trip_s;
+  }
+  void OnLeavesCn(int index) {
+    const Request& request = requests_[index];
+    Schedule(Arrival(request, system_.cn_nic_bytes_per_s, hns_[request.hn].nic,
+                     system_.hn_nic_bytes_per_s, request.cost.up_bytes),
+             EventKind::kAtHn, index);
+  }
+  void OnLeavesHn(int index) {
+    const Request& request = requests_[index];
+    Schedule(Arrival(request, system_.hn_nic_bytes_per_s, cns_[request.cn].nic,
+                     system_.cn_nic_bytes_per_s, request.cost.down_bytes),
+             EventKind::kAtCn, index);
   }
 
   void OnPreDone(int index) {
@@ -309,10 +330,9 @@ class Simulator {
     } else {
       ChooseHn(request);
       request.half_round_trip_s = RoundTrip(request.cn) / 2;
-      Schedule(Send(request, cns_[request.cn].nic, system_.cn_nic_bytes_per_s,
-                    hns_[request.hn].nic, system_.hn_nic_bytes_per_s,
-                    request.cost.up_bytes),
-               EventKind::kAtHn, index);
+      Schedule(Begin(cns_[request.cn].nic,
+                     request.cost.up_bytes / system_.cn_nic_bytes_per_s),
+               EventKind::kLeavesCn, index);
     }
     StartWork(request.cn);
   }
@@ -409,10 +429,9 @@ class Simulator {
       if (system_.whole) {
         OnAtCn(index);
       } else {
-        Schedule(Send(request, hn.nic, system_.hn_nic_bytes_per_s,
-                      cns_[request.cn].nic, system_.cn_nic_bytes_per_s,
-                      request.cost.down_bytes),
-                 EventKind::kAtCn, index);
+        Schedule(
+            Begin(hn.nic, request.cost.down_bytes / system_.hn_nic_bytes_per_s),
+            EventKind::kLeavesHn, index);
       }
     }
     free_batches_.push_back(slot);

@@ -14,6 +14,8 @@ namespace {
 
 constexpr double kBytesPerGbit = 1e9 / 8;
 constexpr int kMostInstances = 1'000'000;
+// A simulation keeps 16 bytes for each pair of a CN and an HN.
+constexpr double kMostPairs = 1 << 26;
 constexpr double kMostRate = 1e12;
 
 // The scarcest resource of a node, by the number of instances that fit.
@@ -120,11 +122,13 @@ class Sizer {
     cns = std::max(cns, LeastOf(sizing_.analytic.least_cns));
     hns = std::max(hns, LeastOf(sizing_.analytic.least_hns));
     if (input_.configuration.whole) cns = hns = std::max(cns, hns);
-    while (!Meets(cns, hns)) {
-      if (std::max(cns, hns) > kMostInstances) {
-        sizing_.why_not = "more than a million instances";
+    while (true) {
+      if (TooMany(cns, hns)) {
+        sizing_.why_not = absl::StrFormat(
+            "%d CN and %d HN are more than a simulation holds", cns, hns);
         return sizing_;
       }
+      if (Meets(cns, hns)) break;
       // Where requests hardly wait, more instances would not help.
       if (HardlyWaits(Result(cns, hns).mean)) {
         sizing_.why_not = absl::StrFormat(
@@ -162,6 +166,11 @@ class Sizer {
   static int LeastOf(double amount) {
     return std::max(
         1, static_cast<int>(std::ceil(std::min(amount, 2.0 * kMostInstances))));
+  }
+  bool TooMany(int cns, int hns) const {
+    return std::max(cns, hns) > kMostInstances ||
+           (!input_.configuration.whole &&
+            static_cast<double>(cns) * hns > kMostPairs);
   }
   double Price(int cns, int hns) const {
     return cns * input_.cn_price +

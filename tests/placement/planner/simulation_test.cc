@@ -210,6 +210,21 @@ TEST(Simulation, NicIsAQueue) {
   EXPECT_NEAR(result.mean.cn_nic_busy, 0.7, 0.01);
 }
 
+// Messages that wait in their senders' NICs keep the receiver's NIC free for
+// those that have begun: eight such queues in front of an HN whose NIC receives
+// a message before its sender is done.
+TEST(Simulation, WaitingMessagesDoNotHoldTheReceiver) {
+  ModelCosts costs;
+  costs.points = {{.cn_pre_s = 1e-9, .hn_s = 1e-9, .up_bytes = 1e6}};
+  SimulatedSystem system{.cns = 8, .cn_workers = 64, .hn_parallel = 8};
+  system.cn_nic_bytes_per_s = 1e9;
+  system.hn_nic_bytes_per_s = 12e9;
+  const RepeatedResult result =
+      SimulateRepeatedly(costs, system, LoadAt(8 * 700), 5);
+  const double wait = 0.7 / (2 * 1000 * 0.3);
+  EXPECT_NEAR(result.mean.network_s, 0.001 + wait, 0.05 * (0.001 + wait));
+}
+
 // Executions that cost nearly nothing per row: an overloaded HN keeps up once
 // requests are merged, and the batches are as large as it takes.
 TEST(Simulation, BatchingRaisesWhatAnHnCarries) {

@@ -165,6 +165,18 @@ TEST(Sizing, SaysThatAnIdleDeploymentIsTooSlow) {
 
 // The p99 of a request that never waits, measured once, says nothing about the
 // mean of several measurements.
+TEST(Sizing, RefusesMoreInstancesThanASimulationHolds) {
+  PlanSpec spec = ReadSpec();
+  spec.services[0].traffic.queries_per_s = 1e9;
+  const SizingInput input =
+      MakeInput(spec, spec.services[0], ConfigurationsOf(spec.services[0])[0]);
+  const Sizing sizing = Size(input, kQuick);
+  EXPECT_FALSE(sizing.met);
+  EXPECT_NE(sizing.why_not.find("more than a simulation holds"),
+            std::string::npos)
+      << sizing.why_not;
+}
+
 TEST(Sizing, EndsWhereTheObjectiveIsThatOfAnIdleDeployment) {
   PlanSpec spec = ReadSpec();
   ServiceSpec& service = spec.services[0];
