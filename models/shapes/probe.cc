@@ -93,9 +93,10 @@ bool HidesIds(const Graph& graph) {
 
 // Integers that add up to the length of one other input, and are not ids, count
 // as the lengths of its bags; integers that rise from 0 to that length as their
-// offsets: a model may pool the bags itself. `divided`: inputs whose bags an
+// offsets: a model may pool the bags itself. The offsets of a single bag, 0 and
+// its length, do both; a size n + 1 tells. `divided`: inputs whose bags an
 // operator shows; the lengths of something else may add up to as many.
-std::optional<RaggedInput> FindBags(size_t input,
+std::optional<RaggedInput> FindBags(size_t input, const Value& value,
                                     const std::vector<base::TensorView>& sample,
                                     const std::vector<bool>& is_id,
                                     const std::vector<bool>& divided,
@@ -122,7 +123,12 @@ std::optional<RaggedInput> FindBags(size_t input,
            sample[ids].dims[0] == length &&
            (is_id[ids] || (hides_ids && IsInt32OrInt64(sample[ids].dtype)));
   };
-  for (size_t ids = 0; ids < sample.size(); ++ids) {
+  const auto names = value.shape.empty() ? std::vector<std::string>()
+                                         : value.shape[0].Symbols();
+  const bool one_more =
+      names.size() == 1 &&
+      value.shape[0] == SymExpr::Symbol(names[0]) + SymExpr(1);
+  for (size_t ids = 0; !(rises && one_more) && ids < sample.size(); ++ids) {
     if (holds(ids, sum)) return RaggedInput{.ids = ids};
   }
   for (size_t ids = 0; rises && ids < sample.size(); ++ids) {
@@ -259,7 +265,8 @@ absl::StatusOr<ProbeMaker> ProbeMaker::Create(
   const bool hides_ids = HidesIds(graph);
   for (size_t i = 0; i < graph.inputs.size(); ++i) {
     if (!maker.ragged_[i]) {
-      maker.ragged_[i] = FindBags(i, maker.sample_, is_id, divided, hides_ids);
+      maker.ragged_[i] = FindBags(i, graph.value(graph.inputs[i]),
+                                  maker.sample_, is_id, divided, hides_ids);
     }
   }
   maker.FindLimits(graph, is_id);

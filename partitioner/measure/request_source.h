@@ -1,8 +1,9 @@
 #ifndef REFRACT_PARTITIONER_MEASURE_REQUEST_SOURCE_H_
 #define REFRACT_PARTITIONER_MEASURE_REQUEST_SOURCE_H_
 
-// Sources of requests for measurements. Every request is fresh, since rows that
-// were just read are in the caches and several times faster to read again.
+// Sources of requests for measurements. A request is fresh where the source can
+// make it so, since rows that were just read are in the caches and several
+// times faster to read again.
 
 #include <cstdint>
 #include <map>
@@ -26,7 +27,10 @@ class RequestSource {
   // at every call. InvalidArgument names the input that cannot be made.
   virtual absl::StatusOr<std::vector<base::Tensor>> Make(int64_t batch) = 0;
 
-  // Numbers per item of the symbols that are not the batch, rounded.
+  // The batches that Make() takes, ascending. Empty: any.
+  virtual std::vector<int64_t> batches() const { return {}; }
+  // Numbers per item of the symbols that are not the batch, rounded; −N for N
+  // in every request.
   virtual const std::map<std::string, int64_t>& sizes() const = 0;
   // For people: "random ids, spread over whole tables".
   virtual const std::string& description() const = 0;
@@ -41,13 +45,20 @@ absl::StatusOr<std::unique_ptr<RequestSource>> RandomRequests(
 
 // Items drawn at random, with replacement, from one of `samples` at a time:
 // tensors per input, in the graph's order, one sample per request file. `graph`
-// must outlive the source. InvalidArgument names an input that is not one of:
-// a row per item, bags of ids per item (by offsets or lengths), or independent
-// of the batch; so does Make() where the bags of a matrix of ids no longer fill
-// a matrix.
+// must outlive the source. InvalidArgument names an input of other rows than
+// the rest; so does Make() where the bags of a matrix of ids no longer fill a
+// matrix. Unimplemented names an input that is not one of: a row per item, bags
+// of ids per item (by offsets or lengths), or independent of the batch.
 absl::StatusOr<std::unique_ptr<RequestSource>> SampledRequests(
     const models::Graph& graph, std::vector<std::vector<base::Tensor>> samples,
     uint64_t seed);
+
+// The requests of `samples` as they are, those of a batch in turn: for models
+// whose items cannot be drawn one by one, such as candidates of several users
+// with a history each. Rows of few samples stay in the caches. InvalidArgument
+// names the sample, counted from 1, whose shapes contradict the model.
+absl::StatusOr<std::unique_ptr<RequestSource>> WholeRequests(
+    const models::Graph& graph, std::vector<std::vector<base::Tensor>> samples);
 
 }  // namespace refract::partitioner
 

@@ -14,7 +14,8 @@ namespace {
 
 constexpr size_t kMaxBytes = size_t{256} << 20;
 
-// The symbols of one request.
+}  // namespace
+
 absl::StatusOr<models::SymbolBindings> BindSizes(
     const models::Graph& graph, absl::Span<const base::Tensor> inputs) {
   models::SymbolBindings sizes;
@@ -48,8 +49,6 @@ absl::StatusOr<models::SymbolBindings> BindSizes(
   }
   return sizes;
 }
-
-}  // namespace
 
 absl::StatusOr<SampleRequests> ReadSamples(
     const std::vector<std::string>& paths, const models::Graph& graph) {

@@ -9,6 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/tensor.h"
 #include "models/graph/graph.h"
 #include "models/graph/sym_expr.h"
@@ -39,7 +40,12 @@ absl::StatusOr<SampleRequests> DrawRequests(
     const absl::flat_hash_map<std::string, int64_t>& per_item, int count,
     uint64_t seed);
 
-// The symbols of the inputs' shapes, which must be the same in all requests.
+// The symbols of the inputs' shapes. InvalidArgument names the input whose
+// shape contradicts the model or another input.
+absl::StatusOr<models::SymbolBindings> BindSizes(
+    const models::Graph& graph, absl::Span<const base::Tensor> inputs);
+
+// As BindSizes(); the sizes must be the same in all requests.
 // InvalidArgument names the request that differs from the first, or whose
 // shapes contradict the model or each other.
 absl::StatusOr<models::SymbolBindings> CommonSizes(

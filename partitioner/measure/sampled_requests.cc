@@ -97,9 +97,23 @@ std::vector<std::optional<RaggedInput>> FindOffsets(
   std::vector<bool> divided(count, false);
   for (size_t i = 0; i < count; ++i) {
     ragged.push_back(samples.front().maker.ragged(i));
-    // Numbers that are lengths in one sample alone are that by chance.
-    for (const Sample& sample : samples) {
-      if (sample.maker.ragged(i) != ragged[i]) ragged[i].reset();
+    const auto agrees = [&](const Sample& sample) {
+      return sample.maker.ragged(i) == ragged[i];
+    };
+    if (!std::all_of(samples.begin(), samples.end(), agrees)) {
+      // Numbers that are lengths or offsets in one sample alone are that by
+      // chance. Offsets of one sample that fit all samples are offsets.
+      ragged[i].reset();
+      for (const Sample& sample : samples) {
+        const std::optional<RaggedInput>& found = sample.maker.ragged(i);
+        if (found && found->is_offsets && found->lists.empty() &&
+            std::all_of(samples.begin(), samples.end(), [&](const Sample& s) {
+              return AreOffsetsOf(s.tensors[i].view(),
+                                  s.tensors[found->ids].view());
+            })) {
+          ragged[i] = found;
+        }
+      }
     }
     if (!ragged[i]) continue;
     divided[ragged[i]->ids] = true;
@@ -183,12 +197,8 @@ absl::StatusOr<std::unique_ptr<RequestSource>> SampledRequests(
   const auto ragged = FindOffsets(graph, prepared);
   for (Sample& sample : prepared) {
     auto picker = models::RowPicker::Create(graph, sample.maker, ragged);
-    absl::Status status =
+    const absl::Status status =
         picker.ok() ? picker->CheckBags(graph) : picker.status();
-    if (absl::IsUnimplemented(status)) {
-      status = absl::InvalidArgumentError(
-          absl::StrCat(status.message(), "; leave out --inputs"));
-    }
     if (!status.ok()) {
       return base::Annotate(
           status, absl::StrCat("file ", &sample - prepared.data() + 1));

@@ -53,7 +53,7 @@ struct Profile {
   std::string revision;
   std::string time;
   std::string inputs;
-  // Symbol → number per item; default 1.
+  // Symbol → number per item, or −N for N in every request; default 1.
   std::map<std::string, int64_t> sizes;
   std::vector<int64_t> batches;
   uint32_t repetitions = 0;

@@ -145,7 +145,7 @@ class ProfileReader {
         CheckFigure("head", "clock_seconds", stored.clock_seconds()));
     profile.clock_s = stored.clock_seconds();
     for (const proto::Profile::Size& size : stored.sizes()) {
-      if (size.per_item() < 0 || size.per_item() > kMaxCount) {
+      if (size.per_item() < -kMaxCount || size.per_item() > kMaxCount) {
         return Wrong(absl::StrCat("size ", size.symbol()),
                      absl::StrCat(size.per_item(), " is out of range"));
       }

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/process/files.h"
@@ -94,13 +94,6 @@ absl::Status CheckOptions(ProfileOptions& options, const models::Graph& graph) {
     return absl::InvalidArgumentError(
         "--size: the samples of --inputs say how large requests are");
   }
-  for (const std::string& size : options.sizes) {
-    if (!absl::EndsWith(size, "/request")) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("--size ", size,
-                     ": a profile has several batches and wants numbers per "
-                     "item; --inputs takes requests"));
-  }
   return absl::OkStatus();
 }
 
@@ -114,14 +107,38 @@ absl::StatusOr<std::unique_ptr<partitioner::RequestSource>> MakeSource(
     return partitioner::RandomRequests(model.graph, sizes.per_item,
                                        options.seed);
   }
-  std::vector<std::vector<base::Tensor>> samples;
-  for (const std::string& path : options.inputs) {
-    REFRACT_ASSIGN_OR_RETURN(samples.emplace_back(),
-                             ReadRequest(path, model, options.by_ids));
-  }
+  const auto read =
+      [&]() -> absl::StatusOr<std::vector<std::vector<base::Tensor>>> {
+    std::vector<std::vector<base::Tensor>> requests;
+    for (const std::string& path : options.inputs) {
+      REFRACT_ASSIGN_OR_RETURN(requests.emplace_back(),
+                               ReadRequest(path, model, options.by_ids));
+    }
+    return requests;
+  };
+  REFRACT_ASSIGN_OR_RETURN(auto samples, read());
   auto source = partitioner::SampledRequests(model.graph, std::move(samples),
                                              options.seed);
+  if (!absl::IsUnimplemented(source.status())) {
+    if (!source.ok()) return base::Annotate(source.status(), "--inputs");
+    return source;
+  }
+  const absl::Status why = source.status();
+  REFRACT_ASSIGN_OR_RETURN(samples, read());
+  source = partitioner::WholeRequests(model.graph, std::move(samples));
   if (!source.ok()) return base::Annotate(source.status(), "--inputs");
+  const std::vector<int64_t> batches = (*source)->batches();
+  if (options.batches_given || batches.size() < kLeastBatches) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--inputs: requests are used whole, because items cannot be drawn from "
+        "them (",
+        why.message(), "); their batch sizes are ",
+        absl::StrJoin(batches, ", "),
+        options.batches_given
+            ? ", leave out --batch"
+            : absl::StrCat(", and costs are fitted to at least ",
+                           kLeastBatches)));
+  }
   return source;
 }
 
@@ -159,7 +176,8 @@ absl::Status MeasureModel(ProfileOptions options, Context& context) {
       const std::unique_ptr<partitioner::RequestSource> source,
       MakeSource(options, *model, context));
   partitioner::ProfilerOptions measure;
-  measure.batches = options.batches;
+  measure.batches = source->batches();
+  if (measure.batches.empty()) measure.batches = options.batches;
   measure.repetitions = options.repetitions;
   Progress progress(context.err);
   measure.progress = [&](int done, int of) {
@@ -278,9 +296,11 @@ void AddProfileCommand(CLI::App& app, Context& context) {
                    "requests per batch size, at least 9, each fresh")
       ->type_name("N");
   command
-      ->add_option("--inputs", options->inputs,
-                   "request to draw items from; may be repeated; default: "
-                   "random ids, uniform over whole tables")
+      ->add_option(
+          "--inputs", options->inputs,
+          "request to draw items from; may be repeated; requests of "
+          "three or more batch sizes are used whole where items cannot "
+          "be drawn; default: random ids, uniform over whole tables")
       ->type_name("X.safetensors")
       ->default_str("")
       ->allow_extra_args(false);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <map>
 #include <numeric>
 #include <string>
@@ -63,7 +64,7 @@ nlohmann::ordered_json Names(const Graph& graph,
   return names;
 }
 
-// "per item: 1 s0, s1 and 24 more; 20 s7"
+// "per item: 1 s8 in every request; 1 s0, s1 and 24 more; 20 s7"
 void PrintSizes(const Profile& profile, std::ostream& out) {
   constexpr size_t kShown = 4;
   std::map<int64_t, std::vector<std::string>> symbols;
@@ -76,8 +77,9 @@ void PrintSizes(const Profile& profile, std::ostream& out) {
     const size_t more = names.size() - std::min(names.size(), kShown);
     names.resize(names.size() - more);
     groups.push_back(absl::StrCat(
-        per_item, " ", absl::StrJoin(names, ", "),
-        more > 0 ? absl::StrCat(" and ", more, " more") : std::string()));
+        std::abs(per_item), " ", absl::StrJoin(names, ", "),
+        more > 0 ? absl::StrCat(" and ", more, " more") : std::string(),
+        per_item < 0 ? " in every request" : ""));
   }
   out << "per item: " << absl::StrJoin(groups, "; ") << "\n";
 }

@@ -148,12 +148,36 @@ class DlrmV3Test(unittest.TestCase):
             ("inspect", "0/request"),
             ("partition", "-2/request"),
             ("partition", "/request"),
-            ("profile", "3/request"),
         ):
             size = f"{symbol}={number}"
             done = support.refract(command, model, "--size", size, check=False)
             self.assertEqual(done.returncode, 2, done.stdout)
             self.assertIn(f"--size {size}: ", done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1)
+
+    def test_requests_are_profiled_whole(self):
+        """Candidates belong to users, so that they are not drawn one by one."""
+        model, profile = self.repository / "pt2", self.folder / "profile"
+        inputs = []
+        for path in self.requests:
+            inputs += ["--inputs", path]
+        done = support.refract(
+            "profile", model, "--repeat", 9, *inputs, "--output", profile
+        )
+        self.assertIn("whole requests of 3 files in turn", done.stdout)
+        batches = sorted(
+            load_file(path)["candidates"].numel() for path in self.requests
+        )
+        self.assertIn(f"batch {', '.join(map(str, batches))}, ", done.stdout)
+        done = support.refract("partition", model, "--cn-profile", profile)
+        self.assertIn("(the profile)", done.stdout)
+        for options, error in (
+            (inputs[:4], f"batch sizes are {batches[0]}, {batches[1]}, and costs"),
+            ((*inputs, "--batch", "1,2,4"), "leave out --batch"),
+        ):
+            done = support.refract("profile", model, *options, check=False)
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn(error, done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1)
 
     def test_nodes_serve_pytorchs_scores(self):

@@ -206,8 +206,8 @@ TEST_F(ProfileFileTest, NamesWhatIsWrong) {
   EXPECT_THAT(ErrorWith("batches: 16\n", ""),
               HasSubstr("operator product: has 3 samples for 2 batches"));
   EXPECT_THAT(ErrorWith("cpus: 2", "cpus: 0"), HasSubstr("machine: cpus"));
-  EXPECT_THAT(ErrorWith("per_item: 20", "per_item: -1"),
-              HasSubstr("size N_0: -1 is out of range"));
+  EXPECT_THAT(ErrorWith("per_item: 20", "per_item: -2000000000000"),
+              HasSubstr("size N_0: -2000000000000 is out of range"));
   EXPECT_THAT(ErrorWith("clock_seconds: ", "clock_seconds: inf #"),
               HasSubstr("clock_seconds is no finite number"));
   EXPECT_THAT(ErrorWith("run {", "ruin {"), HasSubstr("p.textproto: line "));
