@@ -63,6 +63,11 @@ def zoo(*options, **others):
 PREPARATIONS = {
     "models": zoo("--aoti"),
     "models_zero05": zoo("--aoti", "--zero-share", "0.05"),
+    # A batch is of users.
+    "models_v3": Preparation(
+        (PYTHON, "-m", "bench.runtime.prepare", "--refract", REFRACT, "--out", "{folder}",
+         "--models", "dlrm_v3", "--batches", "1,8", "--aoti"),
+        ("--tables-gib", "0.01")),
     # Apart from `models`, because these subjects write plans.
     "zoo": zoo(),
     "top_mlp": Preparation(
@@ -228,6 +233,8 @@ SUBJECTS = (
     runtime("layers", "Dense layers on a CPU: others ÷ Refract", "layers"),
     models("models", "Whole models on a CPU: others ÷ Refract"),
     models("models_zero05", "Whole models, 5 % of activations zero: others ÷ Refract"),
+    runtime("models_v3", "DLRM-v3 on a CPU: others ÷ Refract", "models", "{models_v3}",
+            "--names", "dlrm_v3", "--batches", "1,8"),
     models("models_bf16", "Whole models with bf16 weights: TorchScript ÷ Refract",
            "--dense-weights", "bf16", "--batches", "1", "--rounds", "9"),
     runtime("beside", "Requests beside a busy process ÷ alone", "beside", "{models}",
