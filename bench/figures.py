@@ -214,6 +214,7 @@ TABLES = {
     "models_zero05": lambda: models("xeon207/models_zero05.json"),
     "models_zen3": lambda: models("zen3/models.json"),
     "models_zen3_zero05": lambda: models("zen3/models_zero05.json"),
+    "models_v3": lambda: models("zen3/models_v3.json"),
     "models_zen4": lambda: models("zen4/models.json"),
     "models_zen4_zero05": lambda: models("zen4/models_zero05.json"),
     "layers": lambda: layers("zen3/layers.json"),
