@@ -74,12 +74,27 @@ absl::Status WriteText(absl::string_view path, absl::string_view text) {
   if (!file) return absl::InvalidArgumentError(failure());
   // The path is right, and the disk is full or broken.
   if (!(file << text) || !file.flush()) {
-    return absl::UnavailableError(failure());
+    const absl::Status status = absl::UnavailableError(failure());
+    RemoveUnfinished(path);
+    return status;
   }
   return absl::OkStatus();
 }
 
+void RemoveUnfinished(absl::string_view path) {
+  // lstat(): a link stays, and so does what it names, such as /dev/stdout.
+  struct stat info = {};
+  const std::string file(path);
+  if (lstat(file.c_str(), &info) == 0 && S_ISREG(info.st_mode)) {
+    unlink(file.c_str());
+  }
+}
+
 absl::Status ReplaceText(absl::string_view path, absl::string_view text) {
+  // A rename would put a file in the place of a device such as /dev/null.
+  std::error_code ignored;
+  const auto status = std::filesystem::status(std::string(path), ignored);
+  if (std::filesystem::is_other(status)) return WriteText(path, text);
   // Beside `path`, so that the rename stays within the file system.
   std::string aside = absl::StrCat(path, ".XXXXXX");
   const int fd = mkstemp(aside.data());

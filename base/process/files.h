@@ -20,12 +20,16 @@ std::string CheckOutputFile(const std::string& path);
 // (not readable, a folder, more than 1 GiB) name `path`.
 absl::StatusOr<std::string> ReadText(absl::string_view path);
 
-// Replaces the file `path` by `text`. InvalidArgument names `path`.
+// Replaces the file `path` by `text`. InvalidArgument names `path`. After an
+// error of the disk (Unavailable) there is no file.
 absl::Status WriteText(absl::string_view path, absl::string_view text);
+
+// Removes a regular file that could be written in part only.
+void RemoveUnfinished(absl::string_view path);
 
 // As WriteText(), by rename: a reader, on this host or another, sees the old
 // file or the new file. Of several writers the last wins. Unavailable names the
-// file that cannot be written.
+// file that cannot be written. Devices and pipes are written as they are.
 absl::Status ReplaceText(absl::string_view path, absl::string_view text);
 
 }  // namespace refract::base

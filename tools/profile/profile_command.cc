@@ -209,9 +209,8 @@ absl::Status MeasureModel(ProfileOptions options, Context& context) {
     PrintDrift(*drift, context.out);
   }
   const std::string text = partitioner::ProfileToText(graph, profile);
-  // The version keeps its former profile where the disk is full.
-  REFRACT_RETURN_IF_ERROR(options.output.empty() ? base::ReplaceText(path, text)
-                                                 : base::WriteText(path, text));
+  // The former profile stays where the disk is full.
+  REFRACT_RETURN_IF_ERROR(base::ReplaceText(path, text));
   context.out << "written: " << path << "\n";
   if (options.json.empty()) return absl::OkStatus();
   nlohmann::ordered_json json = BenchJson("profile");

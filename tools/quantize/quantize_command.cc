@@ -327,9 +327,14 @@ absl::Status ConvertAll(const QuantizeOptions& options, const std::string& path,
 absl::Status Quantize(const QuantizeOptions& options, Context& context) {
   // An old file of this name, which nodes may have mapped, is replaced only by
   // a complete one. TABLE itself is mapped while it is read.
+  std::error_code error;
+  if (std::filesystem::exists(options.out, error) &&
+      !std::filesystem::is_regular_file(options.out, error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--out: ", options.out, " is no regular file"));
+  }
   const std::string partial = absl::StrCat(options.out, ".partial");
   absl::Status status = ConvertAll(options, partial, context);
-  std::error_code error;
   if (status.ok()) {
     std::filesystem::rename(partial, options.out, error);
     if (!error) return status;

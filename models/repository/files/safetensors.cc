@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "base/json.h"
+#include "base/process/files.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -224,8 +225,10 @@ void SafetensorsWriter::Append(absl::Span<const std::byte> bytes) {
 absl::Status SafetensorsWriter::Finish() {
   out_.close();
   if (!out_) {
-    return absl::InternalError(
+    const absl::Status status = absl::InternalError(
         absl::StrCat(path_, ": write failed: ", std::strerror(errno)));
+    base::RemoveUnfinished(path_);
+    return status;
   }
   if (missing_ != 0) {
     return absl::InternalError(absl::StrCat(

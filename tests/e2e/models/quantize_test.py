@@ -1,6 +1,7 @@
 """`refract quantize` against the bytes of PyTorch's and FBGEMM's operators."""
 
 import json
+import os
 import pathlib
 import shutil
 import tempfile
@@ -154,6 +155,17 @@ class Quantize(unittest.TestCase):
             rows, "--format", "tbe-int4",
             naming=[rows, "already holds rows of tbe-int8 dim=8"],
         )
+
+    def test_a_pipe_as_out_is_refused(self):
+        # A rename onto a device such as /dev/null would remove it.
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        done = support.refract(
+            "quantize", self.source, "--format", "fp16", "--out", pipe, check=False
+        )
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertIn("pipe is no regular file", done.stderr)
+        self.assertTrue(pipe.is_fifo())
 
 
 if __name__ == "__main__":
