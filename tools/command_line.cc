@@ -46,6 +46,21 @@ std::vector<std::string> Choices(const CLI::App& app) {
   return names;
 }
 
+// The first option of the command line whose value is the empty text, mostly a
+// variable that a script has not set: as a folder it would be the root.
+std::string EmptyOption(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::vector<std::string>& values = option->results();
+    if (std::find(values.begin(), values.end(), "") != values.end()) {
+      return option->get_name();
+    }
+  }
+  for (const CLI::App* command : app.get_subcommands()) {
+    if (std::string name = EmptyOption(*command); !name.empty()) return name;
+  }
+  return "";
+}
+
 // Insertions, deletions and replacements of one character that make `a` of `b`.
 size_t EditDistance(absl::string_view a, absl::string_view b) {
   // Dynamic programming by rows: row[j] is the distance between the first i
@@ -164,6 +179,11 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
         err, command,
         absl::StrCat("which command? ", absl::StrJoin(Choices(app), ", ")),
         kExitBadInput);
+  }
+  if (const std::string name = EmptyOption(app); !name.empty()) {
+    return Fail(err, command,
+                absl::StrCat(name, " is empty (--help lists the options)"),
+                kExitBadInput);
   }
   absl::Status status;
   try {

@@ -47,6 +47,14 @@ TEST_F(CommandLineTest, BadUsageIsOneLineThatNamesTheCulprit) {
               HasSubstr("absent"));
 }
 
+// An empty folder would be the root of the file system, an empty file none.
+TEST_F(CommandLineTest, EmptyValuesAreRefused) {
+  const std::string model = AddModel();
+  EXPECT_THAT(Refused({"inspect", model, "--json", ""}),
+              HasSubstr("--json is empty"));
+  EXPECT_THAT(Refused({"plan", "loan", ""}), HasSubstr("spec is empty"));
+}
+
 TEST_F(CommandLineTest, AnUnknownCommandFailsWithAHint) {
   EXPECT_THAT(
       Refused({"partiton", "models/m"}),
