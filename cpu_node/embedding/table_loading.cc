@@ -99,8 +99,13 @@ absl::StatusOr<std::shared_ptr<const models::LoadedModel>> Place(
                     " of them the rows of shard ", *shard, " alone,");
   }
   ProgressLog progress(label, "loaded");
+  // Also in idle time, a thread that clears huge pages holds up requests on its
+  // processor for milliseconds: beside requests, half of the processors have no
+  // such thread.
+  const unsigned processors = std::thread::hardware_concurrency();
   options.threads = static_cast<int>(
-      std::clamp(std::thread::hardware_concurrency(), 1U, kMaxThreads));
+      std::clamp(beside_requests == nullptr ? processors : processors / 2, 1U,
+                 kMaxThreads));
   options.available_bytes = base::AvailableMemory();
   options.progress = [&progress](uint64_t done, uint64_t of) {
     progress.Add(done, of);
