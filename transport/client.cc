@@ -395,11 +395,12 @@ void ClientImpl::SetConnected(const ClientLink& link, bool switched) {
 
 // Call after `health_` was told: the hub then asks for the next dial.
 void ClientImpl::SetDisconnected(const absl::Status& why) {
-  bool was_connected = false;
+  bool changed = false;
   {
     absl::MutexLock lock(&mu_);
-    was_connected = memory_ != nullptr;
-    if (was_connected || state_.last_error != why) {
+    const bool was_connected = memory_ != nullptr;
+    changed = was_connected || state_.last_error != why;
+    if (changed) {
       LOG(INFO) << (was_connected ? "disconnected from " : "cannot connect to ")
                 << options_.address << ": "
                 << why.ToString(absl::StatusToStringMode::kWithNoExtraData);
@@ -410,7 +411,7 @@ void ClientImpl::SetDisconnected(const absl::Status& why) {
     state_.models.assign(places_.size(), why);
     memory_.reset();
   }
-  if (was_connected) NoteChange();
+  if (changed) NoteChange();
   hub_->Attend();
 }
 

@@ -217,10 +217,11 @@ class Client {
 
   // Does not fail for an absent peer, but keeps trying. InvalidArgument for bad
   // options. `on_change` (may be null) is called on a thread of the hub, under
-  // no lock, after connects, disconnects, changes of path or of the peer's
-  // models, and when the peer becomes suspect or recovers; quick changes may
-  // share a call. Clients of one `hub` share its threads (client_hub.h); null:
-  // the client has its own hub. ResourceExhausted: the hub is full.
+  // no lock, after connects, disconnects, attempts that fail for another reason
+  // than the last one, changes of path or of the peer's models, and when the
+  // peer becomes suspect or recovers; quick changes may share a call. Clients
+  // of one `hub` share its threads (client_hub.h); null: the client has its own
+  // hub. ResourceExhausted: the hub is full.
   static absl::StatusOr<std::unique_ptr<Client>> Create(
       const ClientOptions& options, std::function<void()> on_change,
       std::shared_ptr<ClientHub> hub = nullptr);

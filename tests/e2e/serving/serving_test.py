@@ -238,6 +238,14 @@ class Serving:
         with self.assertRaises(InferenceServerException) as caught:
             client.infer(self.cases[0].model, infer_inputs(self.cases[0].tensors))
         self.assertIn("UNAVAILABLE", caught.exception.status())
+
+        def names_the_reason():
+            try:
+                client.infer(self.cases[0].model, infer_inputs(self.cases[0].tensors))
+            except InferenceServerException as error:
+                return "connect: Connection refused" in str(error)
+
+        support.wait_until(names_the_reason, "the reason of the failed connection")
         self.start_hn(port=port)
         self.wait_ready(client)
         self.check(client, self.cases[0])

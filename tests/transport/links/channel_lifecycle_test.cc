@@ -144,7 +144,8 @@ TEST_P(ChannelLifecycle, ServerGoesAwayAndComesBack) {
   EXPECT_FALSE(client_->state().last_error.ok());
   EXPECT_EQ(client_->Allocate(0, Floats(1)).status().code(),
             absl::StatusCode::kUnavailable);
-  ASSERT_TRUE(Eventually([&] { return changes == 2; }));
+  // Attempts to connect that fail count as well.
+  ASSERT_TRUE(Eventually([&] { return changes >= 2; }));
   // Calls outlive the server that made them.
   EXPECT_TRUE(held->abandoned());
   EXPECT_EQ(held->tensors().size(), 1u);
@@ -157,7 +158,7 @@ TEST_P(ChannelLifecycle, ServerGoesAwayAndComesBack) {
   ASSERT_NO_FATAL_FAILURE(Serve(Echo, port));
   ASSERT_TRUE(AwaitConnected()) << client_->state().last_error;
   EXPECT_EQ(client_->state().epoch, 2u);
-  ASSERT_TRUE(Eventually([&] { return changes == 3; }));
+  ASSERT_TRUE(Eventually([&] { return changes >= 3; }));
   ExpectEchoWorks();
   // Allocated before the loss: its memory belongs to the old connection.
   Call call;
