@@ -16,6 +16,7 @@
 #include "base/shorten.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
+#include "models/repository/files/copy_file.h"
 
 namespace refract::cpu_node {
 namespace {
@@ -326,11 +327,18 @@ absl::StatusOr<ModelControl::Version> ModelControl::LoadVersion(
   Version loaded{nullptr, SettingsOf(name, version)};
   ServedModelOptions options = options_.served;
   options.beside_requests = [this] { return !stopping(); };
-  REFRACT_RETURN_IF_ERROR(base::WithinMemory([&]() -> absl::Status {
+  // Reading the files of a version to verify them may take minutes.
+  const models::ScopedCopyProgress until_stop(
+      [this](const auto&...) { return !stopping(); });
+  const absl::Status adopted = base::WithinMemory([&]() -> absl::Status {
     REFRACT_ASSIGN_OR_RETURN(
         loaded.model, LoadServed(repository_, name, version, options));
     return engine_.Adopt(loaded.model);
-  }));
+  });
+  if (!adopted.ok() && stopping()) {
+    return absl::UnavailableError("the CPU node is stopping");
+  }
+  REFRACT_RETURN_IF_ERROR(adopted);
   // Requests must not reach a version before GPU nodes have accepted it: the
   // present version goes on answering meanwhile.
   const absl::Status ready = AwaitReady(*loaded.model);

@@ -105,11 +105,12 @@ class CopyProgress {
                                            absl::Span<const std::byte> read) {
           weights.Add(from, done, read);
           const absl::Time now = absl::Now();
-          if (now < next_) return;
+          if (now < next_) return true;
           next_ = now + absl::Milliseconds(100);
           progress.Show(absl::StrFormat("copying %s: %.1f of %.1f GiB", from,
                                         static_cast<double>(done) / 0x1p30,
                                         static_cast<double>(bytes) / 0x1p30));
+          return true;
         }) {}
 
  private:

@@ -116,9 +116,10 @@ absl::StatusOr<CopiedFile> Transfer(const std::string& from, int out,
       REFRACT_RETURN_IF_ERROR(WriteAll(out, buffer.data(), filled, to));
     }
     result.bytes += filled;
-    if (progress != nullptr) {
-      (*progress)(shown, result.bytes, static_cast<uint64_t>(info.st_size),
-                  absl::MakeConstSpan(buffer.data(), filled));
+    if (progress != nullptr &&
+        !(*progress)(shown, result.bytes, static_cast<uint64_t>(info.st_size),
+                     absl::MakeConstSpan(buffer.data(), filled))) {
+      return absl::CancelledError(absl::StrCat(from, ": reading was ended"));
     }
   }
   result.digest = digest.Finish();

@@ -13,12 +13,13 @@
 namespace refract::models {
 
 // While it exists, CopyFile(), LinkFile() and DigestFile() of this thread call
-// `show` after every few MiB. One per thread.
+// `show` after every few MiB, and end with Cancelled if it returns false. One
+// per thread.
 class ScopedCopyProgress {
  public:
   // `done` of the `bytes` of the file `from`; `read` are the last of these.
   using Show =
-      std::function<void(const std::string& from, uint64_t done, uint64_t bytes,
+      std::function<bool(const std::string& from, uint64_t done, uint64_t bytes,
                          absl::Span<const std::byte> read)>;
   explicit ScopedCopyProgress(Show show);
   ~ScopedCopyProgress();
