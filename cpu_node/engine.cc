@@ -236,7 +236,9 @@ absl::Status Engine::Refuse(absl::string_view model, absl::string_view version,
                             const tracing::RequestContext& trace,
                             absl::Time received) {
   const auto found = catalog()->Find(model, version);
-  const absl::Status& answer = found.ok() ? status : found.status();
+  // Without a name the front end did not get as far as to read it.
+  const absl::Status& answer =
+      found.ok() || model.empty() ? status : found.status();
   if (!found.ok()) {
     unknown_models_.fetch_add(1, std::memory_order_relaxed);
   } else {

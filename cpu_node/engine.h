@@ -107,7 +107,8 @@ class Engine {
 
   // Counts and logs a request as failed that a front end did not decode.
   // Returns the error to answer: NotFound or Unavailable when already the model
-  // is wrong, else `status`. `received`: as in InferRequest.
+  // is wrong, else `status`. `model`: empty if it was not read. `received`: as
+  // in InferRequest.
   absl::Status Refuse(absl::string_view model, absl::string_view version,
                       const absl::Status& status,
                       const tracing::RequestContext& trace = {},

@@ -11,7 +11,7 @@ import unittest
 
 import torch
 
-from tests.e2e import support
+from tests.e2e import raw_http2, support
 
 try:
     import grpc
@@ -38,9 +38,9 @@ class BadRequests(unittest.TestCase):
         cls.addClassCleanup(cls.hn.close)
         cls.cn = support.cpu_node(cls.repository, [cls.hn.address])
         cls.addClassCleanup(cls.cn.close)
-        channel = grpc.insecure_channel(cls.cn.address)
-        cls.addClassCleanup(channel.close)
-        cls.stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        cls.channel = grpc.insecure_channel(cls.cn.address)
+        cls.addClassCleanup(cls.channel.close)
+        cls.stub = service_pb2_grpc.GRPCInferenceServiceStub(cls.channel)
         support.wait_until(
             lambda: cls.stub.ServerReady(
                 service_pb2.ServerReadyRequest()
@@ -204,6 +204,17 @@ class BadRequests(unittest.TestCase):
         request = self.good()
         request.outputs.add(name="nosuch")
         self.refuse_argument(request, "nosuch")
+
+    def test_bytes_that_are_no_request(self):
+        # A varint without an end, JSON, and a compressed message whose client
+        # named an encoding that gRPC does not know.
+        for data in (b"\xff\xff\xff", b'{"model_name": "dlrm"}', b"(\xb5/\xfd zstd"):
+            with self.assertRaises(grpc.RpcError) as caught:
+                self.channel.unary_unary(raw_http2.INFER)(data, timeout=20)
+            self.assertEqual(
+                caught.exception.code(), grpc.StatusCode.INVALID_ARGUMENT, data
+            )
+            self.assertIn("not a ModelInferRequest", caught.exception.details())
 
     def test_unimplemented_methods_say_so(self):
         methods = [
