@@ -16,6 +16,7 @@
 #include "base/status_macros.h"
 #include "boost/asio/io_context.hpp"
 #include "boost/asio/ip/tcp.hpp"
+#include "boost/asio/steady_timer.hpp"
 #include "boost/beast/core.hpp"
 #include "boost/beast/http.hpp"
 #include "glog/logging.h"
@@ -35,6 +36,10 @@ constexpr std::chrono::seconds kPatience(30);
 
 // Bytes of a request's head. Prometheus sends about 300.
 constexpr uint32_t kMaxHead = 8192;
+
+// Pause after a connection that cannot be accepted, as without a free
+// descriptor: the next attempt would fail at once, too.
+constexpr std::chrono::milliseconds kPauseAfterError(100);
 
 // More than all Prometheus servers, people and probes that scrape a node.
 constexpr int kMaxConnections = 64;
@@ -229,7 +234,9 @@ struct Server::Impl {
                                      connections)
             ->Read();
       }
-      Accept();
+      if (!error) return Accept();
+      pause.expires_after(kPauseAfterError);
+      pause.async_wait([this](error_code) { Accept(); });
     });
   }
 
@@ -240,6 +247,7 @@ struct Server::Impl {
   std::shared_ptr<int> connections = std::make_shared<int>(0);
   asio::io_context context{1};
   tcp::acceptor acceptor{context};
+  asio::steady_timer pause{context};
   int port = 0;
   std::thread thread;
 };

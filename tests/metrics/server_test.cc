@@ -4,9 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <ctime>
 #include <string>
 #include <utility>
 #include <vector>
@@ -265,6 +268,43 @@ TEST(ClientTest, AsksAServer) {
               absl::StatusCode::kInvalidArgument)
         << bad;
   }
+}
+
+double ProcessSeconds() {
+  timespec time = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) +
+         static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+// The kernel keeps the connection, so that accepting it fails again and again.
+TEST(ServerTest, RestsWhileThereIsNoFreeDescriptor) {
+  const auto server = Server::Create("127.0.0.1", 0, [](Exposition&) {});
+  ASSERT_TRUE(server.ok()) << server.status();
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  const int next = dup(fd);
+  close(next);
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none_left = {static_cast<rlim_t>(next), before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none_left), 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>((*server)->port()));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)),
+            0);
+  const double seconds = ProcessSeconds();
+  pollfd waits = {fd, POLLIN, 0};
+  EXPECT_EQ(poll(&waits, 1, /*timeout=*/300), 0);
+  EXPECT_LT(ProcessSeconds() - seconds, 0.1);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  const std::string request =
+      "GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
+  EXPECT_EQ(send(fd, request.data(), request.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(request.size()));
+  EXPECT_EQ(poll(&waits, 1, /*timeout=*/10'000), 1);
+  close(fd);
 }
 
 TEST(ClientTest, GivesUpOnASilentServer) {
