@@ -52,11 +52,11 @@ class Preparation:
     environment: dict = dataclasses.field(default_factory=dict)
 
 
-def zoo(*options, **others):
+def zoo(*options, short=("--models", "deepfm,two_tower")):
     return Preparation(
         (PYTHON, "-m", "bench.runtime.prepare", "--refract", REFRACT, "--out", "{folder}",
          *options),
-        ("--models", "deepfm,two_tower", "--tables-gib", "0.01"), **others,
+        (*short, "--tables-gib", "0.01"),
     )
 
 
@@ -64,10 +64,7 @@ PREPARATIONS = {
     "models": zoo("--aoti"),
     "models_zero05": zoo("--aoti", "--zero-share", "0.05"),
     # A batch is of users.
-    "models_v3": Preparation(
-        (PYTHON, "-m", "bench.runtime.prepare", "--refract", REFRACT, "--out", "{folder}",
-         "--models", "dlrm_v3", "--batches", "1,8", "--aoti"),
-        ("--tables-gib", "0.01")),
+    "models_v3": zoo("--aoti", "--models", "dlrm_v3", "--batches", "1,8", short=()),
     # Apart from `models`, because these subjects write plans.
     "zoo": zoo(),
     "top_mlp": Preparation(

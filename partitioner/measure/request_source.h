@@ -45,18 +45,20 @@ absl::StatusOr<std::unique_ptr<RequestSource>> RandomRequests(
 
 // Items drawn at random, with replacement, from one of `samples` at a time:
 // tensors per input, in the graph's order, one sample per request file. `graph`
-// must outlive the source. InvalidArgument names an input of other rows than
-// the rest; so does Make() where the bags of a matrix of ids no longer fill a
-// matrix. Unimplemented names an input that is not one of: a row per item, bags
-// of ids per item (by offsets or lengths), or independent of the batch.
+// must outlive the source. InvalidArgument names an input whose number of
+// rows differs from that of other inputs; so does Make() where the bags of a
+// matrix of ids no longer fill a matrix. Unimplemented names an input that has
+// neither a row per item nor bags of ids per item (by offsets or lengths), and
+// depends on the batch.
 absl::StatusOr<std::unique_ptr<RequestSource>> SampledRequests(
     const models::Graph& graph, std::vector<std::vector<base::Tensor>> samples,
     uint64_t seed);
 
-// The requests of `samples` as they are, those of a batch in turn: for models
-// whose items cannot be drawn one by one, such as candidates of several users
-// with a history each. Rows of few samples stay in the caches. InvalidArgument
-// names the sample, counted from 1, whose shapes contradict the model.
+// The requests of `samples` as they are; requests of one batch take turns. For
+// models whose items cannot be drawn one by one, such as candidates of several
+// users with a history each. Rows of few samples stay in the caches.
+// InvalidArgument names the sample, counted from 1, whose shapes contradict the
+// model.
 absl::StatusOr<std::unique_ptr<RequestSource>> WholeRequests(
     const models::Graph& graph, std::vector<std::vector<base::Tensor>> samples);
 

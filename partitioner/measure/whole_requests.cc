@@ -14,9 +14,9 @@ namespace {
 using models::Graph;
 using models::SymbolBindings;
 
-// As RequestSource::sizes(). A symbol of rows counts as so many per item or as
-// so many per request, whichever fits the samples better by least squares: one
-// user with any number of candidates is one user per request.
+// As RequestSource::sizes(). A symbol of RowSymbols() has a number per item or
+// a number per request, whichever fits the samples better by least squares:
+// requests of a single user have 1 user per request, however many candidates.
 std::map<std::string, int64_t> SizesOf(const Graph& graph,
                                        const std::vector<SymbolBindings>& all) {
   const std::map<std::string, int64_t> rows = RowSymbols(graph);
@@ -30,7 +30,7 @@ std::map<std::string, int64_t> SizesOf(const Graph& graph,
       items += static_cast<double>(bindings.at(graph.batch_symbol));
     }
     const double mean = sum / static_cast<double>(all.size());
-    const double per_item = items > 0 ? sum / items : 0;
+    const double per_item = sum / items;
     double error_of_mean = 0;
     double error_per_item = 0;
     for (const SymbolBindings& bindings : all) {

@@ -124,6 +124,7 @@ absl::StatusOr<std::unique_ptr<partitioner::RequestSource>> MakeSource(
     return source;
   }
   const absl::Status why = source.status();
+  // Once more: the first samples went into SampledRequests().
   REFRACT_ASSIGN_OR_RETURN(samples, read());
   source = partitioner::WholeRequests(model.graph, std::move(samples));
   if (!source.ok()) return base::Annotate(source.status(), "--inputs");

@@ -211,8 +211,8 @@ TEST(Simulation, NicIsAQueue) {
 }
 
 // Messages that wait in their senders' NICs keep the receiver's NIC free for
-// those that have begun: eight such queues in front of an HN whose NIC receives
-// a message before its sender is done.
+// messages that have begun: eight queues of senders in front of an HN whose NIC
+// receives a message before its sender is done.
 TEST(Simulation, WaitingMessagesDoNotHoldTheReceiver) {
   ModelCosts costs;
   costs.points = {{.cn_pre_s = 1e-9, .hn_s = 1e-9, .up_bytes = 1e6}};
