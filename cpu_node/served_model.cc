@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/memory/usable_memory.h"
 #include "base/status_macros.h"
 #include "glog/logging.h"
 #include "models/repository/result_settings.h"
@@ -89,8 +90,8 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Create(
   // Tables get their places first: the parts that are compiled below read them
   // there.
   if (options.table_memory == models::TableMemory::kDisk) {
-    auto tables =
-        DiskTables::Create(*model, whole, options.row_cache_bytes, own);
+    auto tables = DiskTables::Create(*model, whole, options.row_cache_bytes,
+                                     own, base::AvailableMemory());
     if (!tables.ok()) return base::Annotate(tables.status(), label);
     disk_tables = *std::move(tables);
     table_bytes.disk = disk_tables->table_bytes();

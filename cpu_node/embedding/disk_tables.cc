@@ -58,7 +58,7 @@ struct DiskTables::Working {
 
 absl::StatusOr<std::unique_ptr<DiskTables>> DiskTables::Create(
     const models::LoadedModel& model, bool whole, size_t cache_bytes,
-    std::optional<size_t> shard) {
+    std::optional<size_t> shard, uint64_t available_bytes) {
   const auto divided = DividedTables(model, shard);
   std::unique_ptr<DiskTables> tables(new DiskTables);
   std::map<std::string, std::shared_ptr<const base::ReadFile>> files;
@@ -111,17 +111,26 @@ absl::StatusOr<std::unique_ptr<DiskTables>> DiskTables::Create(
     bytes_of[row_bytes] += bytes;
     tables->table_bytes_ += bytes;
   }
+  std::map<size_t, size_t> caches;  // their bytes, by length of a row
+  size_t all_caches = 0;
   for (const auto& [row_bytes, bytes] : bytes_of) {
     const double part = static_cast<double>(bytes) /
                         static_cast<double>(tables->table_bytes_);
     // A cache is never larger than the tables themselves.
     const auto most =
         static_cast<double>(bytes) * (1 + 80.0 / static_cast<double>(row_bytes));
-    REFRACT_ASSIGN_OR_RETURN(
-        auto cache,
-        RowCache::Create(static_cast<size_t>(std::min(
-                             part * static_cast<double>(cache_bytes), most)),
-                         row_bytes));
+    caches[row_bytes] = static_cast<size_t>(
+        std::min(part * static_cast<double>(cache_bytes), most));
+    all_caches += caches[row_bytes];
+  }
+  if (available_bytes > 0 && all_caches > available_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("--row-cache-mib: row caches of ", all_caches,
+                     " bytes do not fit into the ", available_bytes,
+                     " bytes of memory that are available"));
+  }
+  for (const auto& [row_bytes, bytes] : caches) {
+    REFRACT_ASSIGN_OR_RETURN(auto cache, RowCache::Create(bytes, row_bytes));
     for (Table& table : tables->tables_) {
       if (table.row_bytes == row_bytes) table.cache = cache.get();
     }

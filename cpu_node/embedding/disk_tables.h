@@ -33,10 +33,11 @@ class DiskTables final : public runtime::cpu::RowSource {
   // PlaceTables(). `shard`: as TableStore; of a table that is divided by row
   // numbers, rows are counted from the first own row. Each cache has a part of
   // `cache_bytes` in proportion to the bytes of its tables. NotFound or
-  // InvalidArgument names a file.
+  // InvalidArgument names a file. ResourceExhausted: the caches, which fill up
+  // later, would take more than `available_bytes` (0: any number).
   static absl::StatusOr<std::unique_ptr<DiskTables>> Create(
       const models::LoadedModel& model, bool whole, size_t cache_bytes,
-      std::optional<size_t> shard = std::nullopt);
+      std::optional<size_t> shard = std::nullopt, uint64_t available_bytes = 0);
 
   // By table, for TableStore::SetSources().
   const absl::flat_hash_map<std::string, runtime::cpu::TableSource>& sources()

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -181,6 +182,18 @@ TEST_F(DiskTablesTest, NamesTableRowFileAndByteOfAReadThatFails) {
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("table 'a': row 4999: "));
   EXPECT_THAT(std::string(status.message()), HasSubstr(Path()));
+}
+
+TEST_F(DiskTablesTest, RefusesCachesThatDoNotFitIntoMemory) {
+  // The tables, and their caches at most, are larger than both.
+  const auto with = [&](uint64_t available) {
+    return DiskTables::Create(*model_, true, 1 << 20, std::nullopt, available)
+        .status();
+  };
+  EXPECT_TRUE(with(1 << 20).ok());
+  const absl::Status status = with((1 << 20) - 4096);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--row-cache-mib"));
 }
 
 TEST_F(DiskTablesTest, NamesAMissingFile) {
