@@ -138,14 +138,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
       answer_.body() = "the body is too large\n";
       return false;
     };
+    // Scrapers may send a query, as Prometheus with `params` does.
+    const beast::string_view target =
+        request.target().substr(0, request.target().find('?'));
     for (const Route& route : routes_.routes) {
-      if (request.target() == beast::string_view(route.target)) {
+      if (target == beast::string_view(route.target)) {
         if (takes(route.most_body_bytes)) AnswerRoute(route);
         return;
       }
     }
     if (!takes(0)) return;
-    if (request.target() != "/metrics") {
+    if (target != "/metrics") {
       answer_.result(http::status::not_found);
       answer_.body() = "metrics are at /metrics\n";
     } else if (Allows("GET", IsGet(request))) {

@@ -101,7 +101,8 @@ TEST(MetricsServerTest, CollectsForEachScrapeAndNothingElse) {
   ASSERT_TRUE(server.ok()) << server.status();
   const int port = (*server)->port();
   EXPECT_THAT(Get(port, "/metrics"), HasSubstr("\nscrapes_total 1\n"));
-  EXPECT_THAT(Get(port, "/metrics"), HasSubstr("\nscrapes_total 2\n"));
+  EXPECT_THAT(Get(port, "/metrics?name[]=up"),
+              HasSubstr("\nscrapes_total 2\n"));
   EXPECT_THAT(Get(port, "/"), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(Get(port, "/etc/passwd"), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(Get(port, "/metrics/../../etc/passwd"), Not(HasSubstr("root:")));
