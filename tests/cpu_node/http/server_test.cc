@@ -13,6 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "tests/cpu_node/serving_fixture.h"
@@ -125,6 +126,19 @@ TEST_F(HttpServerTest, PipelinedRequestsAreAnsweredInOrder) {
   }
   EXPECT_EQ(answers, kRequests);
   EXPECT_TRUE(AwaitNoConnections());
+}
+
+// Clients of HTTP/1.0 would read 100 as the answer.
+TEST_F(HttpServerTest, OldClientsGetNoAnswerBeforeTheLast) {
+  for (const bool old : {false, true}) {
+    const std::string request =
+        Request("Expect: 100-continue\r\nConnection: close\r\n");
+    const std::string answer = Receive(
+        Send(old ? absl::StrReplaceAll(request, {{"HTTP/1.1", "HTTP/1.0"}})
+                 : request));
+    EXPECT_EQ(absl::StrContains(answer, "100 Continue"), !old) << answer;
+    EXPECT_TRUE(absl::StrContains(answer, " 200 OK")) << answer;
+  }
 }
 
 // A body after the header of an answer to HEAD would be read as the beginning
