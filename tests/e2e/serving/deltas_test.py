@@ -12,6 +12,7 @@ import threading
 import time
 import unittest
 import urllib.request
+from unittest import mock
 
 import torch
 from safetensors.torch import save_file
@@ -312,8 +313,10 @@ class Deltas(unittest.TestCase):
             self.assertEqual(
                 (self.deltas.path / name).read_bytes(), (outbox.path / name).read_bytes()
             )
-        # Sent again: after an acknowledgement that was lost, and after a merge.
-        self.assertEqual(delta_push.push(outbox, self.cn.address), 0)
+        # Sent again, without rows: after an acknowledgement that was lost, and after a merge.
+        with mock.patch.object(delta_push, "append", wraps=delta_push.append) as append:
+            self.assertEqual(delta_push.push(outbox, self.cn.address), 0)
+        self.assertEqual([len(call.args[2]) for call in append.mock_calls], [0] * known)
         self.deltas.merge()
         self.assertEqual(delta_push.push(outbox, self.cn.address), 0)
         self.assertEqual(self.ask(), known)
