@@ -132,10 +132,6 @@ bool KeepsIds(const Node& node) {
   return op.op_class == OpClass::kView || op.Has(kKeepsIds);
 }
 
-bool JoinsOperands(const Node& node) {
-  return OperatorOf(node.op).rows == RowRule::kJoin;
-}
-
 // `missing` if the argument is left out; nullopt if it is no literal.
 std::optional<int64_t> IntArg(const Node& node, absl::string_view name,
                               int64_t missing) {
@@ -278,8 +274,11 @@ std::vector<Source> PartOfInput(const Graph& graph, const Node& node,
   return parts;
 }
 
-// Every graph input that reaches `id` through id-keeping operators, in order.
-std::vector<Source> SourcesOf(const Graph& graph, ValueId id) {
+// Every graph input that reaches `id` through id-keeping operators, in order;
+// if `computed` is true, also through element-wise operators, which make other
+// numbers in the same places: `ids % rows`.
+std::vector<Source> SourcesOf(const Graph& graph, ValueId id,
+                              bool computed = false) {
   std::vector<Source> sources;
   absl::flat_hash_set<ValueId> seen;
   std::vector<ValueId> pending = {id};
@@ -294,20 +293,18 @@ std::vector<Source> SourcesOf(const Graph& graph, ValueId id) {
       continue;
     }
     const Node& node = graph.nodes[value.producer];
-    if (!KeepsIds(node)) continue;
+    const RowRule rule = OperatorOf(node.op).rows;
+    const bool keeps = KeepsIds(node);
+    if (!keeps && !(computed && rule == RowRule::kPointwise)) continue;
     if (const auto parts = PartOfInput(graph, node, current); !parts.empty()) {
       sources.insert(sources.end(), parts.begin(), parts.end());
       continue;
     }
-    const std::vector<ValueId> inputs = InputsOf(node);
-    if (inputs.empty()) continue;
-    // Ids that are concatenated come from all operands, other operators pass on
-    // the ids of their first.
-    if (JoinsOperands(node)) {
-      pending.insert(pending.end(), inputs.begin(), inputs.end());
-    } else {
-      pending.push_back(inputs.front());
-    }
+    std::vector<ValueId> inputs = InputsOf(node);
+    // Ids that are concatenated or computed come from all operands, other
+    // operators pass on the ids of their first.
+    if (keeps && rule != RowRule::kJoin && !inputs.empty()) inputs.resize(1);
+    pending.insert(pending.end(), inputs.begin(), inputs.end());
   }
   std::sort(sources.begin(), sources.end());
   sources.erase(std::unique(sources.begin(), sources.end()), sources.end());
@@ -566,6 +563,10 @@ std::vector<IdInput> FindIdInputs(const Graph& graph) {
            .pieces = source.pieces,
            .lengths = lengths});
     }
+    // Offsets count ids, whatever the numbers of the ids are.
+    const std::vector<Source> counted =
+        SourcesOf(graph, look_up->indices, /*computed=*/ids.empty());
+    const bool one = counted.size() == 1;
     for (const Source& source : offsets) {
       add({.input = source.input,
            .table = table.weight,
@@ -575,9 +576,8 @@ std::vector<IdInput> FindIdInputs(const Graph& graph) {
            .row = source.row,
            // With several sources the offsets count ids of a concatenation,
            // which is no input.
-           .ids = ids.size() == 1 ? ids[0].input : kNoValue,
-           .ids_extent = ids.size() == 1
-                             ? ExtentOf(graph, ids[0], look_up->indices)
+           .ids = one ? counted[0].input : kNoValue,
+           .ids_extent = one ? ExtentOf(graph, counted[0], look_up->indices)
                              : IdInput::Extent::kPart,
            .include_last_offset =
                BoolArg(node, "include_last_offset").value_or(false)});

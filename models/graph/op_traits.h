@@ -80,10 +80,10 @@ struct IdInput {
   // piece; kNoValue if the bags' offsets do not follow from such an input
   // alone.
   ValueId lengths = kNoValue;
-  // Offsets only: the input with the ids of the bags (kNoValue if they come
-  // from several inputs or are computed), how many of its numbers these ids
-  // are, and whether the last offset is the number of ids rather than the begin
-  // of a bag.
+  // Offsets only: the input with the ids of the bags, or with the numbers of
+  // which these are computed one by one (kNoValue if several inputs are), how
+  // many of its numbers these ids are, and whether the last offset is the
+  // number of ids rather than the begin of a bag.
   ValueId ids = kNoValue;
   enum class Extent : uint8_t {
     kPart,  // fewer than a row of a matrix, or it is not known

@@ -92,6 +92,8 @@ class Finder {
         (!rows && !Runs(members, kMaxGrowth))) {
       return Effect::kFails;
     }
+    // Rows of a result that squeeze() drops where there is one.
+    if (!SameRanks(run)) return Effect::kFails;
     // Only computed values count: an input's own size has changed in any case.
     for (size_t id = 0; id < graph_.values.size(); ++id) {
       if (graph_.values[id].producer != kNoNode &&
@@ -138,13 +140,32 @@ class Finder {
     };
     const std::vector<Place> places = Places();
     while (std::any_of(places.begin(), places.end(), taken)) ++steps;
-    // The larger sizes become the base only if the model runs with them.
+    // The larger sizes become the base only if the model runs with them, and
+    // not where squeeze() drops the one user of the items that the output has.
     InputDims more = Moved(ones, steps);
     InterpreterRun run;
-    if (prober_.Run(more, run).ok()) {
-      found_.base = std::move(more);
-      base_run_ = std::move(run);
-    }
+    if (!prober_.Run(more, run).ok() || (HasItems() && !SameRanks(run))) return;
+    found_.base = std::move(more);
+    base_run_ = std::move(run);
+  }
+
+  // Whether the first output has rows of an input with two or more.
+  bool HasItems() const {
+    if (graph_.outputs.empty()) return false;
+    const auto& output = base_run_.values[graph_.outputs[0]].spec.dims;
+    return !output.empty() && output[0] > 1 &&
+           std::any_of(found_.base.begin(), found_.base.end(),
+                       [&output](const base::Dims& dims) {
+                         return !dims.empty() && dims[0] == output[0];
+                       });
+  }
+
+  bool SameRanks(const InterpreterRun& run) const {
+    return std::all_of(graph_.outputs.begin(), graph_.outputs.end(),
+                       [&](ValueId id) {
+                         return run.values[id].spec.dims.size() ==
+                                base_run_.values[id].spec.dims.size();
+                       });
   }
 
   // Float features of an item: a server should not accept more or fewer, even

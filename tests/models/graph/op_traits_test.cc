@@ -473,6 +473,29 @@ TEST(FindIdInputsTest, TellsWhetherTheLastOffsetClosesABag) {
   EXPECT_TRUE(found[1].include_last_offset);
 }
 
+// The quotient and the remainder of an id name rows of two tables; the bags are
+// those of the request's ids.
+TEST(FindIdInputsTest, OffsetsCountIdsOfWhichOthersAreMade) {
+  GraphMaker maker;
+  const ValueId ids = maker.Input("ids");
+  const ValueId offsets = maker.Input("offsets");
+  for (const char* const op :
+       {"aten.floor_divide.default", "aten.remainder.Scalar"}) {
+    const ValueId made =
+        maker.Call(op, {Ref("self", ids), {"other", int64_t{16}}});
+    maker.Call("aten.embedding_bag.padding_idx",
+               {Ref("weight", maker.Weight(op, {10, 4})), Ref("indices", made),
+                Ref("offsets", offsets)});
+  }
+  const std::vector<IdInput> found = FindIdInputs(maker.graph());
+  ASSERT_EQ(found.size(), 2u);
+  for (const IdInput& use : found) {
+    EXPECT_TRUE(use.is_offsets);
+    EXPECT_EQ(use.input, offsets);
+    EXPECT_EQ(use.ids, ids);
+  }
+}
+
 TEST(FindIdInputsTest, ArithmeticMakesOtherNumbersThanTheInputs) {
   GraphMaker maker;
   const ValueId ids = maker.Input("ids");

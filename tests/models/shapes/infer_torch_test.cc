@@ -210,6 +210,21 @@ TEST(InferShapesTest, OneUserForManyItemsStaysOne) {
 }
 
 // One user moved to two rows would meet two items.
+TEST(InferShapesTest, OneUserWhomSqueezeDropsStaysOne) {
+  Model model(R"(
+    def forward(self, history, weights, item):
+      user = (torch.embedding(self.table, history) * weights).sum(1)
+      return torch.mm(torch.embedding(self.table, item), user.t()).squeeze(1)
+  )");
+  const Inputs sample = {{"history", Ids({1, 6})},
+                         {"weights", Floats({1, 6, 1})},
+                         {"item", Ids({5})}};
+  ASSERT_TRUE(model.Infer(sample).ok());
+  EXPECT_EQ(model.InputShape("history"), "1, T0");
+  EXPECT_EQ(model.InputShape("item"), "B");
+  EXPECT_EQ(model.OutputShape(), "B");
+}
+
 TEST(InferShapesTest, TwoItemsOfOneUserAreTheBatch) {
   Model model(R"(
     def forward(self, user, history, items):

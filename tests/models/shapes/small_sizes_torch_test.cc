@@ -191,6 +191,26 @@ TEST(RelaxSmallSizesTest, BagsMayHoldOneIdInAllOrNone) {
   EXPECT_THAT(model.notes, IsEmpty());
 }
 
+// Two tables share the bags of a request's ids: quotients and remainders.
+TEST(RelaxSmallSizesTest, BagsMayHoldComputedIds) {
+  Model model(R"(
+    def forward(self, ids, offsets):
+      x = torch.embedding_bag(self.table, ids // 7, offsets)[0]
+      y = torch.embedding_bag(self.table, (ids ^ (ids >> 3)) % 7, offsets)[0]
+      return (x * y).sum(1)
+  )");
+  const at::Tensor offsets = Longs({0, 2, 2, 5});
+  ASSERT_TRUE(model.Infer({{"ids", Ids({12}, 70)}, {"offsets", offsets}}).ok());
+  EXPECT_EQ(model.InputShape("ids"), "N0");
+  EXPECT_EQ(model.InputShape("offsets"), "B");
+  ASSERT_TRUE(model.LimitAndRelax(/*with_sample=*/true).ok());
+  EXPECT_EQ(model.MinOf("N0"), 0);
+  ASSERT_TRUE(model.Check().ok());
+  EXPECT_EQ(model.graph().min_batch, 1);
+  EXPECT_NE(model.graph().rows.use, RowUse::kTogether);
+  EXPECT_THAT(model.notes, IsEmpty());
+}
+
 TEST(RelaxSmallSizesTest, StepsMayBeOneButNotNone) {
   Model model(R"(
     def forward(self, ids):
