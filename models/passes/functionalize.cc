@@ -12,6 +12,7 @@
 #include "models/graph/op_traits.h"
 #include "models/passes/functionalize_views.h"
 #include "models/passes/max_norm.h"
+#include "models/passes/nested_tensors.h"
 
 namespace refract::models {
 namespace {
@@ -451,6 +452,7 @@ class Functionalizer {
 absl::Status Functionalize(Graph& graph) {
   REFRACT_RETURN_IF_ERROR(ValidateGraph(graph));
   REFRACT_RETURN_IF_ERROR(ScaleLookUpsByMaxNorm(graph));
+  REFRACT_RETURN_IF_ERROR(PadNestedTensors(graph));
   REFRACT_RETURN_IF_ERROR(Functionalizer(graph).Run());
   RemoveUnused(graph);
   return ValidateGraph(graph);

@@ -160,6 +160,12 @@ absl::Status Converter::MakeOpaque(const JitNode& node, JitNode* copy,
   ForgetContainers(reads, values);
   for (size_t i = 0; i < node.outputs().size(); ++i) {
     const JitValue* output = node.output(i);
+    if (i < results.size() && results[i].isTensor() &&
+        results[i].toTensor().is_nested()) {
+      return absl::InvalidArgumentError(
+          "makes a nested tensor, which has no sizes; make TransformerEncoder "
+          "with enable_nested_tensor=False, or use torch.export");
+    }
     Item item;
     if (IsPlain(*output->type())) {
       // A placeholder: Emit() makes the real value, and nothing of this walk is

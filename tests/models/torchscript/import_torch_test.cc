@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/shapes/interpreter.h"
@@ -463,6 +464,46 @@ TEST(ImportTorchScriptTest, LookUpsOfMaxNormScaleWhatTheyLookUp) {
   EXPECT_THAT(Refusal(tied).message(),
               AllOf(HasSubstr("max_norm scales rows of the table table"),
                     HasSubstr("(aten.t.default) reads the table")));
+}
+
+// What a trace of TransformerEncoder with a padding mask holds.
+TEST(ImportTorchScriptTest, EncoderLayersOfNestedTensorsRunOnPaddedOnes) {
+  constexpr int64_t kWidth = 4;
+  const auto encoder = [](const std::string& result) {
+    torch::jit::Module module("test");
+    const auto weight = [&](const std::string& name, at::IntArrayRef sizes) {
+      module.register_parameter(name, Seeded(sizes) * 0.5, false);
+    };
+    weight("qkv", {3 * kWidth, kWidth});
+    weight("qkv_bias", {3 * kWidth});
+    weight("square", {kWidth, kWidth});
+    weight("bias", {kWidth});
+    module.define(absl::StrCat(R"(
+    def layer(self, x):
+      return torch._transformer_encoder_layer_fwd(
+          x, 4, 2, self.qkv, self.qkv_bias, self.square, self.bias, True, False,
+          1e-5, self.bias, self.bias, self.bias, self.bias, self.square,
+          self.bias, self.square, self.bias, None, None)
+
+    def forward(self, x, mask):
+      nested = torch._nested_tensor_from_mask(x, mask > 0, False)
+      nested = self.layer(self.layer(nested))
+      return torch.to_padded_tensor()",
+                               result,
+                               ", 0.5, [x.size(0), x.size(1), x.size(2)])\n"));
+    module.eval();
+    return module;
+  };
+  // Padding at the end, at the begin (of which the nested tensor takes the
+  // first steps all the same), and nothing but padding.
+  const at::Tensor mask =
+      at::tensor(std::vector<int64_t>{1, 1, 1, 0, 0, 0, 1, 0, 1, 1,
+                                      0, 0, 0, 0, 0, 1, 1, 1, 1, 1})
+          .view({4, 5});
+  Check(encoder("nested"), {Seeded({4, 5, kWidth}), mask});
+  EXPECT_THAT(Refusal(encoder("nested * 2")).message(),
+              AllOf(HasSubstr("(aten.mul.Scalar) reads a nested tensor"),
+                    HasSubstr("enable_nested_tensor=False")));
 }
 
 TEST(ImportTorchScriptTest, DamagedFilesAreRefusedByName) {

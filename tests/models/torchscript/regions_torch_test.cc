@@ -335,6 +335,18 @@ TEST_F(RegionsTest, RandomAndStatefulAreRefusedByName) {
               AllOf(HasSubstr("calls"), HasSubstr("state")));
 }
 
+// As in a scripted TransformerEncoder with a padding mask.
+TEST_F(RegionsTest, NestedTensorsAreRefusedByName) {
+  EXPECT_THAT(RefusalOf(R"(
+    def forward(self, x):
+      y = x.unsqueeze(0)
+      if bool(x.sum() > -1000.0):
+        y = torch._nested_tensor_from_mask(y, torch.ones([1, x.size(0)]) > 0)
+      return torch.to_padded_tensor(y, 0.0) + 1
+  )"),
+              HasSubstr("enable_nested_tensor=False"));
+}
+
 TEST_F(RegionsTest, WhatDropsNothingIsNotRandom) {
   Check(R"(
     def forward(self, x):
