@@ -11,6 +11,7 @@
 #include "base/integers.h"
 #include "base/process/mapped_file.h"
 #include "base/process/within_memory.h"
+#include "base/shorten.h"
 #include "base/status_macros.h"
 #include "cpu_node/served_model.h"
 #include "models/graph/op_traits.h"
@@ -26,6 +27,10 @@ namespace {
 
 // Seed of each warm-up request's numbers: equal after a restart.
 constexpr uint32_t kSeed = 1;
+
+// Text of the shapes of a request, in an error. A request may have hundreds of
+// inputs, and the reason that follows must be readable.
+constexpr size_t kMaxShapesBytes = 512;
 
 // Fills in numbers from 0 to 1, or ids of [0, rows). Other integers are 0 or 1.
 void FillRandom(base::Tensor& tensor, int64_t rows, std::mt19937& random) {
@@ -206,8 +211,9 @@ absl::Status CheckAnswers(const ServedModel& model,
                       graph.value(graph.inputs[i]).name,
                       base::DimsToString(inputs[i].dims));
     }
-    return base::Annotate(status,
-                          absl::StrCat(request.label, " (", shapes, ")"));
+    return base::Annotate(
+        status, absl::StrCat(request.label, " (",
+                             base::Shorten(shapes, kMaxShapesBytes), ")"));
   }
   return absl::OkStatus();
 }

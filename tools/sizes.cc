@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "base/status_macros.h"
 #include "partitioner/costs/work.h"
 #include "partitioner/measure/sample_requests.h"
@@ -74,11 +75,23 @@ absl::StatusOr<models::SymbolBindings> KeptSizes(
 }  // namespace
 
 std::string AssumedSizes::Text() const {
+  // A model of hundreds of tables may have a size for each.
+  constexpr size_t kShown = 20;
   std::string text;
-  for (const AssumedSize& size : all) {
+  for (const AssumedSize& size :
+       absl::MakeConstSpan(all).first(std::min(kShown, all.size()))) {
     absl::StrAppend(&text, text.empty() ? "" : ", ", size.symbol, " ",
                     std::abs(size.size), size.size < 0 ? " per request" : "",
                     " (", SourceText(size.source), ")");
+  }
+  if (all.size() > kShown) {
+    const auto [least, most] =
+        std::minmax_element(all.begin() + kShown, all.end(),
+                            [](const AssumedSize& a, const AssumedSize& b) {
+                              return std::abs(a.size) < std::abs(b.size);
+                            });
+    absl::StrAppend(&text, ", and ", all.size() - kShown, " more from ",
+                    std::abs(least->size), " to ", std::abs(most->size));
   }
   return text;
 }

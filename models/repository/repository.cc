@@ -239,6 +239,7 @@ absl::Status LoadSplitPlan(const std::string& path, LoadedModel& model) {
   }
   REFRACT_RETURN_IF_ERROR(
       base::Annotate(ValidatePlan(model.graph, model.digest, *plan), path));
+  REFRACT_RETURN_IF_ERROR(base::Annotate(CheckMessageRoom(*plan), path));
   model.plan = *std::move(plan);
   return absl::OkStatus();
 }

@@ -509,9 +509,20 @@ bool HasPlan(absl::string_view folder) {
                                  error);
 }
 
+absl::Status CheckMessageRoom(const SplitPlan& plan) {
+  const size_t most = std::max(plan.up.size(), plan.down.size());
+  if (most <= kMaxMessageTensors) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the plan sends ", most, " tensors from ",
+                   plan.up.size() == most ? "CN to HN" : "HN to CN",
+                   " in a message, which has room for ", kMaxMessageTensors,
+                   "; refract partition looks for plans that fit"));
+}
+
 absl::Status ActivatePlan(const Graph& graph, const base::Digest& model,
                           const SplitPlan& plan, const std::string& folder) {
   REFRACT_RETURN_IF_ERROR(ValidatePlan(graph, model, plan));
+  REFRACT_RETURN_IF_ERROR(CheckMessageRoom(plan));
   const std::string path = absl::StrCat(folder, "/", kSplitPlanFile);
   if (HasPlan(folder)) {
     // Kept as it is, valid or not.

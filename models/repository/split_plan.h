@@ -98,6 +98,11 @@ void ComputeCrossings(const Graph& graph, SplitPlan& plan);
 absl::Status ValidatePlan(const Graph& graph, const base::Digest& model,
                           const SplitPlan& plan);
 
+// FailedPrecondition where more values cross in a direction than a message has
+// room for. ValidatePlan() leaves this out: plans that are only compared with
+// others may be too wide.
+absl::Status CheckMessageRoom(const SplitPlan& plan);
+
 // Compared in the handshake: names, dtypes and symbolic shapes of the values
 // that cross in both directions, in order, and the forms if any is not plain.
 base::Digest SchemaDigest(const Graph& graph, const SplitPlan& plan);

@@ -255,6 +255,7 @@ absl::StatusOr<SplitConditions> MakeConditions(
   }
   result.uncut = WhyUncut(graph, options.batch);
   if (!result.uncut.empty()) budget.bytes_per_message = MessageRoom();
+  budget.tensors_per_message = static_cast<double>(models::kMaxMessageTensors);
 
   Conditions& conditions = result.conditions;
   conditions.hn_look_ups =

@@ -75,6 +75,8 @@ struct Budget {
   // Tensor bytes of the request and of the answer, each: the transport's limit,
   // for requests that CPU nodes cannot cut.
   std::optional<double> bytes_per_message;
+  // Tensors of the request and of the answer, each: the transport's limit.
+  std::optional<double> tensors_per_message;
 };
 
 enum class Objective {

@@ -131,7 +131,8 @@ ordered_json ConditionsToJson(const SplitConditions& given) {
        {{"cn_memory_bytes", OrNull(budget.cn_memory_bytes)},
         {"hn_memory_bytes", OrNull(budget.hn_memory_bytes)},
         {"bytes_per_request", OrNull(budget.bytes_per_request)},
-        {"bytes_per_message", OrNull(budget.bytes_per_message)}}},
+        {"bytes_per_message", OrNull(budget.bytes_per_message)},
+        {"tensors_per_message", OrNull(budget.tensors_per_message)}}},
   };
   json["notes"] = given.notes;
   json["prices"] =

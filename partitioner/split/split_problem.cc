@@ -203,6 +203,14 @@ SplitProblem::Quantised SplitProblem::BytesCrossing(
   return Quantise({real});
 }
 
+cut::Measure SplitProblem::TensorsCrossing(bool up) const {
+  cut::Measure measure(problem_);
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    (up ? measure.up : measure.down)[t] = crosses_[t] ? 1 : 0;
+  }
+  return measure;
+}
+
 SplitProblem::Quantised SplitProblem::Latency(const Conditions& conditions,
                                               const ValueSizes& sizes) const {
   Real real = Zero();

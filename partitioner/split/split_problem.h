@@ -43,6 +43,8 @@ class SplitProblem {
   // directions, or in one of them.
   Quantised BytesCrossing(const Conditions& conditions, const ValueSizes& sizes,
                           bool up = true, bool down = true) const;
+  // Tensors that cross up, or down.
+  cut::Measure TensorsCrossing(bool up) const;
   Quantised Latency(const Conditions& conditions,
                     const ValueSizes& sizes) const;
   // One measure per station: CN, link up, HN, link down. Their largest is the

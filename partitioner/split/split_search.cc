@@ -39,10 +39,13 @@ std::string BytesText(double bytes) {
   return absl::StrFormat("%.6g GiB", bytes / 0x1p30);
 }
 
+std::string CountText(double count) { return absl::StrFormat("%.0f", count); }
+
 struct Limit {
   const char* name;
   std::optional<double> Budget::*at_most;
   double (*used)(const Prediction&);
+  std::string (*text)(double) = BytesText;
 };
 
 // The order decides which limit a message names: the search looks at limits in
@@ -58,6 +61,14 @@ constexpr Limit kLimits[] = {
      [](const Prediction& p) { return p.bytes_up; }},
     {"bytes of an answer's message", &Budget::bytes_per_message,
      [](const Prediction& p) { return p.bytes_down; }},
+    {"number of tensors of a request's message", &Budget::tensors_per_message,
+     [](const Prediction& p) { return static_cast<double>(p.sent_up.size()); },
+     CountText},
+    {"number of tensors of an answer's message", &Budget::tensors_per_message,
+     [](const Prediction& p) {
+       return static_cast<double>(p.sent_down.size());
+     },
+     CountText},
 };
 
 SplitProblem::Quantised ObjectiveOf(const SplitProblem& problem,
@@ -83,7 +94,7 @@ std::vector<SplitSearch::BudgetLine> SplitSearch::Lines(
   std::vector<BudgetLine> lines;
   const auto add = [&](const Limit& limit, cut::Measure measure, double unit) {
     lines.push_back({limit.name, *(budget.*limit.at_most), std::move(measure),
-                     unit, limit.used});
+                     unit, limit.used, limit.text});
   };
   if (budget.hn_memory_bytes) add(kLimits[0], problem.HnMemory(sizes), 1);
   if (budget.cn_memory_bytes) add(kLimits[1], problem.CnMemory(sizes), 1);
@@ -91,9 +102,9 @@ std::vector<SplitSearch::BudgetLine> SplitSearch::Lines(
     SplitProblem::Quantised bytes = problem.BytesCrossing(conditions, sizes);
     add(kLimits[2], std::move(bytes.measures[0]), bytes.unit);
   }
-  // Bytes of a message are limited only where all values together exceed the
-  // limit: in most models no plan can reach it, and a limit that cannot be
-  // reached would only cost the search time.
+  // A message is limited only where all values together exceed the limit: in
+  // most models no plan can reach it, and a limit that cannot be reached would
+  // only cost the search time.
   const double all =
       std::accumulate(sizes.bytes.begin(), sizes.bytes.end(), 0.0);
   if (budget.bytes_per_message && all > *budget.bytes_per_message) {
@@ -103,6 +114,12 @@ std::vector<SplitSearch::BudgetLine> SplitSearch::Lines(
     SplitProblem::Quantised down =
         problem.BytesCrossing(conditions, sizes, false, true);
     add(kLimits[4], std::move(down.measures[0]), down.unit);
+  }
+  if (budget.tensors_per_message &&
+      static_cast<double>(problem.problem().tensors.size()) >
+          *budget.tensors_per_message) {
+    add(kLimits[5], problem.TensorsCrossing(/*up=*/true), 1);
+    add(kLimits[6], problem.TensorsCrossing(/*up=*/false), 1);
   }
   return lines;
 }
@@ -197,9 +214,10 @@ std::string OverBudget(const Prediction& prediction, const Budget& budget) {
     const std::optional<double>& at_most = budget.*limit.at_most;
     const double used = limit.used(prediction);
     if (!at_most || used <= *at_most) continue;
-    return absl::StrCat(limit.name, " is limited to ", BytesText(*at_most),
-                        ", and the plan takes ", BytesText(used), ", which is ",
-                        BytesText(used - std::floor(*at_most)), " more");
+    return absl::StrCat(limit.name, " is limited to ", limit.text(*at_most),
+                        ", and the plan takes ", limit.text(used),
+                        ", which is ", limit.text(used - std::floor(*at_most)),
+                        " more");
   }
   return "";
 }
@@ -224,9 +242,9 @@ absl::Status SplitSearch::NoPlan(const cut::Found& found) const {
   }
   return absl::FailedPreconditionError(
       absl::StrCat("no plan meets the budget: ", line.name, " is limited to ",
-                   BytesText(line.at_most), ", and every plan", others,
-                   " needs at least ", BytesText(least), ", which is ",
-                   BytesText(least - std::floor(line.at_most)), " more"));
+                   line.text(line.at_most), ", and every plan", others,
+                   " needs at least ", line.text(least), ", which is ",
+                   line.text(least - std::floor(line.at_most)), " more"));
 }
 
 }  // namespace refract::partitioner

@@ -52,10 +52,11 @@ class SplitSearch {
   // One line of the budget, for the cut and for people.
   struct BudgetLine {
     std::string name;
-    double at_most;  // bytes
+    double at_most;  // bytes or tensors
     cut::Measure measure;
-    double unit;  // bytes of a cost of 1 in `measure`
+    double unit;  // bytes or tensors of a cost of 1 in `measure`
     double (*used)(const Prediction&);
+    std::string (*text)(double);
   };
   SplitSearch(const models::Graph& graph, const base::Digest& model,
               const Conditions& conditions, const OptimalOptions& options);

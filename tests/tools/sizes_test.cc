@@ -34,7 +34,7 @@ TEST(PrintSizesTest, FewGuessesAreWarnedOfAndTheRestIsCounted) {
   const std::string text = err.str();
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4) << text;
   EXPECT_THAT(text, HasSubstr("warning: 23 more sizes are guessed"));
-  EXPECT_THAT(out.str(), HasSubstr("ids_25 1 (guessed)"));
+  EXPECT_THAT(out.str(), HasSubstr("ids_18 1 (guessed), and 7 more from 1"));
 }
 
 }  // namespace

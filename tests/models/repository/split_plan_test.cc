@@ -132,6 +132,17 @@ TEST_F(SplitPlanTest, AllCnPlanHasNoCrossing) {
   EXPECT_TRUE(ValidatePlan(graph_, kModel, plan_).ok());
 }
 
+TEST_F(SplitPlanTest, AMessageHasRoomForSoManyValues) {
+  plan_.up.assign(kMaxMessageTensors, kEmb);
+  EXPECT_TRUE(CheckMessageRoom(plan_).ok());
+  plan_.up.push_back(kEmb);
+  EXPECT_THAT(std::string(CheckMessageRoom(plan_).message()),
+              HasSubstr("sends 257 tensors from CN to HN"));
+  plan_.down.assign(300, kDense);
+  EXPECT_THAT(std::string(CheckMessageRoom(plan_).message()),
+              HasSubstr("sends 300 tensors from HN to CN"));
+}
+
 TEST_F(SplitPlanTest, RefusesWhatIsWrongByName) {
   SplitPlan plan = plan_;
   plan.model.low ^= 1;

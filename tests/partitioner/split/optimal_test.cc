@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "partitioner/split/ancestors.h"
 #include "partitioner/split/heuristic.h"
+#include "partitioner/split/split_search.h"
 #include "tests/base/random_seed.h"
 #include "tests/partitioner/every_plan.h"
 #include "tests/partitioner/graph_builder.h"
@@ -160,6 +161,8 @@ void BudgetTest::KeepsTheBudgetOrSaysWhatItWouldTake() {
     if (round % 3 == 0) budget.hn_memory_bytes = share(10000);
     if (round % 5 < 2) budget.cn_memory_bytes = share(20000);
     if (round % 7 < 2) budget.bytes_per_message = share(20000);
+    // Draws nothing: CountsFractionsOfBytes has the draws of its seed.
+    if (round % 11 < 4) budget.tensors_per_message = round % 3;
     std::optional<double> best;
     ForEachPlan(graph, [&](const SplitPlan& plan) {
       const Sums sums(graph, plan, conditions);
@@ -168,6 +171,11 @@ void BudgetTest::KeepsTheBudgetOrSaysWhatItWouldTake() {
           sums.up + sums.down > budget.bytes_per_request.value_or(1e18) ||
           std::max(sums.up, sums.down) >
               budget.bytes_per_message.value_or(1e18)) {
+        return;
+      }
+      const size_t tensors = std::max(plan.up.size(), plan.down.size());
+      if (static_cast<double>(tensors) >
+          budget.tensors_per_message.value_or(1e18)) {
         return;
       }
       const double cost = sums.Cost(options.objective, conditions);
@@ -214,6 +222,42 @@ TEST_F(OptimalTest, NamesTheLimitAndByHowMuch) {
   EXPECT_EQ(std::string(status.message()),
             "no plan meets the budget: CN memory is limited to 1000 B, and "
             "every plan needs at least 4 KiB, which is 3.02344 KiB more");
+}
+
+// Pooled vectors of more tables than a message has tensors are joined before
+// they cross, although joining is cheaper on the HN.
+TEST_F(OptimalTest, AMessageHasRoomForSoManyTensors) {
+  GraphBuilder b;
+  const ValueId table = b.Weight("table");
+  models::ValueList vectors;
+  Conditions conditions;
+  for (int i = 0; i < 10; ++i) {
+    const std::string number = std::to_string(i);
+    const ValueId ids = b.Input("ids_" + number);
+    vectors.push_back(
+        b.Node("bag_" + number, "aten.embedding.default", {table, ids}));
+    conditions.costs.cn_s.push_back(1e-6);
+    conditions.costs.hn_s.push_back(1e-6);
+  }
+  const ValueId joined = b.Node("cat", "aten.cat.default", vectors);
+  b.Output(b.Node("top", "aten.linear.default", {joined, b.Weight("w")}));
+  for (const double cn_s : {2e-6, 1.0}) {
+    conditions.costs.cn_s.push_back(cn_s);
+    conditions.costs.hn_s.push_back(1e-6);
+  }
+  OptimalOptions options;
+  for (const int room : {10, 9}) {
+    options.budget.tensors_per_message = room;
+    const absl::StatusOr<OptimalSplit> split =
+        SplitOptimally(b.graph(), kModel, conditions, options);
+    ASSERT_TRUE(split.ok()) << split.status();
+    EXPECT_TRUE(split->proven);
+    EXPECT_EQ(split->best.plan.up.size(), room == 10 ? 10u : 1u);
+  }
+  SplitPlan plan = SplitOptimally(b.graph(), kModel, conditions, {})->best.plan;
+  EXPECT_EQ(OverBudget(Predict(b.graph(), plan, conditions), options.budget),
+            "number of tensors of a request's message is limited to 9, and the "
+            "plan takes 10, which is 1 more");
 }
 
 // A value made of weights only is computed where it is read, once, at load: no
