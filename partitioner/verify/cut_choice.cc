@@ -60,6 +60,8 @@ absl::StatusOr<std::vector<Cut>> ChooseCuts(
     alternatives.push_back(&other);
   }
   for (const Alternative* alternative : alternatives) {
+    // No node would serve it.
+    if (!models::CheckMessageRoom(alternative->plan).ok()) continue;
     // Plans with equal stages are one cut, named after all their methods.
     const auto same =
         std::find_if(cuts.begin(), cuts.end(), [&](const Cut& cut) {
@@ -77,6 +79,7 @@ absl::StatusOr<std::vector<Cut>> ChooseCuts(
   std::vector<Cut> candidates;
   // Adds a candidate unless a cut or candidate has the same crossings.
   const auto offer = [&](Cut cut) {
+    if (!models::CheckMessageRoom(cut.plan).ok()) return;
     const auto is_same = [&](const Cut& other) {
       return SameCrossings(cut.plan, other.plan);
     };

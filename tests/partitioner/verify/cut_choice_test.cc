@@ -120,5 +120,28 @@ TEST_F(ChainTest, GivesFewerWhereThereAreNoMore) {
   EXPECT_LE(Choose(1000).size(), 10u * 11 / 2 + 1);
 }
 
+// More inputs than a message has room for, which are joined: no node serves a
+// plan that sends them all.
+TEST_F(ChainTest, CutsThatNoMessageHasRoomForAreLeftOut) {
+  GraphBuilder builder;
+  models::ValueList inputs;
+  for (size_t i = 0; i <= models::kMaxMessageTensors; ++i) {
+    inputs.push_back(Sized(builder, builder.Input(absl::StrCat("x", i)), 1));
+  }
+  const models::ValueId joined =
+      builder.Node("cat", "aten.cat.default", inputs);
+  builder.Output(
+      builder.Node("top", "aten.linear.default",
+                   {Sized(builder, joined, 257), builder.Weight("w")}));
+  graph_ = builder.graph();
+  conditions_.costs.cn_s = {1e-6, 1e-2};
+  conditions_.costs.hn_s = {1e-7, 1e-4};
+  const std::vector<Cut> cuts = Choose(6);
+  EXPECT_GE(cuts.size(), 2u);
+  for (const Cut& cut : cuts) {
+    EXPECT_TRUE(models::CheckMessageRoom(cut.plan).ok()) << cut.name;
+  }
+}
+
 }  // namespace
 }  // namespace refract::partitioner
