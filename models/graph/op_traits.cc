@@ -296,6 +296,7 @@ std::vector<Source> SourcesOf(const Graph& graph, ValueId id,
     const RowRule rule = OperatorOf(node.op).rows;
     const bool keeps = KeepsIds(node);
     if (!keeps && !(computed && rule == RowRule::kPointwise)) continue;
+    if (computed && rule == RowRule::kJoin) continue;  // more than its operands
     if (const auto parts = PartOfInput(graph, node, current); !parts.empty()) {
       sources.insert(sources.end(), parts.begin(), parts.end());
       continue;
@@ -566,7 +567,7 @@ std::vector<IdInput> FindIdInputs(const Graph& graph) {
     // Offsets count ids, whatever the numbers of the ids are.
     const std::vector<Source> counted =
         SourcesOf(graph, look_up->indices, /*computed=*/ids.empty());
-    const bool one = counted.size() == 1;
+    const bool one = counted.size() == 1 || (ids.empty() && !counted.empty());
     for (const Source& source : offsets) {
       add({.input = source.input,
            .table = table.weight,

@@ -80,11 +80,21 @@ void Change(ProbeContents contents, base::Tensor& tensor) {
 // In such a graph any vector of integers may hold the ids of bags.
 bool HidesIds(const Graph& graph) {
   return std::any_of(
-      graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
+      graph.nodes.begin(), graph.nodes.end(), [&graph](const Node& node) {
         // Ids that a mask places in a padded matrix.
         if (node.op == "aten.masked_scatter.default" ||
             node.op == "aten.index_put.default") {
           return true;
+        }
+        // Ids that are computed, such as the remainders of hashes.
+        const absl::string_view ids = EmbeddingArgsOf(node.op).indices;
+        const ValueId id = ids.empty() ? kNoValue : node.ValueArg(ids);
+        if (id != kNoValue && graph.value(id).producer != kNoNode) {
+          const Operator& maker =
+              OperatorOf(graph.nodes[graph.value(id).producer].op);
+          if (maker.rows == RowRule::kPointwise && !maker.Has(kKeepsIds)) {
+            return true;
+          }
         }
         return !absl::StartsWith(node.op, "aten.") &&
                !absl::StartsWith(node.op, "py.") && !IsComplexOp(node.op);

@@ -473,26 +473,25 @@ TEST(FindIdInputsTest, TellsWhetherTheLastOffsetClosesABag) {
   EXPECT_TRUE(found[1].include_last_offset);
 }
 
-// The quotient and the remainder of an id name rows of two tables; the bags are
-// those of the request's ids.
-TEST(FindIdInputsTest, OffsetsCountIdsOfWhichOthersAreMade) {
-  GraphMaker maker;
-  const ValueId ids = maker.Input("ids");
-  const ValueId offsets = maker.Input("offsets");
-  for (const char* const op :
-       {"aten.floor_divide.default", "aten.remainder.Scalar"}) {
-    const ValueId made =
-        maker.Call(op, {Ref("self", ids), {"other", int64_t{16}}});
+// The cross of two lists has as many ids as each, and so have its remainders;
+// the concatenation of the lists has more.
+TEST(FindIdInputsTest, OffsetsCountNumbersOfWhichIdsAreMade) {
+  for (const char* const op : {"aten.bitwise_xor.Tensor", "aten.cat.default"}) {
+    GraphMaker maker;
+    const ValueId a = maker.Input("a");
+    const ValueId b = maker.Input("b");
+    const bool cross = op == absl::string_view("aten.bitwise_xor.Tensor");
+    const ValueId both = maker.Call(
+        op, cross ? std::vector<NamedArgument>{Ref("self", a), Ref("other", b)}
+                  : std::vector<NamedArgument>{{"tensors", ValueList{a, b}}});
+    const ValueId made = maker.Call(
+        "aten.remainder.Scalar", {Ref("self", both), {"other", int64_t{16}}});
     maker.Call("aten.embedding_bag.padding_idx",
-               {Ref("weight", maker.Weight(op, {10, 4})), Ref("indices", made),
-                Ref("offsets", offsets)});
-  }
-  const std::vector<IdInput> found = FindIdInputs(maker.graph());
-  ASSERT_EQ(found.size(), 2u);
-  for (const IdInput& use : found) {
-    EXPECT_TRUE(use.is_offsets);
-    EXPECT_EQ(use.input, offsets);
-    EXPECT_EQ(use.ids, ids);
+               {Ref("weight", maker.Weight("table", {16, 4})),
+                Ref("indices", made), Ref("offsets", maker.Input("offsets"))});
+    const std::vector<IdInput> found = FindIdInputs(maker.graph());
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_EQ(found[0].ids, cross ? a : kNoValue);
   }
 }
 

@@ -211,6 +211,25 @@ TEST(RelaxSmallSizesTest, BagsMayHoldComputedIds) {
   EXPECT_THAT(model.notes, IsEmpty());
 }
 
+// Crosses of two lists, and lengths instead of offsets.
+TEST(RelaxSmallSizesTest, BagsMayHoldCrosses) {
+  Model model(R"(
+    def forward(self, a, b, lengths):
+      offsets = torch.cumsum(lengths, 0) - lengths
+      return torch.embedding_bag(self.table, (a * 3 + b) % 10, offsets)[0]
+  )");
+  ASSERT_TRUE(model
+                  .Infer({{"a", Ids({12}, 70)},
+                          {"b", Ids({12}, 30)},
+                          {"lengths", Longs({2, 0, 3, 7})}})
+                  .ok());
+  EXPECT_EQ(model.InputShape("a"), "N0");
+  EXPECT_EQ(model.InputShape("b"), "N0");
+  EXPECT_EQ(model.InputShape("lengths"), "B");
+  ASSERT_TRUE(model.LimitAndRelax(/*with_sample=*/true).ok());
+  EXPECT_EQ(model.MinOf("N0"), 0);
+}
+
 TEST(RelaxSmallSizesTest, StepsMayBeOneButNotNone) {
   Model model(R"(
     def forward(self, ids):
