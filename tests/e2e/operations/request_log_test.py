@@ -53,7 +53,9 @@ class RequestLog(Deployment, unittest.TestCase):
         self.infer("quick", 1)
         self.infer("slow\nE0101 forged", 1024)
         support.wait_until(
-            lambda: len(self.lines(self.cn)) > before[1], "it is logged"
+            lambda: len(self.lines(self.hn)) > before[0]
+            and len(self.lines(self.cn)) > before[1],
+            "it is logged by both",
         )
         hn = self.lines(self.hn)[before[0] :]
         cn = self.lines(self.cn)[before[1] :]

@@ -64,7 +64,7 @@ class Reported(unittest.TestCase):
         file = cls.folder / "many_fields.pt"
         torch.jit.freeze(traced).save(file)
         save_file({"ids": ids}, cls.folder / "sample.safetensors")
-        support.add_model(cls.folder / "repo", "many_fields", file)
+        support.add_model(cls.folder / "repo", "many_fields", file, method="optimal")
         cls.page = cls.folder / "report.html"
         report = cls.folder / "report.json"
         support.refract(
