@@ -76,7 +76,7 @@ absl::StatusOr<models::SymbolBindings> KeptSizes(
 
 std::string AssumedSizes::Text() const {
   // A model of hundreds of tables may have a size for each.
-  constexpr size_t kShown = 20;
+  constexpr size_t kShown = 50;
   std::string text;
   for (const AssumedSize& size :
        absl::MakeConstSpan(all).first(std::min(kShown, all.size()))) {
@@ -90,7 +90,7 @@ std::string AssumedSizes::Text() const {
                             [](const AssumedSize& a, const AssumedSize& b) {
                               return std::abs(a.size) < std::abs(b.size);
                             });
-    absl::StrAppend(&text, ", and ", all.size() - kShown, " more from ",
+    absl::StrAppend(&text, ", and ", all.size() - kShown, " more, ",
                     std::abs(least->size), " to ", std::abs(most->size));
   }
   return text;
@@ -155,8 +155,7 @@ void PrintSizes(const AssumedSizes& sizes, std::ostream& out,
         << "=N, or import the model with --sample\n";
   }
   if (guessed > kShown) {
-    err << "warning: " << guessed - kShown
-        << " more sizes are guessed, as marked above\n";
+    err << "warning: " << guessed - kShown << " more sizes are guessed\n";
   }
 }
 

@@ -219,7 +219,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
                   static_cast<size_t>(length.value_or(0)));
     began_ = std::chrono::steady_clock::now();
     const beast::string_view expect = head[beast_http::field::expect];
-    // Clients of HTTP/1.0 know no answers before the last (RFC 9110, 10.1.1).
+    // Clients of HTTP/1.0 do not know 100 Continue (RFC 9110, 10.1.1).
     if (expect.empty() || version_ < 11) return ReadBody();
     if (!beast::iequals(expect, "100-continue")) {
       return RefuseWith(417, "of Expect only '100-continue' is supported");

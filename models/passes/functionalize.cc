@@ -13,6 +13,7 @@
 #include "models/passes/functionalize_views.h"
 #include "models/passes/max_norm.h"
 #include "models/passes/nested_tensors.h"
+#include "models/passes/node_appender.h"
 
 namespace refract::models {
 namespace {
@@ -27,7 +28,7 @@ namespace {
 // it is read.
 class Functionalizer {
  public:
-  explicit Functionalizer(Graph& graph) : graph_(graph) {}
+  explicit Functionalizer(Graph& graph) : graph_(graph), names_(graph) {}
 
   absl::Status Run() {
     const size_t num_objects = graph_.values.size();
@@ -35,7 +36,6 @@ class Functionalizer {
     same_.resize(num_objects);
     for (size_t id = 0; id < num_objects; ++id) {
       const auto value = static_cast<ValueId>(id);
-      names_.insert(graph_.values[id].name);
       objects_[id].contents = value;
       // Inputs are row-major; a weight may be a transposed parameter.
       objects_[id].contiguous = graph_.values[id].producer == kNoNode &&
@@ -44,7 +44,6 @@ class Functionalizer {
     }
     std::vector<Node> nodes = std::move(graph_.nodes);
     graph_.nodes.clear();
-    for (const Node& node : nodes) names_.insert(node.name);
     for (Node& node : nodes) {
       // Visit() takes the node apart.
       const std::string context = absl::StrCat(node.name, " (", node.op, ")");
@@ -122,7 +121,7 @@ class Functionalizer {
     // The same view of the parent's new contents, as a node of its own.
     Node node = views_[objects_[object].view];
     const ValueId source = std::get<ValueRef>(*SourceArg(node)).id;
-    node.name = UniqueName(absl::StrCat(node.name, "_again"));
+    node.name = names_.Unique(absl::StrCat(node.name, "_again"));
     // The view's other arguments are sizes, or tensors that only lend a shape.
     ReplaceInput(node, source, parent);
     ValueId contents = kNoValue;
@@ -414,7 +413,7 @@ class Functionalizer {
 
   // Appends `node` with one result that is described as `like`.
   ValueId Emit(Node node, ValueId like, const std::string& name) {
-    node.name = UniqueName(name);
+    node.name = names_.Unique(name);
     const ValueId value = NewValue(like, node.name);
     node.outputs = {value};
     graph_.nodes.push_back(std::move(node));
@@ -423,19 +422,11 @@ class Functionalizer {
 
   ValueId NewValue(ValueId like, const std::string& name) {
     Value value;
-    value.name = UniqueName(absl::StrCat(name, "_value"));
+    value.name = names_.Unique(absl::StrCat(name, "_value"));
     value.dtype = graph_.value(like).dtype;
     value.has_shape = graph_.value(like).has_shape;
     value.shape = graph_.value(like).shape;
     return graph_.AddValue(std::move(value));
-  }
-
-  std::string UniqueName(const std::string& wanted) {
-    std::string name = wanted;
-    for (int i = 1; !names_.insert(name).second; ++i) {
-      name = absl::StrCat(wanted, "_", i);
-    }
-    return name;
   }
 
   Graph& graph_;
@@ -444,7 +435,7 @@ class Functionalizer {
   // Identical objects: the result of relu_(x) is x.
   std::vector<ValueId> same_;
   std::vector<Node> views_;
-  absl::flat_hash_set<std::string> names_;
+  NodeAppender names_;
 };
 
 }  // namespace

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/graph/op_traits.h"
+#include "models/passes/node_appender.h"
 
 namespace refract::models {
 namespace {
@@ -60,7 +60,7 @@ struct Renorm {
 
 class Rewriter {
  public:
-  explicit Rewriter(Graph& graph) : graph_(graph) {}
+  explicit Rewriter(Graph& graph) : graph_(graph), nodes_(graph) {}
 
   // Replaces "scale rows of the table in place, then look up" by "look up, then
   // scale the rows looked up". The result is the same where every look-up
@@ -70,15 +70,13 @@ class Rewriter {
     FindTables();
     if (renorms_.empty()) return absl::OkStatus();
     REFRACT_RETURN_IF_ERROR(CheckReaders());
-    for (const Value& value : graph_.values) names_.insert(value.name);
-    for (const Node& node : graph_.nodes) names_.insert(node.name);
     std::vector<Node> nodes = std::move(graph_.nodes);
     graph_.nodes.clear();
     for (size_t n = 0; n < nodes.size(); ++n) {
       Node& node = nodes[n];
       const ValueId table = TableOf(node);
       if (table == kNoValue) {
-        Append(std::move(node));
+        nodes_.Append(std::move(node));
       } else if (IsLookUp(node)) {
         ScaledLookUp(std::move(node), table, renorms_.at(table).front());
       }
@@ -207,37 +205,6 @@ class Rewriter {
     return false;
   }
 
-  void Append(Node node) {
-    const auto id = static_cast<NodeId>(graph_.nodes.size());
-    for (const ValueId output : node.outputs) {
-      if (output != kNoValue) graph_.values[output].producer = id;
-    }
-    graph_.nodes.push_back(std::move(node));
-  }
-
-  std::string Unique(const std::string& wanted) {
-    std::string name = wanted;
-    for (int i = 1; !names_.insert(name).second; ++i) {
-      name = absl::StrCat(wanted, "_", i);
-    }
-    return name;
-  }
-
-  // Adds a node of one result like `like`, under a new id.
-  ValueId Emit(const std::string& name, absl::string_view op,
-               std::vector<NamedArgument> args, Value like) {
-    Node node;
-    node.name = Unique(name);
-    node.op = std::string(op);
-    node.args = std::move(args);
-    like.name = node.name;
-    like.weight.clear();
-    const ValueId id = graph_.AddValue(std::move(like));
-    node.outputs = {id};
-    Append(std::move(node));
-    return id;
-  }
-
   // `rows` [..., D], scaled; `result`, if given, is the last node's result.
   ValueId Scaled(const std::string& name, ValueId rows, const Renorm& renorm,
                  ValueId result) {
@@ -246,33 +213,35 @@ class Rewriter {
     // max_norm.
     Value each = graph_.value(rows);  // one number per row
     if (each.has_shape && !each.shape.empty()) each.shape.back() = SymExpr(1);
-    ValueId scale =
-        Emit(absl::StrCat(name, "_norm"), "aten.linalg_vector_norm.default",
-             {{"self", ValueRef{rows}},
-              {"ord", renorm.norm_type},
-              {"dim", IntList{{.literal = -1}}},
-              {"keepdim", true}},
-             each);
-    scale = Emit(absl::StrCat(name, "_norm_eps"), "aten.add.Scalar",
-                 {{"self", ValueRef{scale}}, {"other", kEpsilon}}, each);
-    scale = Emit(absl::StrCat(name, "_inverse"), "aten.reciprocal.default",
-                 {{"self", ValueRef{scale}}}, each);
-    scale = Emit(absl::StrCat(name, "_ratio"), "aten.mul.Scalar",
-                 {{"self", ValueRef{scale}}, {"other", renorm.max_norm}}, each);
-    scale = Emit(absl::StrCat(name, "_scale"), "aten.clamp_max.default",
-                 {{"self", ValueRef{scale}}, {"max", 1.0}}, each);
+    ValueId scale = nodes_.Emit(absl::StrCat(name, "_norm"),
+                                "aten.linalg_vector_norm.default",
+                                {{"self", ValueRef{rows}},
+                                 {"ord", renorm.norm_type},
+                                 {"dim", IntList{{.literal = -1}}},
+                                 {"keepdim", true}},
+                                each);
+    scale = nodes_.Emit(absl::StrCat(name, "_norm_eps"), "aten.add.Scalar",
+                        {{"self", ValueRef{scale}}, {"other", kEpsilon}}, each);
+    scale =
+        nodes_.Emit(absl::StrCat(name, "_inverse"), "aten.reciprocal.default",
+                    {{"self", ValueRef{scale}}}, each);
+    scale = nodes_.Emit(absl::StrCat(name, "_ratio"), "aten.mul.Scalar",
+                        {{"self", ValueRef{scale}}, {"other", renorm.max_norm}},
+                        each);
+    scale = nodes_.Emit(absl::StrCat(name, "_scale"), "aten.clamp_max.default",
+                        {{"self", ValueRef{scale}}, {"max", 1.0}}, each);
     std::vector<NamedArgument> args = {{"self", ValueRef{rows}},
                                        {"other", ValueRef{scale}}};
     if (result == kNoValue) {
-      return Emit(absl::StrCat(name, "_scaled"), "aten.mul.Tensor",
-                  std::move(args), graph_.value(rows));
+      return nodes_.Emit(absl::StrCat(name, "_scaled"), "aten.mul.Tensor",
+                         std::move(args), graph_.value(rows));
     }
     Node node;
-    node.name = Unique(absl::StrCat(name, "_scaled"));
+    node.name = nodes_.Unique(absl::StrCat(name, "_scaled"));
     node.op = "aten.mul.Tensor";
     node.args = std::move(args);
     node.outputs = {result};
-    Append(std::move(node));
+    nodes_.Append(std::move(node));
     return result;
   }
 
@@ -283,10 +252,10 @@ class Rewriter {
       SetArg(node, names.weight, ValueRef{table});
       const ValueId result = node.outputs[0];
       Value raw = graph_.value(result);
-      raw.name = Unique(absl::StrCat(raw.name, "_rows"));
+      raw.name = nodes_.Unique(absl::StrCat(raw.name, "_rows"));
       node.outputs[0] = graph_.AddValue(std::move(raw));
       const ValueId rows = node.outputs[0];
-      Append(std::move(node));
+      nodes_.Append(std::move(node));
       Scaled(name, rows, renorm, result);
       return;
     }
@@ -307,25 +276,25 @@ class Rewriter {
       place.shape = {indices.shape[0]};
       number.sym_value = indices.shape[0];
     }
-    const ValueId raw =
-        Emit(absl::StrCat(name, "_rows"), "aten.embedding.default",
-             {{"weight", ValueRef{table}}, {"indices", ValueRef{ids}}}, row);
+    const ValueId raw = nodes_.Emit(
+        absl::StrCat(name, "_rows"), "aten.embedding.default",
+        {{"weight", ValueRef{table}}, {"indices", ValueRef{ids}}}, row);
     const ValueId rows = Scaled(name, raw, renorm, kNoValue);
     const ValueId count =
-        Emit(absl::StrCat(name, "_count"), "aten.sym_size.int",
-             {{"self", ValueRef{ids}}, {"dim", int64_t{0}}}, number);
-    const ValueId places =
-        Emit(absl::StrCat(name, "_places"), "aten.arange.default",
-             {{"end", ValueRef{count}}, {"dtype", base::DType::kInt64}}, place);
+        nodes_.Emit(absl::StrCat(name, "_count"), "aten.sym_size.int",
+                    {{"self", ValueRef{ids}}, {"dim", int64_t{0}}}, number);
+    const ValueId places = nodes_.Emit(
+        absl::StrCat(name, "_places"), "aten.arange.default",
+        {{"end", ValueRef{count}}, {"dtype", base::DType::kInt64}}, place);
     SetArg(node, names.weight, ValueRef{rows});
     SetArg(node, names.indices, ValueRef{places});
-    Append(std::move(node));
+    nodes_.Append(std::move(node));
   }
 
   Graph& graph_;
   absl::flat_hash_map<ValueId, ValueId> alias_of_;             // → the weight
   absl::flat_hash_map<ValueId, std::vector<Renorm>> renorms_;  // by weight
-  absl::flat_hash_set<std::string> names_;
+  NodeAppender nodes_;
 };
 
 }  // namespace

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "models/passes/node_appender.h"
 
 namespace refract::models {
 namespace {
@@ -34,10 +34,7 @@ struct Padded {
 
 class Padder {
  public:
-  explicit Padder(Graph& graph) : graph_(graph) {
-    for (const Value& value : graph_.values) names_.insert(value.name);
-    for (const Node& node : graph_.nodes) names_.insert(node.name);
-  }
+  explicit Padder(Graph& graph) : graph_(graph), nodes_(graph) {}
 
   absl::Status Run() {
     std::vector<Node> nodes = std::move(graph_.nodes);
@@ -50,7 +47,7 @@ class Padder {
       if (node.op == kFromMask) {
         padded_[node.outputs[0]] = {node.ValueArg("t"), PaddingOf(node)};
       } else if (nested == inputs.end()) {
-        Append(std::move(node));
+        nodes_.Append(std::move(node));
       } else if (const Padded from = padded_.at(*nested);
                  node.op == kLayer && !IsGiven(node, "mask")) {
         std::erase_if(node.args, [](const NamedArgument& arg) {
@@ -61,7 +58,7 @@ class Padder {
                                            {"mask", ValueRef{from.padding}},
                                            {"mask_type", kPaddingMask}});
         padded_[node.outputs[0]] = {node.outputs[0], from.padding};
-        Append(std::move(node));
+        nodes_.Append(std::move(node));
       } else if (node.op == kToPadded && IsGiven(node, "output_size")) {
         Fill(std::move(node), from);
       } else {
@@ -82,69 +79,50 @@ class Padder {
         "make the encoder with enable_nested_tensor=False"));
   }
 
-  void Append(Node node) {
-    const auto id = static_cast<NodeId>(graph_.nodes.size());
-    for (const ValueId output : node.outputs) {
-      if (output != kNoValue) graph_.values[output].producer = id;
-    }
-    graph_.nodes.push_back(std::move(node));
-  }
-
-  std::string Unique(const std::string& wanted) {
-    std::string name = wanted;
-    for (int i = 1; !names_.insert(name).second; ++i) {
-      name = absl::StrCat(wanted, "_", i);
-    }
-    return name;
-  }
-
-  // Adds a node; its first result.
-  ValueId Emit(const std::string& name, absl::string_view op,
-               std::vector<NamedArgument> args,
-               std::vector<base::DType> results = {base::DType::kBool}) {
-    Node node;
-    node.name = Unique(name);
-    node.op = std::string(op);
-    node.args = std::move(args);
-    for (size_t i = 0; i < results.size(); ++i) {
-      Value value;
-      value.name = i == 0 ? node.name : Unique(absl::StrCat(node.name, "_", i));
-      value.dtype = results[i];
-      node.outputs.push_back(graph_.AddValue(std::move(value)));
-    }
-    const ValueId first = node.outputs[0];
-    Append(std::move(node));
-    return first;
-  }
-
   // A nested tensor has the first n steps of a row, where n is the number of
   // ones in the row's mask: sorting moves the ones to these steps.
   ValueId PaddingOf(const Node& node) {
-    const ValueId steps =
-        Emit(absl::StrCat(node.name, "_steps"), "aten.sort.default",
-             {{"self", ValueRef{node.ValueArg("mask")}},
-              {"dim", int64_t{1}},
-              {"descending", true}},
-             {base::DType::kBool, base::DType::kInt64});
-    return Emit(absl::StrCat(node.name, "_padding"), "aten.logical_not.default",
-                {{"self", ValueRef{steps}}});
+    Value order;
+    order.name = nodes_.Unique(absl::StrCat(node.name, "_order"));
+    order.dtype = base::DType::kInt64;
+    Node sort;
+    sort.name = nodes_.Unique(absl::StrCat(node.name, "_steps"));
+    sort.op = "aten.sort.default";
+    sort.args = {{"self", ValueRef{node.ValueArg("mask")}},
+                 {"dim", int64_t{1}},
+                 {"descending", true}};
+    Value steps = Mask();
+    steps.name = sort.name;
+    sort.outputs = {graph_.AddValue(std::move(steps)),
+                    graph_.AddValue(std::move(order))};
+    const ValueId first = sort.outputs[0];
+    nodes_.Append(std::move(sort));
+    return nodes_.Emit(absl::StrCat(node.name, "_padding"),
+                       "aten.logical_not.default", {{"self", ValueRef{first}}},
+                       Mask());
   }
 
   void Fill(Node node, const Padded& from) {
-    const ValueId padding =
-        Emit(absl::StrCat(node.name, "_padding"), "aten.unsqueeze.default",
-             {{"self", ValueRef{from.padding}}, {"dim", int64_t{-1}}});
+    const ValueId padding = nodes_.Emit(
+        absl::StrCat(node.name, "_padding"), "aten.unsqueeze.default",
+        {{"self", ValueRef{from.padding}}, {"dim", int64_t{-1}}}, Mask());
     const Argument value = *node.FindArg("padding");
     node.op = "aten.masked_fill.Scalar";
     node.args = {{"self", ValueRef{from.tensor}},
                  {"mask", ValueRef{padding}},
                  {"value", value}};
-    Append(std::move(node));
+    nodes_.Append(std::move(node));
+  }
+
+  static Value Mask() {
+    Value mask;
+    mask.dtype = base::DType::kBool;
+    return mask;
   }
 
   Graph& graph_;
   absl::flat_hash_map<ValueId, Padded> padded_;  // by nested tensor
-  absl::flat_hash_set<std::string> names_;
+  NodeAppender nodes_;
 };
 
 }  // namespace

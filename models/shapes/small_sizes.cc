@@ -100,10 +100,10 @@ class Relaxer {
   const Interpreter& interpreter_;
 };
 
-// Whether every size of `goals` may be as small as its goal, and 1 before 0,
-// shown by some runs per doubling of the number of sizes: for each two sizes
-// one run has the first small and the second as in `base`. A run for each size
-// takes minutes where a model has hundreds of tables.
+// Whether every size of `goals` may be 1 and, where its goal is 0, may be 0. A
+// run for each size takes minutes where a model has hundreds of tables. So half
+// of the sizes are small in a run, by a bit of their position: for each two
+// sizes one run has the first small and the second as in `base`.
 bool AllHold(const Relaxer& relaxer, const SymbolBindings& base,
              absl::Span<const std::pair<SymbolRange*, int64_t>> goals) {
   for (const int64_t least : {1, 0}) {

@@ -60,7 +60,7 @@ absl::StatusOr<std::vector<Cut>> ChooseCuts(
     alternatives.push_back(&other);
   }
   for (const Alternative* alternative : alternatives) {
-    // No node would serve it.
+    // Nodes refuse to load such a plan.
     if (!models::CheckMessageRoom(alternative->plan).ok()) continue;
     // Plans with equal stages are one cut, named after all their methods.
     const auto same =

@@ -25,7 +25,7 @@ TEST(PrintSizesTest, FewGuessesAreWarnedOfAndTheRestIsCounted) {
   PrintSizes(sizes, out, err);
   EXPECT_THAT(err.str(), HasSubstr("warning: ids_2 is guessed as 1 per item"));
   EXPECT_THAT(err.str(), Not(HasSubstr("more sizes")));
-  for (int i = 3; i < 26; ++i) {
+  for (int i = 3; i < 60; ++i) {
     const std::string name = absl::StrCat("ids_", i);
     sizes.all.push_back({name, 1, SizeSource::kGuessed, {name}});
   }
@@ -33,8 +33,8 @@ TEST(PrintSizesTest, FewGuessesAreWarnedOfAndTheRestIsCounted) {
   PrintSizes(sizes, out, err);
   const std::string text = err.str();
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4) << text;
-  EXPECT_THAT(text, HasSubstr("warning: 23 more sizes are guessed"));
-  EXPECT_THAT(out.str(), HasSubstr("ids_18 1 (guessed), and 7 more from 1"));
+  EXPECT_THAT(text, HasSubstr("warning: 57 more sizes are guessed"));
+  EXPECT_THAT(out.str(), HasSubstr("ids_48 1 (guessed), and 11 more, 1 to 1"));
 }
 
 }  // namespace

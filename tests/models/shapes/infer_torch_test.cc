@@ -209,7 +209,7 @@ TEST(InferShapesTest, OneUserForManyItemsStaysOne) {
   EXPECT_EQ(model.OutputShape(), "B");
 }
 
-// One user moved to two rows would meet two items.
+// squeeze() drops the column of one user, and not two columns.
 TEST(InferShapesTest, OneUserWhomSqueezeDropsStaysOne) {
   Model model(R"(
     def forward(self, history, weights, item):
@@ -225,6 +225,7 @@ TEST(InferShapesTest, OneUserWhomSqueezeDropsStaysOne) {
   EXPECT_EQ(model.OutputShape(), "B");
 }
 
+// One user moved to two rows would meet two items.
 TEST(InferShapesTest, TwoItemsOfOneUserAreTheBatch) {
   Model model(R"(
     def forward(self, user, history, items):

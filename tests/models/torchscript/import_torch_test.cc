@@ -466,7 +466,7 @@ TEST(ImportTorchScriptTest, LookUpsOfMaxNormScaleWhatTheyLookUp) {
                     HasSubstr("(aten.t.default) reads the table")));
 }
 
-// What a trace of TransformerEncoder with a padding mask holds.
+// A trace of TransformerEncoder with a padding mask holds these operators.
 TEST(ImportTorchScriptTest, EncoderLayersOfNestedTensorsRunOnPaddedOnes) {
   constexpr int64_t kWidth = 4;
   const auto encoder = [](const std::string& result) {
