@@ -48,7 +48,7 @@ class Node:
     def __init__(self, name, *arguments, preexec_fn=None):
         self.name = name
         self.arguments = [str(part) for part in arguments]
-        self.log = tempfile.TemporaryFile("w+")
+        self.log = tempfile.TemporaryFile()
         command = [program(name), *self.arguments]
         server = None
         if preexec_fn is None:
@@ -109,9 +109,9 @@ class Node:
         return int(self.address.rpartition(":")[2])
 
     def output(self):
-        self.log.flush()
-        self.log.seek(0)
-        return self.log.read()
+        # Without seek(): the node writes at the offset that it shares with this process.
+        log = self.log.fileno()
+        return os.pread(log, os.fstat(log).st_size, 0).decode(errors="replace")
 
     def await_log(self, text):
         """Waits until the log has `text`, a string or a compiled pattern: a node
